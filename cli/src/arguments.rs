@@ -12,9 +12,9 @@ use crate::what_if::WhatIf;
 /// Shows the state of pools of bootc nodes, and controls their updates.
 ///
 /// A BootcNodePool names the OS image that its nodes should run. This program shows the progress of each pool and node,
-/// why a node waits, and a preview of an update. status, node, explain, timeline and history only read the cluster; verify
-/// reads files. poll asks the controller to check a registry. Each other command changes one thing: it first shows the change
-/// and its effect, and asks for consent.
+/// why a node waits, and a preview of an update. status, node, explain, timeline and history only read the cluster;
+/// verify reads files. poll asks the controller to check a registry. Each other command changes one thing: it first
+/// shows the change and its effect, and asks for consent.
 #[derive(Debug, Parser)]
 #[command(
     name = "kubectl-berth",
@@ -151,62 +151,63 @@ fn request_timeout(text: &str) -> Result<Duration, String> {
 pub enum Command {
     /// Show the state of pools and nodes.
     ///
-    /// Prints a line for each pool, the worst first; then each pool that is not completed: its image, the holders of its
-    /// berths, why it waits, and its nodes; and at the end the health findings. The columns and words follow oc adm upgrade
-    /// status.
+    /// Prints a line for each pool, the worst first; then each pool that is not completed: its image, the holders of
+    /// its berths, why it waits, and its nodes; and at the end the health findings. The columns and words follow oc adm
+    /// upgrade status.
     ///
-    /// Assessments: Degraded, Unavailable, Progressing, Excluded (held back by a pause), Outdated, Completed. EST is the
-    /// estimated time left, from recent measurements in the pool; ? means unknown. MESSAGE is the most important fact: a
-    /// failure and the time of the next try, the pod that blocks the drain, the reason why nothing happens, or the outcome of
-    /// the last turn.
+    /// Assessments: Degraded, Unavailable, Progressing, Excluded (held back by a pause), Outdated, Completed. EST is
+    /// the estimated time left, from recent measurements in the pool; ? means unknown. MESSAGE is the most important
+    /// fact: a failure and the time of the next try, the pod that blocks the drain, the reason why nothing happens, or
+    /// the outcome of the last turn.
     ///
-    /// Shows ten nodes of each pool, and all that need attention. VERSION is the image's version label, or the first digits of
-    /// its digest.
+    /// Shows ten nodes of each pool, and all that need attention. VERSION is the image's version label, or the first
+    /// digits of its digest.
     #[command(long_about)]
     Status(Status),
     /// Show one node: its state, why it waits, its past updates, and what to do.
     ///
-    /// Shows the node's phase and images, its berth, the conditions that explain why it makes no progress, the pods that block
-    /// its drain, and the time of the next try; the chapters of its newest update, and of the last earlier update that reached
-    /// a reboot; its last turns with a berth; and advice. Times are by the node's own clock.
+    /// Shows the node's phase and images, its berth, the conditions that explain why it makes no progress, the pods
+    /// that block its drain, and the time of the next try; the chapters of its newest update, and of the last earlier
+    /// update that reached a reboot; its last turns with a berth; and advice. Times are by the node's own clock.
     #[command(long_about)]
     Node(NodeStory),
     /// Explain why a node is offered no berth now, when it may be, and which change would get it one.
     ///
-    /// Repeats the controller's own plan of the node's pool on the same objects, each time with one thing changed: a turn has
-    /// ended, a node is Ready again, a limit is higher, a pause is over. Lists each change that is sufficient alone, the
-    /// smallest first; if there is none, the changes that are sufficient together. Facts that only the controller knows are
-    /// listed, not guessed.
+    /// Repeats the controller's own plan of the node's pool on the same objects, each time with one thing changed: a
+    /// turn has ended, a node is Ready again, a limit is higher, a pause is over. Lists each change that is sufficient
+    /// alone, the smallest first; if there is none, the changes that are sufficient together. Facts that only the
+    /// controller knows are listed, not guessed.
     #[command(long_about)]
     Explain(Explain),
     /// Draw the phases of each node over time, in the newest rollout of a pool.
     ///
-    /// Draws one row for each node, in the order of their turns. Each column of the terminal shows the last chapter in it, so
-    /// that short chapters are visible. Times are by each node's own clock.
+    /// Draws one row for each node, in the order of their turns. Each column of the terminal shows the last chapter in
+    /// it, so that short chapters are visible. Times are by each node's own clock.
     #[command(long_about)]
     Timeline(Timeline),
     /// Show the images that a pool or a node has run.
     ///
-    /// Lists the deployed images, the newest first: version, number of nodes, time when the last node was proven, and digest.
-    /// To go back to an image, put its digest after an @ in the pool's image.ref. A pool keeps historyLimit images (3 by
-    /// default), a node the last 3. "found at join" marks an image that nodes already ran when they joined.
+    /// Lists the deployed images, the newest first: version, number of nodes, time when the last node was proven, and
+    /// digest. To go back to an image, put its digest after an @ in the pool's image.ref. A pool keeps historyLimit
+    /// images (3 by default), a node the last 3. "found at join" marks an image that nodes already ran when they
+    /// joined.
     #[command(long_about)]
     History(History),
     /// Check a past rollout against the rules, from the API server's audit logs.
     ///
-    /// Reads audit logs and needs no cluster. Compares the writes of berths, Nodes and BootcNodes, and judges for each turn
-    /// whether it was licensed, cordoned and proven, and for each write of a berth whether the protocol allows it. Capacities
-    /// and recorded failures come from the statuses of the pools in the log. Facts that are missing in the log are listed and
-    /// do not count as good. The API server needs an audit policy with the rules of manifests/audit-policy.yaml. The exit
-    /// status is 4 if a rule was broken.
+    /// Reads audit logs and needs no cluster. Compares the writes of berths, Nodes and BootcNodes, and judges for each
+    /// turn whether it was licensed, cordoned and proven, and for each write of a berth whether the protocol allows it.
+    /// Capacities and recorded failures come from the statuses of the pools in the log. Facts that are missing in the
+    /// log are listed and do not count as good. The API server needs an audit policy with the rules of
+    /// manifests/audit-policy.yaml. The exit status is 4 if a rule was broken.
     #[command(long_about)]
     Verify(Verify),
     /// Take a node out of its pool, so that the rollout continues without it.
     ///
-    /// Adds the label berth.dev/exclude to the Node. The node is then not a member of any pool and uses no capacity, whether it
-    /// is Ready or not. Use this for a lost node. If the Node is NotReady, the controller closes the berth that it holds; if
-    /// the Node is Ready, its agent gives the berth back. An update that was committed and never proven counts as a failure of
-    /// that image. Nothing changes on the host.
+    /// Adds the label berth.dev/exclude to the Node. The node is then not a member of any pool and uses no capacity,
+    /// whether it is Ready or not. Use this for a lost node. If the Node is NotReady, the controller closes the berth
+    /// that it holds; if the Node is Ready, its agent gives the berth back. An update that was committed and never
+    /// proven counts as a failure of that image. Nothing changes on the host.
     #[command(long_about)]
     Exclude(Exclude),
     /// Put an excluded node back into its pool.
@@ -216,10 +217,10 @@ pub enum Command {
     Include(OfNode),
     /// Hold back a node: offer it no berth for now.
     ///
-    /// Adds the label berth.dev/hold to the Node. The node stays a member of its pool, counts as before and stages its image.
-    /// It is offered no berth, so Berth neither drains nor reboots it. The controller withdraws an offer that the agent has not
-    /// taken; a turn that has begun continues to its end. Later waves, and pools that are updated after its own, wait for the
-    /// node.
+    /// Adds the label berth.dev/hold to the Node. The node stays a member of its pool, counts as before and stages its
+    /// image. It is offered no berth, so Berth neither drains nor reboots it. The controller withdraws an offer that
+    /// the agent has not taken; a turn that has begun continues to its end. Later waves, and pools that are updated
+    /// after its own, wait for the node.
     #[command(long_about)]
     Hold(OfNode),
     /// Release a node that is held back.
@@ -229,59 +230,60 @@ pub enum Command {
     Unhold(OfNode),
     /// Stop reporting a machine that is held back on its first boot.
     ///
-    /// A machine whose boot image is too old does not start its kubelet and never becomes a node. The
-    /// condition BootstrapHealthy of the BootcFleet names it until it joins. Dismiss the machine if it was deleted or should
-    /// not join. It is reported again if it starts and is refused again.
+    /// A machine whose boot image is too old does not start its kubelet and never becomes a node. The condition
+    /// BootstrapHealthy of the BootcFleet names it until it joins. Dismiss the machine if it was deleted or should not
+    /// join. It is reported again if it starts and is refused again.
     #[command(long_about)]
     Dismiss(Dismiss),
     /// Close the berth of a node that is up, but cannot be proven.
     ///
-    /// A node that came back with a third image, neither its target nor its previous image, keeps its berth: its agent cannot
-    /// prove it. Look at the host, then vouch for the node with this command. The berth is closed as closed:admin, the agent
-    /// uncordons the node, and an update that was committed and never proven counts as a failure of that image. For a node that
-    /// is NotReady, use exclude.
+    /// A node that came back with a third image, neither its target nor its previous image, keeps its berth: its agent
+    /// cannot prove it. Look at the host, then vouch for the node with this command. The berth is closed as
+    /// closed:admin, the agent uncordons the node, and an update that was committed and never proven counts as a
+    /// failure of that image. For a node that is NotReady, use exclude.
     #[command(long_about)]
     Release(OfNode),
     /// Stop the rollout of a pool, or of all pools.
     ///
-    /// Sets rollout.paused of the pool; with --all, paused of BootcFleet cluster, which is created if there is none. No node is
-    /// offered a berth. A node that has not committed uncordons itself and gives its berth back; a node that has committed
-    /// finishes. A paused pool still stages images, a paused fleet does not. If the pool or the fleet is applied from a
-    /// repository, pause it there: the next apply would undo this change.
+    /// Sets rollout.paused of the pool; with --all, paused of BootcFleet cluster, which is created if there is none. No
+    /// node is offered a berth. A node that has not committed uncordons itself and gives its berth back; a node that
+    /// has committed finishes. A paused pool still stages images, a paused fleet does not. If the pool or the fleet is
+    /// applied from a repository, pause it there: the next apply would undo this change.
     #[command(long_about)]
     Pause(Pause),
     /// Resume a paused pool, or the paused fleet.
     ///
-    /// Sets rollout.paused of the pool to false; with --all, paused of BootcFleet cluster. The two are independent: a pool that
-    /// is paused stays paused when the fleet is resumed.
+    /// Sets rollout.paused of the pool to false; with --all, paused of BootcFleet cluster. The two are independent: a
+    /// pool that is paused stays paused when the fleet is resumed.
     #[command(long_about)]
     Resume(Pause),
     /// Retry the images that have failed in a pool.
     ///
-    /// Sets rollout.retryToken of the pool to a new value. Nodes then try the images that failed on them once more, and a
-    /// halted rollout continues. If the pool is applied from a repository, write a new token there instead: the next apply
-    /// would undo this change.
+    /// Sets rollout.retryToken of the pool to a new value. Nodes then try the images that failed on them once more, and
+    /// a halted rollout continues. If the pool is applied from a repository, write a new token there instead: the next
+    /// apply would undo this change.
     #[command(long_about)]
     Retry(Retry),
     /// Check the tag of a pool's image now.
     ///
-    /// Sets the annotation berth.dev/poll-requested-at of the pool, waits until the controller has asked the registry, and
-    /// prints the result. If the tag is followed and has moved, its image is adopted as soon as image.minimumAge allows it. If
-    /// the registry does not answer, the pool keeps its image and the exit status is 1.
+    /// Sets the annotation berth.dev/poll-requested-at of the pool, waits until the controller has asked the registry,
+    /// and prints the result. If the tag is followed and has moved, its image is adopted as soon as image.minimumAge
+    /// allows it. If the registry does not answer, the pool keeps its image and the exit status is 1.
     #[command(long_about)]
     Poll(Poll),
     /// Adopt the image that the tag of a pinned pool points to.
     ///
-    /// A pool whose image.ref has a tag and a digest stays at the digest; status.available shows the image that the tag points
-    /// to. This command writes the digest of that image into image.ref, unless the pool or the available image has changed
-    /// since you saw the plan. If the pool is applied from a repository, use --print and put the result there: the next apply
-    /// would undo this change.
+    /// A pool whose image.ref has a tag and a digest stays at the digest; status.available shows the image that the tag
+    /// points to. This command writes the digest of that image into image.ref, unless the pool or the available image
+    /// has changed since you saw the plan. If the pool is applied from a repository, use --print and put the result
+    /// there: the next apply would undo this change.
     #[command(long_about)]
     Approve(Approve),
     /// Print a script that completes commands, flags, and names of pools and nodes in a shell.
     ///
-    /// For bash: source <(kubectl-berth completion bash). For kubectl berth, in any shell with kubectl's own completion: kubectl
-    /// berth completion kubectl > ~/bin/kubectl_complete-berth; the file must be executable and on the PATH.
+    /// For bash: source <(kubectl-berth completion bash). For kubectl berth, in any shell with kubectl's own
+    /// completion: kubectl berth completion kubectl > ~/bin/kubectl_complete-berth; the file must be executable and on
+    /// the PATH.
     #[command(long_about)]
     Completion(Completion),
     /// Print the candidates for the next word.
@@ -298,23 +300,23 @@ pub struct Status {
     pub pool: Option<String>,
     /// Show a preview instead: the nodes to update, their images and order, and what blocks them.
     ///
-    /// Names the blockers of a whole pool (it is paused, its image is not resolved, nodes that are NotReady, cordoned or being
-    /// updated use up its capacity) and of one node (two pools select it, it has not staged the image, the digest failed there
-    /// before, its agent is silent). To see the preview with all images staged but before any reboot, pause the pool before you
-    /// change its image. The order is the controller's own plan, made from the same objects. Its assumptions, and facts that
-    /// only the controller knows, are listed above it.
+    /// Names the blockers of a whole pool (it is paused, its image is not resolved, nodes that are NotReady, cordoned
+    /// or being updated use up its capacity) and of one node (two pools select it, it has not staged the image, the
+    /// digest failed there before, its agent is silent). To see the preview with all images staged but before any
+    /// reboot, pause the pool before you change its image. The order is the controller's own plan, made from the same
+    /// objects. Its assumptions, and facts that only the controller knows, are listed above it.
     #[arg(long)]
     pub preview: bool,
     /// Preview with another setting of the pool, such as rollout.maxUnavailable=3; may be given more than once.
     ///
-    /// FIELD is a field of the pool's spec. An empty VALUE removes it; write a list as a whole, as JSON. The API server is asked
-    /// whether it would accept the change; nothing is changed.
+    /// FIELD is a field of the pool's spec. An empty VALUE removes it; write a list as a whole, as JSON. The API server
+    /// is asked whether it would accept the change; nothing is changed.
     #[arg(long, value_name = "FIELD=VALUE", requires = "preview", requires = "pool")]
     pub what_if: Vec<WhatIf>,
     /// Show each pool's image instead: its build time, its source and its labels.
     ///
-    /// At most 64 labels and 8 KiB of labels are kept; the number of omitted labels is shown. The output of -o json has the
-    /// same facts under metadata.
+    /// At most 64 labels and 8 KiB of labels are kept; the number of omitted labels is shown. The output of -o json has
+    /// the same facts under metadata.
     #[arg(long, conflicts_with_all = ["preview", "details", "watch", "output"])]
     pub labels: bool,
     /// Show more: all nodes, health findings in full, or both.
@@ -322,8 +324,9 @@ pub struct Status {
     pub details: Details,
     /// Follow the status until Ctrl-C.
     ///
-    /// On a terminal the status is redrawn in place, at most four times a second. Elsewhere a line is appended for each change.
-    /// While the API server does not answer, the age of the data is shown; updates continue as soon as it answers again.
+    /// On a terminal the status is redrawn in place, at most four times a second. Elsewhere a line is appended for each
+    /// change. While the API server does not answer, the age of the data is shown; updates continue as soon as it
+    /// answers again.
     #[arg(short, long, conflicts_with_all = ["preview", "output"])]
     pub watch: bool,
     /// Output format.
@@ -403,8 +406,8 @@ pub struct History {
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
 pub struct Verify {
-    /// Audit log as JSON lines, plain or gzipped; - is standard input. Repeat it for each file, also for rotated logs and the
-    /// logs of the other API servers.
+    /// Audit log as JSON lines, plain or gzipped; - is standard input. Repeat it for each file, also for rotated logs
+    /// and the logs of the other API servers.
     #[arg(long, value_name = "FILE", required = true)]
     pub audit_log: Vec<PathBuf>,
     /// Limit of the fleet during the whole log: maxUnavailable of the BootcFleet, as a number of nodes.

@@ -1,8 +1,8 @@
 //! Shell completion: a script for each shell, and the candidates for the next word of a command line.
 //!
-//! The scripts run `kubectl-berth __complete -- WORD...`. Its output has kubectl's format for plugins: one candidate per line,
-//! each with a tab and a description, then a line with the number of a directive. Commands and flags come from the clap
-//! definition of the command line, names of pools and nodes from the cluster.
+//! The scripts run `kubectl-berth __complete -- WORD...`. Its output has kubectl's format for plugins: one candidate
+//! per line, each with a tab and a description, then a line with the number of a directive. Commands and flags come
+//! from the clap definition of the command line, names of pools and nodes from the cluster.
 
 use clap::{Arg, ArgAction, Command, ValueEnum, ValueHint};
 

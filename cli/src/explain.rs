@@ -164,7 +164,8 @@ fn or_nothing(text: &str) -> &str {
     if text.is_empty() { "?" } else { text }
 }
 
-/// Returns the facts for a member's plan, with the verdict on the control plane (I11) that the controller last reported.
+/// Returns the facts for a member's plan, with the verdict on the control plane (I11) that the controller last
+/// reported.
 fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Timestamp) -> Option<Case> {
     let world = &roster.world;
     let seen = world.pool(&pool.name_any())?;

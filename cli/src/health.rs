@@ -1,4 +1,5 @@
-//! Health findings as they are shown: about the fleet, its pools and its nodes. Nodes with the same finding share a line.
+//! Health findings as they are shown: about the fleet, its pools and its nodes. Nodes with the same finding share a
+//! line.
 
 use std::collections::BTreeMap;
 

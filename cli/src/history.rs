@@ -8,8 +8,8 @@ use crate::snapshot::Snapshot;
 use crate::table::columns;
 use crate::text::{age, clean, cut};
 
-/// Returns the images that were deployed in a pool, or a line that there are none. Lines are at most `width` columns long; 0
-/// means unlimited.
+/// Returns the images that were deployed in a pool, or a line that there are none. Lines are at most `width` columns
+/// long; 0 means unlimited.
 ///
 /// # Errors
 /// When there is no pool of that name.

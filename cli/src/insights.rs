@@ -145,8 +145,8 @@ pub(crate) fn line(of_pool: PoolContext, bootc: &BootcNode, node: Option<&Node>,
     }
 }
 
-/// Returns the message of the table. The agent's own message is longer than the insight's hundred characters, but covers
-/// neither the Node's conditions nor a reboot that timed out.
+/// Returns the message of the table. The agent's own message is longer than the insight's hundred characters, but
+/// covers neither the Node's conditions nor a reboot that timed out.
 fn message(insight: &NodeInsight, assessment: Assessment, status: &BootcNodeStatus, own: NodeMessage) -> NodeMessage {
     let degraded = condition::is_true(&status.conditions, condition::node::NODE_DEGRADED);
     let is_theirs = match assessment {
@@ -255,8 +255,8 @@ impl PoolAssessment {
         }
     }
 
-    /// Returns the assessment for the counts. `is_stalled`: the pool makes no progress until an admin acts. Unlike in `oc`, a
-    /// pool with a degraded node, or a stalled pool with outdated nodes, is never just pending.
+    /// Returns the assessment for the counts. `is_stalled`: the pool makes no progress until an admin acts. Unlike in
+    /// `oc`, a pool with a degraded node, or a stalled pool with outdated nodes, is never just pending.
     pub(crate) const fn of(counts: &Counts, is_stalled: bool) -> Self {
         match counts {
             Counts { total: 0, .. } => Self::Empty,

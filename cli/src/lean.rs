@@ -1,5 +1,5 @@
-//! Nodes and BootcNodes without fields that no command reads. Most of their bytes are container images and managed fields,
-//! which are skipped while an answer is parsed.
+//! Nodes and BootcNodes without fields that no command reads. Most of their bytes are container images and managed
+//! fields, which are skipped while an answer is parsed.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
 //! The state of the pools as text, and the admin commands.
 //!
-//! Apart from reading the cluster or a log and writing changes, everything here is pure: a [`Snapshot`] and a time go in,
-//! text comes out. The examples in `tests/examples` show the text; `tests/examples.rs` explains how to add an example.
+//! Apart from reading the cluster or a log and writing changes, everything here is pure: a [`Snapshot`] and a time go
+//! in, text comes out. The examples in `tests/examples` show the text; `tests/examples.rs` explains how to add an
+//! example.
 
 pub mod admin;
 pub mod arguments;

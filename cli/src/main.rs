@@ -205,7 +205,8 @@ async fn read(client: &Client, cluster: &Cluster, scope: Scope) -> Result<Snapsh
     .await
 }
 
-/// Returns candidates for a shell. Names that the cluster does not return in time are left out silently: the shell waits.
+/// Returns candidates for a shell. Names that the cluster does not return in time are left out silently: the shell
+/// waits.
 async fn completed(words: &[String]) -> String {
     let mut asked = None;
     let first = completion::complete(Arguments::command(), words, |names| {
@@ -323,7 +324,8 @@ async fn explain(cluster: &Cluster, of: &Explain) -> Result<String> {
     }
 }
 
-/// Returns the snapshot with other settings of a pool. Asks the API server first, since only it knows all rules of the schema.
+/// Returns the snapshot with other settings of a pool. Asks the API server first, since only it knows all rules of the
+/// schema.
 async fn supposed(
     client: &Client,
     cluster: &Cluster,

@@ -95,8 +95,8 @@ fn image_words(version: Option<&str>, digest: Option<&Digest>, shows_both: bool)
     }
 }
 
-/// Returns how long the agent has been silent, if that is longer than [`SILENT_AFTER`] or if the controller reports it. Only
-/// for display, since it compares two clocks.
+/// Returns how long the agent has been silent, if that is longer than [`SILENT_AFTER`] or if the controller reports it.
+/// Only for display, since it compares two clocks.
 pub(crate) fn silence(status: &BootcNodeStatus, now: Timestamp) -> Option<String> {
     silent_since(status, now).map(|since| age(since, now))
 }

@@ -1,5 +1,5 @@
-//! Nodes in protobuf, the encoding that API servers use among themselves. JSON takes an API server several times as long for a
-//! large cluster. As in [`crate::lean`], fields that no command reads are skipped.
+//! Nodes in protobuf, the encoding that API servers use among themselves. JSON takes an API server several times as
+//! long for a large cluster. As in [`crate::lean`], fields that no command reads are skipped.
 //!
 //! Field numbers are from `k8s.io/api/core/v1/generated.proto` and
 //! `k8s.io/apimachinery/pkg/{apis/meta/v1,runtime}/generated.proto`, which never reuse a number.

@@ -57,12 +57,12 @@ pub enum Scope {
 }
 
 impl Snapshot {
-    /// Reads the current objects, each kind in one list without pages. The API server answers such a list from its cache, after
-    /// it has brought the cache up to date, but reads later pages of a paged list from etcd.
+    /// Reads the current objects, each kind in one list without pages. The API server answers such a list from its
+    /// cache, after it has brought the cache up to date, but reads later pages of a paged list from etcd.
     ///
     /// # Errors
-    /// When objects that the scope needs cannot be read. Others become a note: the BootcFleet, the berths except for `Admin`,
-    /// and for `Status` the Nodes.
+    /// When objects that the scope needs cannot be read. Others become a note: the BootcFleet, the berths except for
+    /// `Admin`, and for `Status` the Nodes.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
         let nodes = async {
             match scope {

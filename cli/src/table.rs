@@ -1,4 +1,5 @@
-//! Tables for a terminal: columns of words, with sentences in the last column. Colours are added after widths are known.
+//! Tables for a terminal: columns of words, with sentences in the last column. Colours are added after widths are
+//! known.
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -104,8 +105,8 @@ fn shortened(name: &str, most: usize) -> String {
     cut(&format!("{head}…{tail}"), most)
 }
 
-/// Returns a table with columns as wide as their widest cell. Leaves out columns without content. Empty cells show a dash,
-/// except in the last column, which holds sentences. Lines are at most `width` columns long; 0 means unlimited.
+/// Returns a table with columns as wide as their widest cell. Leaves out columns without content. Empty cells show a
+/// dash, except in the last column, which holds sentences. Lines are at most `width` columns long; 0 means unlimited.
 pub(crate) fn columns(heads: &[&str], rows: &[Vec<String>], width: usize) -> String {
     let plain = Look { width, colours: false };
     tinted(heads, rows, plain, |_, _| None)

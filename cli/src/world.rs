@@ -36,8 +36,8 @@ use crate::text::clean;
 /// Port of the API servers that are assumed for the preview. No request is sent to it.
 const API_PORT: u16 = 6443;
 
-/// Facts that the controller derives from the objects. Its memory is not known here and left empty: offers and soaks that are
-/// not in a status, and its in-flight writes.
+/// Facts that the controller derives from the objects. Its memory is not known here and left empty: offers and soaks
+/// that are not in a status, and its in-flight writes.
 #[derive(Debug)]
 pub(crate) struct World {
     seen: snapshot::Snapshot,
@@ -131,8 +131,8 @@ impl World {
         })
     }
 
-    /// Returns the plan that the controller would make, including its rules for the control plane (I11). Assumes that the API
-    /// servers of Ready nodes answer.
+    /// Returns the plan that the controller would make, including its rules for the control plane (I11). Assumes that
+    /// the API servers of Ready nodes answer.
     pub(crate) fn plan(&self, facts: &PoolFacts, wall: Timestamp) -> Plan {
         self.control_plane().plan(&mut facts.clone(), wall)
     }

@@ -1,5 +1,5 @@
-//! Requests to the API server. Each request has a timeout, and writes are sent only while this process leads. Errors are
-//! classified by whether the write may have been stored.
+//! Requests to the API server. Each request has a timeout, and writes are sent only while this process leads. Errors
+//! are classified by whether the write may have been stored.
 
 use std::fmt::Debug;
 use std::time::Duration;

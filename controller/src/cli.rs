@@ -88,8 +88,8 @@ pub struct Cli {
 
     /// PEM file with CA certificates for registries, in addition to the system's.
     ///
-    /// The file is read again for each request, so that a change needs no restart. A missing file counts as empty. While
-    /// the file is invalid, its last valid content is used.
+    /// The file is read again for each request, so that a change needs no restart. A missing file counts as empty.
+    /// While the file is invalid, its last valid content is used.
     #[arg(long, value_name = "FILE")]
     pub registry_ca: Option<PathBuf>,
 
@@ -142,8 +142,9 @@ pub struct Cli {
 
     /// Treat this machine's clock as synchronised, whatever its kernel reports.
     ///
-    /// For machines whose clock is synchronised by something that the kernel does not know, such as a hypervisor. Without
-    /// this flag, the windows of all pools stay closed while the kernel reports that the clock is not synchronised.
+    /// For machines whose clock is synchronised by something that the kernel does not know, such as a hypervisor.
+    /// Without this flag, the windows of all pools stay closed while the kernel reports that the clock is not
+    /// synchronised.
     #[arg(long, env = "BERTH_TRUST_CLOCK", value_parser = clap::builder::FalseyValueParser::new())]
     pub trust_clock: bool,
 }

@@ -1,5 +1,5 @@
-//! `status --preview`: the nodes of a pool that would be updated, their order, and their blockers. Order and reasons come from
-//! the controller's own plan of the pool, made from the same objects.
+//! `status --preview`: the nodes of a pool that would be updated, their order, and their blockers. Order and reasons
+//! come from the controller's own plan of the pool, made from the same objects.
 
 mod pool;
 mod table;

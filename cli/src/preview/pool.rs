@@ -325,8 +325,8 @@ impl<'a> Outlook<'a> {
         blocks
     }
 
-    /// Returns `wave canary is not proven: n3 (the image has no manifest for arm64) and 4 more`, if that lasts until an admin
-    /// acts.
+    /// Returns `wave canary is not proven: n3 (the image has no manifest for arm64) and 4 more`, if that lasts until an
+    /// admin acts.
     fn stuck(&self) -> Option<String> {
         let stuck = &self.forecast.stuck;
         let first = self.facts.members.iter().find(|m| stuck.first() == Some(&m.name))?;

@@ -25,8 +25,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Returns lines for the changes since the last call. The first call reports each pool, nodes that are being updated or
-    /// have a message, and all health findings.
+    /// Returns lines for the changes since the last call. The first call reports each pool, nodes that are being
+    /// updated or have a message, and all health findings.
     pub(super) fn next(&mut self, report: &Report, stale: Option<&Stale>, now: Timestamp) -> String {
         let mut out: Vec<String> = Vec::new();
         match (stale, self.stale) {

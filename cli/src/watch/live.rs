@@ -84,7 +84,7 @@ impl Freshness {
 
     fn stale(&self, now: Timestamp) -> Option<(Timestamp, String)> {
         let silent = self.heard.filter(|at| now.as_second() - at.as_second() > WATCH_SILENCE);
-        let silent = silent.map(|at| (at, "the API server is silent".to_owned()));
+        let silent = silent.map(|at| (at, "no answer from the API server".to_owned()));
         self.broken.clone().or(silent)
     }
 }

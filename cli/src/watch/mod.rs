@@ -1,5 +1,5 @@
-//! `status --watch`: the status from the API server's watches, redrawn in place on a terminal, and elsewhere as a line for each
-//! change.
+//! `status --watch`: the status from the API server's watches, redrawn in place on a terminal, and elsewhere as a line
+//! for each change.
 
 mod lines;
 mod live;

@@ -348,7 +348,7 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
     let pool = &pool.name;
     match write {
         BerthWrite::Create(berth) => {
-            tracing::info!(%pool, berth = %berth.name(), epoch = berth.epoch, "berth created, closed");
+            tracing::info!(%pool, berth = %berth.name(), epoch = berth.epoch, "closed berth created");
         }
         BerthWrite::Delete { lease } => tracing::info!(%pool, berth = %lease, "berth deleted"),
         BerthWrite::Update { lease, berth, why } => {

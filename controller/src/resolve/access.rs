@@ -106,8 +106,8 @@ fn refused_redirect(previous: &[Url], next: &Url) -> Option<&'static str> {
     None
 }
 
-/// A file that may change while the program runs, such as one of a mounted ConfigMap. It is read again at each use. While
-/// it is invalid, its last valid content is used.
+/// A file that may change while the program runs, such as one of a mounted ConfigMap. It is read again at each use.
+/// While it is invalid, its last valid content is used.
 pub struct Mounted<T> {
     path: PathBuf,
     parse: fn(&[u8]) -> Result<T, String>,

@@ -322,8 +322,8 @@ impl Polls {
         self.begin_outage(question.registry(), error, (began, last, urgent), clocks);
     }
 
-    /// Begins the outage of a registry, or prolongs it, after a request that began at `began`. `last`: longest delay of the
-    /// next try.
+    /// Begins the outage of a registry, or prolongs it, after a request that began at `began`. `last`: longest delay of
+    /// the next try.
     fn begin_outage(
         &mut self,
         registry: &str,

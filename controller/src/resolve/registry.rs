@@ -218,8 +218,8 @@ impl<'a> Attempt<'a> {
         request.send().await.map_err(|e| unavailable(&e))
     }
 
-    /// Creates a client for a token service. Unverified certificates are accepted from the registry that is configured as
-    /// insecure, not from other hosts.
+    /// Creates a client for a token service. Unverified certificates are accepted from the registry that is configured
+    /// as insecure, not from other hosts.
     fn token_client(&self, service: &Url) -> Result<Client, ResolveError> {
         let trust = if service.origin() == self.base.origin() {
             self.trust
@@ -333,9 +333,9 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Reads the labels of one image of an index. If they cannot be fetched, the index is resolved without them. Fails if
-    /// no host can boot the image, or if the answer does not match the digest in the index: the labels may hold limits,
-    /// and these must come from the image that nodes pull.
+    /// Reads the labels of one image of an index. If they cannot be fetched, the index is resolved without them. Fails
+    /// if no host can boot the image, or if the answer does not match the digest in the index: the labels may hold
+    /// limits, and these must come from the image that nodes pull.
     async fn described(&self, digest: &Digest) -> Result<Option<Config>, ResolveError> {
         let asked = async {
             let bytes = self.manifest_at(digest).await?;

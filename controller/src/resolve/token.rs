@@ -37,7 +37,8 @@ impl Challenge {
         found.into_iter().next()
     }
 
-    /// Returns the `Authorization` header for reading the repository. `None` if that needs credentials that are missing.
+    /// Returns the `Authorization` header for reading the repository. `None` if that needs credentials that are
+    /// missing.
     ///
     /// `client` makes a client for the token service, which must not follow redirects. `secure`: the registry was asked
     /// over TLS, so the token service must use it too.
@@ -69,8 +70,8 @@ fn invalid(what: &str) -> ResolveError {
     ResolveError::new(ResolveReason::InvalidAnswer, format!("the registry's {what}"))
 }
 
-/// Gets a token for reading the repository: by GET with a password or anonymously; by POST with a refresh token, so that
-/// it is not in a URL.
+/// Gets a token for reading the repository: by GET with a password or anonymously; by POST with a refresh token, so
+/// that it is not in a URL.
 async fn token(
     client: &Client,
     realm: Url,

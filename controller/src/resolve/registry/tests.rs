@@ -43,8 +43,8 @@ fn endless() -> Page {
 
 type Pages = Arc<Mutex<BTreeMap<String, Page>>>;
 
-/// A registry that serves these pages. Counts the bytes sent of endless pages, and records the requests. A page for `HEAD
-/// path` answers only that request.
+/// A registry that serves these pages. Counts the bytes sent of endless pages, and records the requests. A page for
+/// `HEAD path` answers only that request.
 pub(in crate::resolve) struct Registry {
     pub(in crate::resolve) address: String,
     pages: Pages,
@@ -292,7 +292,8 @@ async fn a_wrong_digest_is_refused() {
     assert_eq!(wrong.resolve().await.unwrap_err().reason, ResolveReason::DigestMismatch);
 }
 
-/// The index names an image with a limit for boot images; the registry sends another one in its place, without the limit.
+/// The index names an image with a limit for boot images; the registry sends another one in its place, without the
+/// limit.
 #[tokio::test]
 async fn an_image_other_than_the_index_names_is_refused() {
     fn limited() -> Vec<(String, Page)> {
