@@ -1,4 +1,4 @@
-//! Boot image of a pool: whether machines that join today are too old for the image that they must update to.
+//! Boot image of a pool: whether it is too old for new machines to update from it to the pool's image.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::facts::MemberView;
 use crate::controller::image::{Next, Refusal};
 use crate::skew::{Skew, skew};
 
-/// Reason of a refusal for a boot image that is too old.
+/// Reason for refusing an image that the current boot image is too old for.
 pub(super) const REASON: Why = Why::BootImageSkew;
 
 /// Input for judging a pool's boot image.
@@ -45,16 +45,17 @@ struct InUse<'a> {
     created: Option<i64>,
     /// Time when the machine was provisioned, in seconds; at most the creation time of its Node.
     provisioned: Option<i64>,
-    /// Error of reading the machine's note of its boot image.
+    /// Error of reading the machine's record of its boot image.
     error: Option<&'a str>,
     /// True if the machine is no longer a member or no longer reports a version.
     is_remembered: bool,
-    /// Number of newer machines whose version is unknown.
+    /// Number of newer machines whose boot image version is unknown.
     newer: usize,
 }
 
 impl InUse<'_> {
-    /// Returns a message about this boot image; `why` compares it with an image.
+    /// Returns a message that names the machine. `why` is the verb phrase after its name: why the image is too new for
+    /// it.
     fn words(&self, why: &str) -> String {
         let words = match (self.node, self.error) {
             (Some(node), _) if self.is_remembered => {
@@ -73,7 +74,7 @@ impl InUse<'_> {
         }
     }
 
-    /// Sort key: provisioning time, then name.
+    /// Sort key of machines: provisioning time, then name.
     fn place(&self) -> (Option<i64>, Option<&str>) {
         (self.provisioned.or(self.created), self.node)
     }
@@ -103,7 +104,7 @@ pub(super) fn refusal(facts: &BootImageFacts<'_>, image: &Target) -> Option<Refu
     }
 }
 
-/// Assesses the boot image against the current target and against the next one. `said` is the current condition
+/// Assesses the boot image against the current target and the next image. `said` is the current condition
 /// `BootImageSkew`, if it is about the reference that is now in the spec.
 pub(super) fn assess(
     facts: &BootImageFacts<'_>,
@@ -166,8 +167,8 @@ pub(super) fn assess(
     }
 }
 
-/// Returns the verdict for a next image that is refused because of the boot image. The refusal stays until the registry
-/// reports again which image that is.
+/// Returns the verdict for a next image that is refused because of the boot image. While the next image is unknown, an
+/// earlier refusal (`said`) stays.
 fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     match next {
         Next::Refused(refusal) if refusal.reason == REASON => {
@@ -182,7 +183,7 @@ fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     }
 }
 
-/// Time when the current manual record was first seen.
+/// Time when the controller first saw the version that the admin now records; `None` unless the source is `Manual`.
 fn recorded_time(
     policy: &BootImagePolicy,
     before: Option<&BootImageStatus>,
@@ -207,9 +208,9 @@ fn source(policy: &BootImagePolicy) -> BootImageSource {
 
 /// Returns the current boot image; `None` until a machine has reported.
 ///
-/// The newest machine with a known version decides. Machines that have not looked yet, have no note or cannot read it
-/// are skipped: they may have any boot image. Machines are ordered by provisioning time, capped at the creation time of
-/// their Node, because a Node can be registered again years later.
+/// The newest machine with a known version decides. Machines that have not reported yet, have no record of their boot
+/// image or cannot read it are skipped: they may have any boot image. Machines are ordered by provisioning time, capped
+/// at the creation time of their Node, because a Node can be registered again years later.
 ///
 /// The version stays after that machine or its BootcNode is deleted, because the next machine is installed from the
 /// same image. It changes when a newer machine reports another version, or the admin records one.
@@ -233,7 +234,7 @@ fn in_use<'a>(facts: &'a BootImageFacts<'_>) -> Option<InUse<'a>> {
     let newest = known.max_by_key(|machine| machine.place()).copied();
     let mut last = remembered(facts.before);
     if let Some(last) = &mut last {
-        // An earlier controller did not record the provisioning time.
+        // An earlier version of the controller did not record the provisioning time.
         let same = reported.iter().find(|machine| machine.is_same_node(last));
         last.provisioned = last.provisioned.or(same.and_then(|same| same.provisioned));
     }
@@ -271,8 +272,8 @@ fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
     })
 }
 
-/// Returns the boot image of the newest machine so far. Manual records are not remembered: they end when the admin
-/// removes them.
+/// Returns the boot image that the status recorded from the newest machine so far. A version recorded by the admin is
+/// ignored: it counts only while it is in the spec.
 fn remembered(before: Option<&BootImageStatus>) -> Option<InUse<'_>> {
     let before = before.filter(|before| before.version.is_some() && !Bug::BootImageForgotten.is_awake())?;
 
@@ -299,7 +300,7 @@ fn skew_of(facts: &BootImageFacts<'_>, boot: Option<&str>, image: &Target) -> Sk
     skew(boot, image.version.as_deref(), &[&of_image(image), &own])
 }
 
-/// Returns the limit of an image. If its configuration could not be read, the limit is unknown.
+/// Returns how old a boot image may be for this OS image. Unknown (`error`) if the image's labels could not be read.
 fn of_image(image: &Target) -> BootImageLimit {
     match &image.metadata {
         Some(metadata) => metadata.boot_image.clone().unwrap_or_default(),
@@ -310,7 +311,7 @@ fn of_image(image: &Target) -> BootImageLimit {
     }
 }
 
-/// Returns the limit of an image for the status. The minimum from the pool's spec fills in where the image has none.
+/// Returns the boot image limit of an OS image for the status. If the image has no minimum version, the pool's applies.
 fn limit_of(facts: &BootImageFacts<'_>, image: &Target) -> BootImageLimit {
     let mut limit = of_image(image);
     limit.minimum_version = limit.minimum_version.or(facts.policy.minimum_version.clone());

@@ -1,4 +1,4 @@
-//! Conditions of a pool. Each message is one line that saves an admin a search.
+//! Conditions of a pool. Each message is one line and names the nodes, berths or settings concerned.
 
 use std::collections::BTreeMap;
 
@@ -134,7 +134,7 @@ fn waits<'a>(facts: &'a PoolStatusFacts<'_>, wanted: BlockReason) -> impl Iterat
     waiting.filter(move |(_, wait)| **wait == wanted).map(|(name, _)| name)
 }
 
-/// Returns `Progressing` of a pool where nothing moves: the waiting nodes by reason, the most important reason first.
+/// Returns `Progressing` of a pool without an open berth: its waiting nodes by reason, the most important reason first.
 fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
         let offered = facts.plan.used_by.iter().filter(|u| u.how == UseKind::IsOffered);
@@ -174,7 +174,8 @@ fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     Verdict::no(Why::Waiting, message)
 }
 
-/// Returns `Degraded`. Troubles of the pool itself come before troubles of its nodes and give the reason.
+/// Returns `Degraded`. Troubles of the pool come before troubles of its nodes; the first trouble gives the condition's
+/// reason.
 fn degraded(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Verdict {
     match (pool_trouble(facts), node_trouble(facts, target)) {
         (None, None) => Verdict::no(Why::AsExpected, ""),
@@ -205,7 +206,7 @@ fn pool_trouble(facts: &PoolStatusFacts<'_>) -> Option<(Word, String)> {
 
 fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<(Word, String)> {
     let all = facts.members.iter().filter_map(|m| trouble(m, facts.pool, target));
-    // A holder that left the pool is reported only if it does not come back: it still uses a berth of this pool.
+    // A holder that left the pool still uses one of its berths. Reported only if it does not come back from its reboot.
     let away = facts.away.iter().filter_map(|m| trouble(m, facts.pool, None));
     let away = away.filter(|found| found.kind == Kind::RebootTimedOut);
     let troubles: Vec<Finding> = all.chain(away).collect();

@@ -26,7 +26,7 @@ pub struct MemberView<'a> {
     pub holding: Option<&'a Holding>,
     /// True for a holder that has been silent for too long and may not come back.
     pub overdue: bool,
-    /// True if its agent was heard of recently.
+    /// True if its agent reported recently.
     pub heard: bool,
 }
 
@@ -49,17 +49,17 @@ pub struct PoolStatusFacts<'a> {
     pub reference: &'a Written<ImageRef>,
     /// Number of images that the history keeps.
     pub history_limit: usize,
-    /// Message why the reference is not allowed; `None` if it is.
+    /// Message why the image reference is not allowed; `None` if it is allowed.
     pub refused: Option<&'a str>,
     /// `image.minimumAge`
     pub minimum_age: Duration,
-    /// Rules for boot images.
+    /// `bootImage` of the pool's spec.
     pub boot_image: &'a BootImagePolicy,
     /// Registry answers about the reference.
     pub answers: &'a Answers,
     /// True if the tag is polled.
     pub polled: bool,
-    /// Time since `status.available` was first seen, by this leader and earlier ones.
+    /// Time since this or an earlier leader first saw the image in `status.available`.
     pub available_seen: Duration,
     /// Last poll request that was served.
     pub poll_request: Option<String>,
@@ -83,9 +83,9 @@ pub struct PoolStatusFacts<'a> {
     pub away: &'a [MemberView<'a>],
     /// Conflicts that affect the pool.
     pub conflicts: Vec<&'a Conflict>,
-    /// Plan of its berths.
+    /// Plan of the pool's berths.
     pub plan: &'a Plan,
-    /// Read error of each Lease that cannot be read.
+    /// Message about each Lease of the pool that cannot be read.
     pub unreadable: Vec<&'a str>,
     /// Leases of the pool that cannot be written.
     pub unwritable: Vec<&'a Unwritable>,
@@ -104,7 +104,7 @@ impl<'a> PoolStatusFacts<'a> {
     }
 }
 
-/// State of a member, computed once for counts and messages.
+/// State of a member in the pool's counts and messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum MemberState {
     Updated,

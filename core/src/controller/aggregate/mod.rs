@@ -102,12 +102,12 @@ pub fn status(facts: &PoolStatusFacts<'_>, now: Timestamp) -> BootcNodePoolStatu
         nodes: counts(facts, target.as_ref(), &doing),
         berths: facts.plan.counts.clone(),
         failures: failures(facts, target.as_ref()),
-        // A removed token stays recorded as obeyed.
+        // If the admin removes the token from the spec, the status keeps the last one.
         retry_token: match facts.retry_token {
             "" => facts.old.retry_token.clone(),
             token => Some(token.to_owned()),
         },
-        // Soak times with another image do not count for this one.
+        // Waves that soaked with another target do not count.
         waves: if digest(target.as_ref()) == digest(facts.old.target.as_ref()) {
             facts.plan.waves.clone()
         } else {
@@ -133,12 +133,12 @@ fn assess_boot_image(
         before: facts.old.boot_image.as_ref(),
     };
     let said = condition::find(&facts.old.conditions, condition::pool::BOOT_IMAGE_SKEW);
-    // A condition about another reference says nothing about this one.
+    // A condition about another image reference does not apply to the current one.
     let said = said.filter(|said| facts.image().current().is_some() || said.observed_generation == facts.generation);
     boot_image::assess(&boot_image, said, target, next, now)
 }
 
-/// Returns the condition `FeedFailing`; `None` if it stays as it is.
+/// Returns the condition `FeedFailing`, about new images of a followed tag; `None` if the condition stays as it is.
 fn feed(facts: &PoolStatusFacts<'_>, target: Option<&Target>, next: &image::Next) -> Option<Verdict> {
     if facts.deleting {
         None
@@ -269,9 +269,8 @@ fn failures(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Vec<DigestF
 /// Minimum number of measurements for a median: a single slow reboot predicts nothing.
 const MEASUREMENTS: usize = 3;
 
-/// Returns medians of the phases that members measured with the current image. While too few have, measurements of all
-/// members count. Reboots are capped at the reboot timeout: a node that was under repair for a day did not reboot for a
-/// day.
+/// Returns the median duration of each phase among members that run the current image, or among all members if too few
+/// do. Reboots are capped at the reboot timeout: a node that was under repair for a day did not reboot for a day.
 fn durations(facts: &PoolStatusFacts<'_>, doing: &BTreeMap<&NodeName, MemberState>) -> PhaseDurations {
     PhaseDurations {
         staging_seconds: latest_median(facts, doing, |report| report.measured.staging),
@@ -282,7 +281,7 @@ fn durations(facts: &PoolStatusFacts<'_>, doing: &BTreeMap<&NodeName, MemberStat
     }
 }
 
-/// Returns the median of the updated members, or of all members if too few are updated.
+/// Returns the median in seconds of the updated members, or of all members if too few are updated.
 fn latest_median(
     facts: &PoolStatusFacts<'_>,
     doing: &BTreeMap<&NodeName, MemberState>,

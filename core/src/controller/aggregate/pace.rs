@@ -1,18 +1,18 @@
-//! Decides when a pool's status is written. Every report of every node changes it, and writing each change would cost
-//! several requests per node in a rollout. Pure.
+//! Limits how often a pool's status is written. Every report of a node changes the status; writing each change would
+//! cost several requests per node in a rollout. Pure.
 
 use std::time::Duration;
 
 use berth_api::condition::pool as types;
 use berth_api::pool::{BootcNodePoolStatus, NodeCounts, WaveState};
 
-/// Minimum time between two writes of lasting progress.
+/// Minimum time between two status writes if a count or wave changed that does not change back.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum time between two writes of transient state, which the next progress write includes as well.
+/// Minimum time between two status writes if only transient state changed, such as the number of draining nodes.
 const TRANSIENT_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Returns the minimum time between the last write of the status and the write from `old` to `new`. Zero for a change
-/// that others act on or wait for.
+/// that agents, admins or tools act on or wait for.
 pub fn pause(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Duration {
     if is_urgent(old, new) {
         Duration::ZERO
@@ -23,7 +23,7 @@ pub fn pause(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Duration {
     }
 }
 
-/// True if something changed that others act on or wait for, beyond counts and messages.
+/// True if a field changed that agents, admins or tools act on or wait for. Counts and messages are not urgent.
 fn is_urgent(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> bool {
     old.target != new.target
         || old.failures != new.failures
@@ -35,14 +35,13 @@ fn is_urgent(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> bool {
         || statuses(old) != statuses(new)
 }
 
-/// Type and status of each condition. `Progressing` is left out: it is False for a moment between the turns of two
-/// nodes.
+/// Type and status of each condition. `Progressing` is left out: it is briefly False between the turns of two nodes.
 fn statuses(status: &BootcNodePoolStatus) -> Vec<(&str, &str)> {
     let conditions = status.conditions.iter().filter(|c| c.type_ != types::PROGRESSING);
     conditions.map(|c| (c.type_.as_str(), c.status.as_str())).collect()
 }
 
-/// Returns the part of a status that does not change back when the current turns end.
+/// Returns the counts and wave states that do not change back when the current turns end.
 fn lasting(status: &BootcNodePoolStatus) -> ([u32; 4], Vec<WaveState>) {
     let NodeCounts {
         total,

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::controller::image::ResolveReason;
 
-/// Reasons of `Degraded` that take capacity from the pool until a person acts.
+/// Reasons of `Degraded` that take capacity from the pool or stop it until a person acts.
 const POOL_TROUBLES: [&str; 6] = [
     "InvalidSelector",
     "UnreadableLease",
@@ -18,7 +18,8 @@ const POOL_TROUBLES: [&str; 6] = [
 /// Reasons of `ImageResolved` and `FeedFailing` that do not come from a registry and need a person to act.
 const REFUSALS: [Why; 3] = [Why::NoSuchPlatform, Why::BootImageSkew, Why::RegistryNotAllowed];
 
-/// True if an image with this failure stays unresolved until a person acts. A missing image may still be pushed.
+/// True if an image with this reason of `ImageResolved` stays unresolved until a person acts. A missing image may still
+/// be pushed.
 fn is_final(reason: &str) -> bool {
     match ResolveReason::from_word(reason) {
         Some(ResolveReason::ImageNotFound | ResolveReason::DigestUnavailable | ResolveReason::RegistryRefused) => false,
@@ -26,7 +27,7 @@ fn is_final(reason: &str) -> bool {
     }
 }
 
-/// True if this failure stops the feed of a followed tag until a person acts.
+/// True if this reason of `FeedFailing` stops new images of a followed tag until a person acts.
 fn ends_feed(reason: &str) -> bool {
     match ResolveReason::from_word(reason) {
         Some(known) => !known.is_passing(),
@@ -34,7 +35,8 @@ fn ends_feed(reason: &str) -> bool {
     }
 }
 
-/// Returns the three conditions, derived from all others. `follows`: the pool adopts new images of its tag.
+/// Returns the three conditions, derived from all others. `follows`: the pool adopts new images of its tag
+/// automatically.
 pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str, Verdict); 3] {
     let (ready, reconciling, stalled) = match state(conditions, follows) {
         State::Ready(why) => (Verdict::repeats(true, why), as_expected(), as_expected()),
@@ -90,7 +92,7 @@ fn state(conditions: &[Condition], follows: bool) -> State<'_> {
     // A pool that selects no node has nothing left to do.
     let updated = condition::find(conditions, types::UPDATED);
     if let Some(done) = updated.filter(|c| c.status == "True" || c.reason == "NoNodes") {
-        // A running rollout does not need the feed. After it, no new image arrives.
+        // `FeedFailing` does not disturb a running rollout. After the rollout, no new image arrives.
         let failing = condition::find_true(conditions, types::FEED_FAILING);
         let dead = failing.filter(|c| follows && ends_feed(&c.reason));
         return match dead {

@@ -36,7 +36,7 @@ pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Targe
 }
 
 /// Reports that the target lacks the member's platform, for example because the node joined after the target was
-/// adopted. Its agent has no image to work on and reports nothing.
+/// adopted. Its agent has no image to update to, so it reports nothing.
 fn unserved_trouble(member: &MemberView<'_>, node: &Subject, target: &Target) -> Option<Finding> {
     if is_served(member, target) {
         return None;
@@ -64,7 +64,7 @@ fn bad_turn(member: &MemberView<'_>, node: Subject, target: &Target) -> Option<F
     let outcome = Outcome::from_word(&turn.outcome)?;
     let telling = match outcome {
         Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied | Outcome::Failed => true,
-        // A single one is an unrelated reboot and resolves without help.
+        // A single such turn comes from an unrelated reboot and resolves without help.
         Outcome::NotStaged => turn.attempts > 1,
         Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,
     };

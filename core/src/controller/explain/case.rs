@@ -9,11 +9,12 @@ use crate::controller::gate::{FleetGate, GateReason};
 use crate::controller::gates::{Inputs, gates};
 use crate::controller::plan::{self, BlockReason, PoolFacts};
 
-/// Maximum number of plans until the controller has nothing left to fence, close, record or create before it offers.
+/// Maximum number of plans to simulate. Before it offers a berth, the controller may need several passes to fence,
+/// close, record or create berths.
 pub(super) const MAX_PASSES: usize = 6;
-/// Maximum number of window openings to check.
+/// Maximum number of starts or ends of windows and exclusions to check.
 const MAX_OPENINGS: usize = 64;
-/// Length of a window that is long enough for every turn.
+/// Assumed length of a window that is long enough for every turn.
 const LONG: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// A node, with the facts and rules that its pool is planned from.
@@ -21,9 +22,9 @@ const LONG: SignedDuration = SignedDuration::from_hours(30 * 24);
 pub struct Case {
     /// The node.
     pub node: NodeName,
-    /// Facts of its pool, with gates judged by the rules.
+    /// Facts of its pool. Their gates come from applying `rules` at `now`.
     pub facts: PoolFacts,
-    /// Rules for judging the gates.
+    /// Rules that decide whether the gates are closed.
     pub rules: Rules,
     /// Time of the plan.
     pub now: Timestamp,
@@ -31,12 +32,12 @@ pub struct Case {
     pub(super) is_open: bool,
 }
 
-/// Input for judging a pool's gates, besides the time.
+/// Input for deciding whether a pool's gates are closed, besides the time.
 #[derive(Debug, Clone)]
 pub struct Rules {
     /// Spec of the pool.
     pub spec: BootcNodePoolSpec,
-    /// Why the BootcFleet closes all pools, if it does.
+    /// The BootcFleet's gate, which closes all pools; `None` if it is open.
     pub fleet: Option<FleetGate>,
     /// True if the controller's clock is synchronised.
     pub clock_synchronized: bool,
@@ -45,8 +46,8 @@ pub struct Rules {
 }
 
 impl Case {
-    /// Returns a case with gates judged by the rules. Assumes that the leader has fenced the fleet's berths, unless
-    /// some pools cannot be read.
+    /// Returns a case whose gates follow from the rules. Assumes that the leader has fenced all berths, unless some
+    /// pools cannot be read.
     pub fn new(node: NodeName, facts: PoolFacts, rules: Rules, now: Timestamp) -> Self {
         let mut this = Self {
             node,
@@ -62,7 +63,7 @@ impl Case {
         this
     }
 
-    /// Judges the gates again. Returns when a window or an exclusion begins or ends next.
+    /// Sets the gates from the rules and the time. Returns when a window or an exclusion begins or ends next.
     pub(super) fn judge(&mut self) -> Option<Timestamp> {
         let pool = self.facts.pool.clone();
         let gates = gates(Inputs {
@@ -85,10 +86,9 @@ impl Case {
         self.facts.members.iter().find(|member| member.name == self.node)
     }
 
-    /// Ok if the plan offers the node a berth, after the controller has done its other writes.
+    /// Ok if the controller offers the node a berth in one of its next plans, without writes of others.
     ///
-    /// # Errors
-    /// The plan's reason. For a node that is not a member: [`BlockReason::Leaving`].
+    /// # Errors The plan's reason why the node waits. For a node that is not a member: [`BlockReason::Leaving`].
     pub fn offered(&self) -> Result<(), BlockReason> {
         let mut facts = self.facts.clone();
         let mut wait = BlockReason::Leaving;
@@ -114,13 +114,13 @@ impl Case {
         }
     }
 
-    /// Returns the first obstacle; `None` if the node is offered a berth.
+    /// Returns why the node waits, with the reason of a closed gate; `None` if the node is offered a berth.
     pub(super) fn obstacle(&self) -> Option<(BlockReason, Option<GateReason>)> {
         let wait = self.offered().err()?;
         Some((wait, self.facts.gate.as_ref().map(|gate| gate.reason)))
     }
 
-    /// Returns the time when the node is offered a berth if nothing but the time changes.
+    /// Returns when the node is offered a berth if only time passes; `None` if it is not.
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
         for _ in 0..MAX_OPENINGS {

@@ -1,4 +1,4 @@
-//! Changes that may get a node its berth, and their effect on the facts.
+//! Changes that may lead to the offer of a berth to a node, and their effect on the facts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,13 +21,13 @@ use crate::text::few;
 /// Maximum number of nodes of each kind to try.
 const MAX_NODES: usize = 8;
 
-/// A single change. Smaller ones sort first: events that need no person, then actions of a person, ordered by how much
-/// of the rollout they affect.
+/// A single change. Sorted: first events that need no person, then actions of an admin, from the smallest effect on the
+/// rollout to the largest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     /// A node that has a berth ends its turn and is updated.
     TurnEnds(NodeName),
-    /// Its own agent has staged and locked the image, and reports that it is prepared.
+    /// The node's agent has staged and locked the image, and reports that it is prepared.
     Prepared,
     /// The earlier wave has soaked, after this time.
     Soaked(Duration),
@@ -35,17 +35,17 @@ pub enum Change {
     WavesProven(Vec<String>),
     /// The pools that go first are updated, or `rollout.after` is corrected.
     EarlierPools,
-    /// The rest of the control plane no longer gives this cause.
+    /// The other control plane nodes or API servers no longer give this cause to wait.
     ControlPlane(Cause),
-    /// Its own agent is heard of again.
+    /// The node's agent reports again.
     Heard,
-    /// The clock of its host is synchronised.
+    /// The clock of the node's host is synchronised.
     Clock,
-    /// The clock of the controller is synchronised.
+    /// The clock of the controller's machine is synchronised.
     ControllerClock,
-    /// An admin removes its hold.
+    /// An admin releases the hold on the node.
     Unhold,
-    /// Its pool is not paused.
+    /// The node's pool is not paused.
     Resume,
     /// The fleet is not paused.
     ResumeFleet,
@@ -57,7 +57,7 @@ pub enum Change {
     Excluded(NodeName),
     /// The pool retries its failed images.
     Retry,
-    /// A window is open, and long enough.
+    /// A window is open, and long enough for a drain and a reboot.
     Window,
     /// `rollout.maxFailures` is this number.
     MaxFailures(usize),
@@ -68,7 +68,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Returns every change without a number that may make a difference to the case, smallest first.
+    /// Returns every change to try, smallest first. Changes of numeric settings are in [`Self::numbers`].
     pub(super) fn all(case: &Case) -> Vec<Self> {
         let Some(own) = case.own() else { return vec![] };
         let facts = &case.facts;
@@ -101,7 +101,7 @@ impl Change {
         all
     }
 
-    /// Returns the smallest number of each setting that is enough alone.
+    /// Returns, for each numeric setting, the smallest value that is enough alone to get the node a berth.
     pub(super) fn numbers(case: &Case) -> Vec<Self> {
         let facts = &case.facts;
         let most = facts.members.len() + facts.berths.len() + 1;
@@ -112,7 +112,7 @@ impl Change {
         failures.into_iter().chain(unavailable).chain(fleet).collect()
     }
 
-    /// Returns the case after the change; `None` if it is the same.
+    /// Returns the case after the change; `None` if the change has no effect or cannot be made.
     pub fn applied(&self, case: &Case) -> Option<Case> {
         let mut after = case.clone();
         let is_changed = self.apply(&mut after)?;
@@ -129,7 +129,7 @@ impl Change {
         self.applied(case).is_some_and(|case| case.offered().is_ok())
     }
 
-    /// Makes the change. Returns true if something is different, and `None` if the change cannot be made.
+    /// Makes the change. Returns true if it had an effect, and `None` if it cannot be made.
     fn apply(&self, case: &mut Case) -> Option<bool> {
         let name = case.node.clone();
         let (facts, rules) = (&mut case.facts, &mut case.rules);
@@ -163,7 +163,7 @@ impl Change {
             Self::Retry => forget(facts),
             Self::Window => {
                 let was = !rollout.windows.is_empty() || !rollout.exclusions.is_empty();
-                // Without a clock, no window can be judged.
+                // While the controller's clock is not synchronised, windows stay closed.
                 let is_judged = rules.clock_synchronized;
                 (rollout.windows, rollout.exclusions) = (vec![], vec![]);
                 rules.spec.rollout = Some(rollout);
@@ -212,7 +212,7 @@ impl Change {
         }
     }
 
-    /// Returns the words that follow `It goes as soon as`.
+    /// Describes the change as a clause that completes "the node is offered a berth as soon as".
     pub fn words(&self, case: &Case) -> String {
         let pool = &case.facts.pool;
 
@@ -262,7 +262,7 @@ impl Change {
     }
 }
 
-/// Returns the cost of a larger limit, in words.
+/// Returns how many nodes may be down with a larger limit, in words.
 fn down(nodes: usize) -> String {
     match nodes {
         1 => "1 node may then be down".to_owned(),
@@ -286,8 +286,8 @@ fn control_plane(cause: Cause) -> &'static str {
     }
 }
 
-/// Returns the smallest number from `low` to `high` that gets the node a berth. Binary search: assumes that larger
-/// numbers are enough as well. If that does not hold, the result is still enough, but may not be the smallest.
+/// Returns the smallest number from `low` to `high` that gets the node a berth. Binary search: assumes that any larger
+/// number is enough too. If that is wrong, the result still gets the node a berth, but a smaller number may.
 fn least(case: &Case, low: usize, high: usize, change: fn(usize) -> Change) -> Option<Change> {
     if low > high || !change(high).is_enough(case) {
         return None;
@@ -304,7 +304,7 @@ fn least(case: &Case, low: usize, high: usize, change: fn(usize) -> Change) -> O
     Some(change(high))
 }
 
-/// Nodes that use up the capacity of the pool or the limit of the fleet.
+/// Returns the nodes that use up the capacity of the pool or the limit of the fleet, and how.
 fn users(facts: &PoolFacts) -> BTreeSet<(NodeName, UseKind)> {
     let uses = facts.uses().into_iter();
     let fleet = facts.fleet.iter().flat_map(|fleet| fleet.used_by.clone());
@@ -367,7 +367,7 @@ fn waves(facts: &PoolFacts, own: &Member) -> Change {
     }
 }
 
-/// Prepares the member for an offer. Returns true if something is different, and `None` if it has no image to go to.
+/// Makes the member ready for an offer. Returns true if that changed it, and `None` if it has no image to update to.
 fn prepare(own: &mut Member) -> Option<bool> {
     let before = own.clone();
     own.desired.as_ref()?;
@@ -381,7 +381,7 @@ fn prepare(own: &mut Member) -> Option<bool> {
     Some(before.published != own.published || !is_staged)
 }
 
-/// Ends the soak of all waves before this one.
+/// Ends the soak of all waves before wave `own`. Returns true if one was not over.
 fn soak(facts: &mut PoolFacts, own: usize) -> bool {
     let mut is_changed = false;
     for wave in facts.waves.iter_mut().take(own).filter(|wave| wave.soaked < wave.soak) {
@@ -390,7 +390,7 @@ fn soak(facts: &mut PoolFacts, own: usize) -> bool {
     is_changed
 }
 
-/// Proves all members of earlier waves that can be proven, and ends the soak of these waves.
+/// Makes all members of the waves before `own` proven where possible, and ends the soak of these waves.
 fn prove(facts: &mut PoolFacts, own: usize) -> bool {
     let names: Vec<NodeName> = facts
         .members
@@ -414,7 +414,7 @@ fn prove(facts: &mut PoolFacts, own: usize) -> bool {
     soak(facts, own) || is_changed
 }
 
-/// Sets the member to its state after a successful turn. Cordons of others stay.
+/// Sets the member to its state after a successful turn. A cordon that is not Berth's stays.
 fn updated(member: &mut Member) {
     member.agent.booted.clone_from(&member.desired);
     (member.published.uid, member.node.ready) = (member.uid.clone(), true);
@@ -430,7 +430,7 @@ fn fresh(seen: &SeenBerth, berth: &Berth) -> SeenBerth {
     }
 }
 
-/// Ends the turn of a node that holds a berth or is offered one, here or in its former pool.
+/// Ends the turn of a node that holds or is offered a berth of this pool or of its former pool.
 fn ends(facts: &mut PoolFacts, node: &NodeName) -> bool {
     let mut target: Option<Option<Digest>> = None;
     for seen in &mut facts.berths {
@@ -475,7 +475,7 @@ fn recover(facts: &mut PoolFacts, node: &NodeName) -> bool {
     true
 }
 
-/// Takes a member out of the pool together with its berth, which its agent gives back or the controller closes.
+/// Removes a member and closes its berth, as after its agent gave the berth back or the controller closed it.
 fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
     let count = facts.members.len();
     for seen in &mut facts.berths {
@@ -492,7 +492,8 @@ fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
     facts.members.len() < count
 }
 
-/// Forgets all failures. Those on closed berths are included, because they are recorded before an admin can ask.
+/// Removes all failures, as a retry by the admin does. Includes failures on closed berths: the controller records them
+/// before the retry.
 fn forget(facts: &mut PoolFacts) -> bool {
     let mut is_changed = !facts.failures.is_empty();
     facts.failures.clear();

@@ -1,5 +1,5 @@
-//! Explains why a node is not offered a berth, and which changes would get it one. It knows no rules: it runs the plan
-//! with one change at a time. Pure.
+//! Explains why a node is not offered a berth, and which changes would get it one. It has no rules of its own: it
+//! applies possible changes to the facts and plans again. Pure.
 
 use jiff::Timestamp;
 
@@ -15,21 +15,22 @@ mod tests;
 pub use case::{Case, Rules};
 pub use change::Change;
 
-/// Maximum number of changes in a combination, if no two changes are enough.
+/// Maximum number of changes in a combination. Longer combinations are tried only if no two changes are enough.
 const MAX_TOGETHER: usize = 8;
 
 /// Explanation why a node is not offered a berth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// Reason of the plan. `None`: the node is offered a berth now. [`BlockReason::HasBerth`]: it has one.
+    /// Why the node waits. `None`: the node is offered a berth now. [`BlockReason::HasBerth`]: the node has one.
     pub wait: Option<BlockReason>,
-    /// Changes that get the node a berth alone, smallest first.
+    /// Changes, each of them enough alone to get the node a berth, smallest first.
     pub alone: Vec<Change>,
-    /// Changes that get it a berth together, if none does alone. Empty if no known combination does.
+    /// Changes that together get the node a berth, if `alone` is empty. Empty if no combination was found.
     pub together: Vec<Change>,
-    /// Time when it is offered a berth if nothing but the time changes: a window opens or an exclusion ends.
+    /// Time when a window opens or an exclusion ends, if the node is offered a berth then without any other change.
     pub opens: Option<Timestamp>,
-    /// Number of members whose turns come before its own, if all goes well. `None`: it gets no turn without help.
+    /// Number of members whose turns come before the node's turn, if none fails. `None`: the node gets no turn without
+    /// help.
     pub ahead: Option<usize>,
 }
 
@@ -63,19 +64,19 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     answer.alone.extend(Change::numbers(case));
     answer.alone.sort();
     if answer.alone.is_empty() {
-        // If two changes are enough, one of them removes the first obstacle.
+        // If two changes are enough, one of them changes the reason why the node waits now.
         let firsts = others.into_iter().filter(|(_, _, obstacle)| *obstacle != first);
         let firsts: Vec<(Change, Case)> = firsts.map(|(change, case, _)| (change, case)).collect();
         answer.together = pair(&firsts).unwrap_or_else(|| chain(case));
     }
-    // Time alone removes no other obstacle.
+    // Only these two reasons to wait can end because time passes.
     if matches!(wait, BlockReason::Gate | BlockReason::TooLate) {
         answer.opens = case.opens();
     }
     Some(answer)
 }
 
-/// Returns the first two changes that are enough together.
+/// Returns the first two changes that together get the node a berth. `firsts`: changes with the case after each.
 fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     firsts.iter().find_map(|(first, case)| {
         let second = Change::all(case).into_iter().find(|second| second.is_enough(case));
@@ -86,7 +87,8 @@ fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     })
 }
 
-/// Returns changes that remove one obstacle after the other, until none is left.
+/// Returns changes that each remove the current reason to wait, until the node is offered a berth. Empty if the search
+/// fails.
 fn chain(case: &Case) -> Vec<Change> {
     let (mut case, mut changes) = (case.clone(), vec![]);
     loop {

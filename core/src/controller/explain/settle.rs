@@ -1,4 +1,4 @@
-//! The facts after the controller has made the writes of a plan, without writes of others.
+//! Simulates a controller pass: the facts after the writes of a plan, if agents and admins write nothing meanwhile.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use berth_api::berth::Berth;
 use crate::controller::plan::{BerthWrite, Plan, PoolFacts, SeenBerth};
 use crate::controller::usage::UseKind;
 
-/// Returns the facts for the next plan; `None` if nothing changed.
+/// Returns the facts after the writes of the plan; `None` if the plan changes nothing.
 pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
     let published = plan.counts.total as usize;
     if plan.writes.is_empty() && published == facts.published && plan.failures == facts.failures {
@@ -44,7 +44,7 @@ fn written(lease: &str, berth: &Berth) -> SeenBerth {
     }
 }
 
-/// Updates the use of the fleet's limit for the changes in this pool.
+/// Adjusts the use of the fleet's limit to this pool's change from `before` to `after`.
 pub(in crate::controller) fn follow(before: &PoolFacts, after: &mut PoolFacts) {
     let (was, is) = (Own::of(before), Own::of(after));
     let Some(fleet) = after.fleet.as_mut() else { return };

@@ -1,5 +1,4 @@
-//! Health of the fleet: the BootcFleet's status. It answers whether the fleet is updating and whether anything is
-//! wrong. Pure.
+//! Computes the BootcFleet's status: whether the fleet is updating and whether anything is wrong. Pure.
 
 use std::time::Duration;
 
@@ -16,14 +15,15 @@ use crate::text::few;
 #[cfg(test)]
 mod tests;
 
-/// An agent that was silent for this long is named. Agents send a heartbeat every two minutes, so two were missed.
+/// Minimum time without a report before the status names an agent as silent. Agents send a heartbeat every two minutes,
+/// so two were missed.
 pub const SILENT_AFTER: Duration = Duration::from_secs(270);
 
 /// Timeout for a new leader to poll all registries once.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(6 * 60);
 
-/// Returns how long an agent may be silent before it is named. `agent_silence`: its node is offered no berth after this
-/// much silence. Admins raise it if agents report less often.
+/// Returns how long an agent may be silent before the status names it. `agent_silence`: a node whose agent is silent
+/// for longer is offered no berth. Admins raise this limit if agents report less often.
 pub fn silent_after(agent_silence: Duration) -> Duration {
     SILENT_AFTER.max(agent_silence.mul_f64(0.3)).min(agent_silence)
 }
@@ -38,16 +38,16 @@ pub struct Agent<'a> {
     pub node: &'a str,
     /// Time since the agent was last heard of.
     pub quiet: Duration,
-    /// True if the node reboots under a berth, and may be silent meanwhile.
+    /// True if the node reboots under a berth, so that its agent may be silent.
     pub rebooting: bool,
-    /// True if the agent reports that the API server does not guard the berths.
+    /// True if the agent reports that the API server lets it write objects of other nodes.
     pub unguarded: bool,
     /// First boot of the machine, if it was checked.
     pub firstboot: Option<FirstBoot>,
 }
 
 impl Agent<'_> {
-    /// True if it has been silent for too long.
+    /// True if the agent has been silent for too long and its node is not rebooting under a berth.
     pub fn is_silent(&self, silent_after: Duration) -> bool {
         self.quiet >= silent_after && !self.rebooting
     }
@@ -62,7 +62,7 @@ pub struct PoolState<'a> {
     pub status: &'a BootcNodePoolStatus,
     /// Last failure to poll its image.
     pub trouble: Option<&'a QueryFailure>,
-    /// True if a registry has answered this leader about its image, or failed to.
+    /// True if this leader got an answer or an error about the pool's image, or may not query its registry.
     pub is_asked: bool,
 }
 
@@ -96,19 +96,19 @@ pub struct FleetStatusFacts<'a> {
     pub pools: &'a [PoolState<'a>],
     /// Agents of all pool members, sorted by node name.
     pub agents: &'a [Agent<'a>],
-    /// Machines that are held back on their first boot.
+    /// Machines whose kubelet is held back on the first boot.
     pub machines: Machines,
     /// Error of listing the events of such machines.
     pub events_unread: Option<String>,
     /// Objects of Berth that cannot be read.
     pub unreadable: &'a [String],
-    /// Number of pools among them.
+    /// Number of pools in `unreadable`.
     pub unreadable_pools: usize,
     /// True if the watches are stale, so that reports of agents may have been missed.
     pub deaf: bool,
-    /// Time since this leader began to listen to the agents.
+    /// Time since this leader began to receive reports of agents.
     pub listened: Duration,
-    /// An agent that is silent for longer is named.
+    /// The status names agents that are silent for longer than this.
     pub silent_after: Duration,
 }
 
@@ -158,7 +158,7 @@ fn nodes(status: &BootcNodePoolStatus) -> FleetNodes {
     }
 }
 
-/// Reason of the pool's `Ready`: its state in one word.
+/// Returns the reason of the pool's condition `Ready`: the pool's state in one word.
 fn state(status: &BootcNodePoolStatus) -> Word {
     let ready = condition::find(&status.conditions, condition::pool::READY);
     ready.map_or(Why::NotJudged.into(), |ready| Word::stored(&ready.reason))
@@ -226,7 +226,8 @@ fn controller(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Returns `AgentsHealthy`. `None`: this leader has not listened for long enough, or cannot; the condition stays.
+/// Returns `AgentsHealthy`. `None`, and the condition stays as it is: the watches are stale, or it was False and this
+/// leader has not listened for long enough to clear it.
 fn agents(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     if facts.deaf {
         return None;
@@ -253,7 +254,7 @@ fn agents(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns `RegistryReachable`. `None`: this leader has not polled yet; the condition stays.
+/// Returns `RegistryReachable`. `None`: this leader has not polled yet; the condition stays as it is.
 fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     let mut away = vec![];
     for pool in facts.pools {
@@ -274,7 +275,8 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Names the pools that receive no new images. Since when is in their own conditions, which survive a change of leader.
+/// Returns the condition that names the pools that receive no new images. The start time is only in each pool's
+/// conditions, which survive a change of leader.
 fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     let failing: Vec<String> = facts.pools.iter().filter_map(failing_feed).collect();
     if facts.pools.is_empty() {
@@ -292,7 +294,7 @@ fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Names the pool if it receives no new images, with the reason.
+/// Returns the pool's name and the reason, if the pool receives no new images.
 fn failing_feed(pool: &PoolState<'_>) -> Option<String> {
     let conditions = &pool.status.conditions;
     let unresolved = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
@@ -375,7 +377,7 @@ fn bootstrap_of_nodes(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Names the node if its first boot went wrong or was held back, with the outcome.
+/// Returns the node's name and the outcome, if its first boot went wrong or was held back.
 fn first_boot_trouble(agent: &Agent<'_>) -> Option<String> {
     let FirstBoot { outcome, held } = agent.firstboot?;
     let words = if outcome.is_trouble() {

@@ -19,8 +19,8 @@ pub struct Refusal {
     pub at: Timestamp,
 }
 
-/// Returns the new value of [`berth_api::keys::ANNOTATION_DISMISSED`] after one more machine is dismissed. The oldest
-/// entries are dropped.
+/// Returns the new value of [`berth_api::keys::ANNOTATION_DISMISSED`] after one more machine is dismissed. If the list
+/// becomes too long, the oldest entries are dropped.
 pub fn dismissed_also(before: &str, machine: &HeldMachine) -> String {
     let own = format!("{}@{:.0}", machine.name, machine.last_time.0);
     let of_it = format!("{}@", machine.name);
@@ -59,8 +59,8 @@ impl Machines {
     }
 }
 
-/// Returns the current machines, from the known ones and the listed events. `reported` is `None` until the events are
-/// listed; no machine is dropped then. Only times by the API server's clock are compared.
+/// Returns the current machines, from the known ones and the listed events. While `reported` is `None`, the events are
+/// not listed yet and no machine is dropped. Only times by the API server's clock are compared.
 pub fn machines(
     known: &Machines,
     reported: Option<&[Refusal]>,
@@ -96,7 +96,7 @@ pub fn machines(
     }
 }
 
-/// Returns the last report of each machine, by name.
+/// Returns the last report of each machine that is held back, by name.
 fn last_reports(known: &[HeldMachine], reported: &[Refusal]) -> BTreeMap<String, HeldMachine> {
     let mut all: BTreeMap<String, HeldMachine> = known.iter().map(|m| (m.name.clone(), m.clone())).collect();
     for refusal in reported {

@@ -23,7 +23,7 @@ pub enum BlockReason {
     NotPrepared,
     /// The node is leaving the pool, or its BootcNode is being deleted.
     Leaving,
-    /// The controller has not heard of the agent recently.
+    /// The agent has not reported recently.
     Silent,
     /// The member holds a berth, or is offered one.
     HasBerth,
@@ -39,23 +39,23 @@ pub enum BlockReason {
     Wave,
     /// An earlier wave is proven, and still soaks.
     Soaking,
-    /// The member is a control plane node that must not be taken down now, for this cause (I11).
+    /// The member is a control plane node that must not be taken down now (I11). The cause is attached.
     ControlPlane(Cause),
     /// Windows or exclusions apply, and the host's clock is not synchronised.
     NoClock,
-    /// The drain and reboot would take longer than the window stays open.
+    /// The expected drain and reboot take longer than the window stays open.
     TooLate,
     /// The image in the pool's spec is not resolved yet.
     Unresolved,
-    /// The controller's watches may lag behind the pool's changes.
+    /// The controller may not have received the pool's last changes yet.
     Outdated,
-    /// Berths are being fenced against writes of an earlier leader.
+    /// The new leader has not fenced all berths against late writes yet.
     Fencing,
     /// The pool's capacity is used up.
     Capacity,
     /// The fleet's limit is used up.
     FleetCapacity,
-    /// There is capacity left, but no closed berth: its Lease does not exist yet, or is not closed yet.
+    /// There is capacity left, but no closed berth to open: the controller has yet to create its Lease or close it.
     NoBerth,
 }
 

@@ -1,4 +1,4 @@
-//! Members that may be offered a berth, in order, and why the others wait.
+//! Which members may be offered a berth, their order, and why the other members wait.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -15,8 +15,8 @@ use super::occupancy::Occupancy;
 use super::waves::Progress;
 use crate::controller::quorum::Cause;
 
-/// Returns the digest that the member should change to. A failure recorded in the pool's status counts like one that
-/// the agent reports: if an admin or the controller closed the berth, the agent does not know of the failure (I8).
+/// Returns the digest that the member should change to. Failures recorded in the pool's status count as well as
+/// reported ones: if an admin or the controller closed the berth, the agent does not know of the failure (I8).
 pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, BlockReason> {
     let desired = member.desired.as_ref().ok_or(BlockReason::NoImage)?;
     if member.agent.booted.as_ref() == Some(desired) {
@@ -52,8 +52,8 @@ pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason
     Ok(())
 }
 
-/// Returns why no berth is opened for this member, although the pool's gates are open. `at_work`: set if this plan
-/// already takes down another control plane node.
+/// Returns why no berth is opened for this member although the pool's gates are open. `at_work`: set if this plan
+/// already offers a berth to another control plane node.
 pub(super) fn gated(
     facts: &PoolFacts,
     progress: &Progress,
@@ -61,8 +61,8 @@ pub(super) fn gated(
     at_work: Option<Cause>,
     now: Timestamp,
 ) -> Option<BlockReason> {
-    // I10: the earlier pools may wait for this very node, because it is down and uses up the fleet's limit, or because
-    // their control plane nodes are withheld while it is down (I11).
+    // I10: the earlier pools may wait for this very node: while it is down, it may use up the fleet's limit or block
+    // their control plane nodes (I11).
     let is_worst_server = member
         .place
         .control_plane
@@ -92,8 +92,8 @@ pub(super) fn gated(
     (!fits).then_some(BlockReason::TooLate)
 }
 
-/// Returns why the member's offer is withdrawn, or its uncommitted holder revoked: an earlier wave or the control
-/// plane. Windows are not checked here; the agent checks them.
+/// Returns why an earlier wave or the control plane keeps the member from continuing: its offer is withdrawn, or its
+/// uncommitted berth revoked. Windows are not checked here; the agent checks them.
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
@@ -106,8 +106,8 @@ pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.place.control_plane?.stay.map(Cause::as_str)
 }
 
-/// Returns why an open offer is withdrawn. Less strict than [`ready`]: if the agent has yet to report or is silent, the
-/// offer lapses anyway.
+/// Returns why an open offer is withdrawn. Less strict than [`ready`]: the offer to an agent that is silent or has yet
+/// to report lapses anyway.
 pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     if facts.unresolved {
         return Some("the pool's current image is not resolved");
@@ -129,8 +129,8 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     }
 }
 
-/// Sort key of a member: wave, lapsed offers, true if available, bad turns. Members of equal rank are sorted by zone
-/// and name.
+/// Sort key of a member: wave, lapsed offers, true if available, bad turns. Lower ranks go first; members of equal rank
+/// are sorted by zone and name.
 pub(in crate::controller) type Rank = (usize, u32, bool, u32);
 
 /// Returns the rank of a member that let this many offers lapse.
@@ -143,8 +143,8 @@ pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {
 }
 
 impl PoolFacts {
-    /// Returns the lowest rank of the members that are ready for an offer. Waves are left out, because waves of
-    /// different pools cannot be compared.
+    /// Returns the lowest rank, without its wave, of the members that are ready for an offer. Waves of different pools
+    /// cannot be compared.
     pub(in crate::controller) fn best_candidate(&self) -> Option<(u32, bool, u32)> {
         let worked_on: BTreeSet<&NodeUid> = self.readable().filter_map(|(_, berth)| Some(berth.node()?.1)).collect();
         let idle = self.members.iter();
@@ -158,7 +158,8 @@ impl PoolFacts {
     }
 }
 
-/// Returns the nodes that let an offer lapse, according to the closed berths. Each berth records only its last node.
+/// Returns the nodes that let an offer lapse, according to the closed berths. A berth records only the last node that
+/// it was offered to.
 pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
     let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
     let last = states.filter_map(|state| match state {
@@ -169,11 +170,11 @@ pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName>
 }
 
 /// Members in the order of offers: by wave; unavailable members first; then members without a bad last turn, then those
-/// with the fewest bad turns, so that two nodes that cannot be drained alternate; then the zone with the fewest nodes
-/// down; then by name.
+/// with the fewest bad turns, so that two nodes that cannot be drained alternate; then members of the zone with the
+/// fewest nodes down; then by name.
 ///
-/// Members that let an offer lapse go last in their wave, even if they are unavailable. They need no backoff before the
-/// next offer, so otherwise they would receive every offer.
+/// Members that let an offer lapse go last in their wave, even if they are unavailable. They could take part again at
+/// once, without a backoff, so otherwise they would receive every offer.
 pub(super) struct Queue<'a> {
     ranks: BTreeMap<Rank, Zones<'a>>,
     /// Number of nodes that are down or worked on, by zone.
@@ -187,14 +188,15 @@ pub(super) struct Queue<'a> {
 struct Zones<'a> {
     /// The members of each zone, by name.
     members: BTreeMap<usize, VecDeque<&'a Member>>,
-    /// An entry per zone: number of nodes down when the entry was made, first member, zone. The numbers of nodes down
-    /// only grow, so the lowest entry is right if its number is still current.
+    /// An entry per zone: number of nodes down when the entry was made, first member, zone. These numbers only grow, so
+    /// the lowest entry is valid if its number is still current.
     first: BinaryHeap<Reverse<(usize, &'a NodeName, usize)>>,
 }
 
 impl<'a> Queue<'a> {
     pub(super) fn of(facts: &'a PoolFacts, berths: &[SeenBerth], occupancy: &Occupancy<'_>) -> Self {
-        // `Member::lapses` counts only offers of this process. Berths also record lapsed offers of earlier leaders.
+        // `Member::lapses` counts only offers that this process saw lapse. Closed berths also record offers of earlier
+        // leaders.
         let lapsed = lapsed(berths);
         let mut members: Vec<&Member> = facts.members.iter().collect();
         members.sort_by_key(|m| &m.name);
@@ -245,7 +247,7 @@ impl<'a> Queue<'a> {
         member
     }
 
-    /// Records an offer to the member: its zone has one more node down.
+    /// Records an offer to the member: counts one more node as down in its zone.
     pub(super) fn offered(&mut self, member: &'a Member) {
         let zone = self.zones.get(member.place.zone.as_str());
         if let Some(down) = zone.and_then(|zone| self.down.get_mut(*zone)) {

@@ -21,24 +21,24 @@ pub struct PoolFacts {
     pub pool: PoolName,
     /// The epoch of this leader.
     pub epoch: u64,
-    /// The capacity `k` of the spec; 0 if the pool is being deleted.
+    /// Number of nodes that may be unavailable at once, from the spec; 0 if the pool is being deleted.
     pub capacity: usize,
-    /// The capacity in `status.berths.total`. Berths with a number above it are never opened.
+    /// The capacity in `status.berths.total`. Berths with an index of this number or more are never opened.
     pub published: usize,
-    /// Why no berth of the pool is opened, whatever the state of its nodes; `None` if all gates are open.
+    /// The closed gate that keeps all berths of the pool from being opened; `None` if all gates are open.
     pub gate: Option<Gate>,
-    /// Time when the open window ends or the next exclusion begins, if windows or exclusions apply.
+    /// Time when the open window ends or the next exclusion begins; `None` if neither applies.
     pub closes: Option<Timestamp>,
-    /// The waves in order, including those that the spec does not name.
+    /// The waves in order, including the waves that Berth adds to the spec's.
     pub waves: Vec<Wave>,
     /// Recorded failures, from `status.failures`.
     pub failures: Failures,
-    /// Number of failures that halts the rollout.
+    /// Number of failed nodes that halts the rollout.
     pub max_failures: usize,
-    /// True if the spec names an image that is not resolved yet and differs from the target. Offers of the target are
-    /// then withdrawn.
+    /// True if the spec names an image that is not resolved yet and differs from the target. The controller then
+    /// withdraws offers of the target.
     pub unresolved: bool,
-    /// True if the watches may be stale: no berth is opened.
+    /// True if the pool may have changed since the last watch event: no berth is opened.
     pub outdated: bool,
     /// The pool's members.
     pub members: Vec<Member>,
@@ -61,7 +61,7 @@ pub struct PoolFacts {
 pub struct SeenBerth {
     /// Name of the Lease.
     pub lease: String,
-    /// The berth, or its read error. An unreadable berth counts as held by an unknown node.
+    /// The berth, or why it cannot be read. An unreadable berth counts as held by an unknown node.
     pub berth: Result<Berth, String>,
     /// True if a write of this leader has an unknown result and may still arrive.
     pub in_doubt: bool,
@@ -88,11 +88,11 @@ pub struct Member {
     pub published: Published,
     /// Report of its agent.
     pub agent: AgentState,
-    /// True if its agent must undo everything, because the node leaves the pool or its BootcNode is being deleted. It
-    /// still counts, but is offered nothing.
+    /// True if the agent must undo Berth's changes, because the node leaves the pool or its BootcNode is being deleted.
+    /// The member still counts, but is offered nothing.
     pub leaving: bool,
-    /// True if it has left the pool and its agent has not released it in time. It uses up capacity while it is down,
-    /// but no wave and no later pool waits for it.
+    /// True if the node has left the pool and its agent has not released it in time. The node uses up capacity while it
+    /// is down, but no wave and no later pool waits for it.
     pub abandoned: bool,
     /// Number of offers of the desired digest that this process has seen lapse on the node.
     pub lapses: u32,
@@ -100,7 +100,7 @@ pub struct Member {
     pub estimate: Estimate,
 }
 
-/// State of a member's Node.
+/// State of a member's Node object.
 #[derive(Debug, Clone)]
 pub struct NodeState {
     /// True if the Node is Ready.
@@ -109,7 +109,7 @@ pub struct NodeState {
     pub unschedulable: bool,
     /// True if the Node has our cordon annotation.
     pub our_cordon: bool,
-    /// True if an admin holds it back. It still counts and stages its image, but is offered nothing.
+    /// True if an admin holds the node back. It still counts and stages its image, but is offered nothing.
     pub held_back: bool,
 }
 
@@ -131,14 +131,14 @@ pub struct Published {
     pub digest: Option<Digest>,
     /// UID of the Node that it was published for.
     pub uid: NodeUid,
-    /// True if the agent has reported on its current generation, from the Node with that UID.
+    /// True if the agent has reported on the BootcNode's current generation, from the Node with that UID.
     pub observed: bool,
 }
 
 /// Report of a member's agent.
 #[derive(Debug, Clone)]
 pub struct AgentState {
-    /// True if the agent was heard of recently.
+    /// True if the agent reported recently.
     pub heard: bool,
     /// True if the agent reports `UpdatePrepared`.
     pub prepared: bool,
@@ -178,12 +178,12 @@ pub struct Wave {
 pub type Failures = BTreeMap<Digest, BTreeSet<NodeName>>;
 
 impl NodeState {
-    /// Why the node is unavailable, if it is.
+    /// Returns why the node is unavailable; `None` if it is available.
     pub(super) fn down(&self) -> Option<UseKind> {
         UseKind::down(self.ready, self.unschedulable, self.our_cordon)
     }
 
-    /// True if the node is unavailable for any reason (in the set U).
+    /// True if the node is not Ready or is cordoned (set U of invariant I1).
     pub fn is_unavailable(&self) -> bool {
         self.down().is_some()
     }
@@ -196,7 +196,7 @@ impl PoolFacts {
 
     /// True if a write of another leader, or one of ours with an unknown result, may still arrive at a berth.
     ///
-    /// Berths whose writes the API server refuses are left out: they count as used already, so a late write cannot use
+    /// Berths whose writes the API server refuses are ignored: they count as used already, so a late write cannot use
     /// up more capacity.
     pub(super) fn is_unfenced(&self) -> bool {
         let mut writable = self.readable().filter(|(seen, _)| !seen.refused);
@@ -210,7 +210,7 @@ impl PoolFacts {
 }
 
 impl Wave {
-    /// True if the wave has not soaked long enough yet.
+    /// True if the wave has not soaked for long enough yet.
     pub(super) fn is_short(&self) -> bool {
         self.soaked < self.soak && !Bug::SoakIgnored.is_awake()
     }

@@ -23,7 +23,7 @@ fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
     else {
         return None;
     };
-    // A new Node of the same name has not failed.
+    // If the Node was deleted, a new Node of its name has not failed.
     let node = match closed.reason {
         ClosedReason::Gone => NodeName::new(format!("{node} (deleted)")),
         _ => node.clone(),
@@ -31,8 +31,7 @@ fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
     Some((target, node))
 }
 
-/// True if the berth closed with a failure and is not marked yet: the mark means that `status.failures` lists the
-/// failure.
+/// True if the berth closed with a failure and is not marked as recorded in `status.failures`.
 pub(super) fn is_unrecorded(berth: &Berth) -> bool {
     failure(berth).is_some() && !Bug::ReopenBeforeRecorded.is_awake()
 }
@@ -48,7 +47,7 @@ pub(super) fn is_recorded(facts: &PoolFacts, berth: &Berth) -> bool {
     })
 }
 
-/// Digests that the members should run now.
+/// Returns the digests that the members should run now.
 fn wanted(facts: &PoolFacts) -> BTreeSet<&Digest> {
     facts.members.iter().filter_map(|m| m.desired.as_ref()).collect()
 }
@@ -60,7 +59,7 @@ pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
         .members
         .iter()
         .flat_map(|m| m.agent.failed.iter().map(|digest| (digest, m.name.clone())));
-    // Reports about digests that are not wanted now are left to the nodes.
+    // Failures with other digests stay in the nodes' own reports only.
     let wanted = wanted(facts);
     let reported = reported.filter(|(digest, _)| wanted.contains(digest));
     let told = facts.readable().filter_map(|(_, berth)| failure(berth));
@@ -70,7 +69,7 @@ pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
     all
 }
 
-/// Halts the rollout if too many nodes failed with the digests that members should run now.
+/// Returns the gate that halts the rollout, if too many nodes failed with the digests that members should run now.
 pub(super) fn halt(facts: &PoolFacts, failures: &Failures) -> Option<Gate> {
     let failed: Vec<&NodeName> = wanted(facts)
         .iter()

@@ -7,7 +7,7 @@ use crate::controller::usage::{CapacityUse, UseKind};
 use crate::text::NAMED;
 
 /// Use of the fleet's limit by the members of all pools, each node counted once: H hold a berth, R are offered one, U
-/// are unavailable. The plan of one pool passes it to the plan of the next, so that its offers count there.
+/// are unavailable. Each pool's plan adds its offers and passes the value to the next pool's plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FleetUse {
     /// Number of nodes that may be unavailable at once.
@@ -18,19 +18,20 @@ pub struct FleetUse {
     pub unavailable: usize,
     /// Number of nodes that use up the limit in any way: |H ∪ U ∪ R|.
     pub all: usize,
-    /// Nodes that use up the limit, for messages: only the first ones by name.
+    /// Nodes that use up the limit, for messages. Cut off after the first ones by name.
     pub used_by: Vec<CapacityUse>,
-    /// Number of open offers that need not be withdrawn: the limit minus the holders. If the limit was lowered, there
-    /// may be more offers.
+    /// Number of open offers that may stay: the limit minus the holders. If the limit was lowered, more offers may be
+    /// open.
     pub may_stay: usize,
-    /// True if a write of another leader, or one of ours with unknown result, may still arrive at a berth of any pool.
+    /// True if a late write, of another leader or of ours with unknown result, may still arrive at a berth of any pool.
     pub unfenced: bool,
-    /// Pools that cannot be read and have unfenced berths. Without a plan, these berths stay unfenced.
+    /// Pools that cannot be read and have unfenced berths. An unreadable pool gets no plan, so its berths stay
+    /// unfenced.
     pub unreadable: Vec<PoolName>,
 }
 
 impl FleetUse {
-    /// True if I1 over all pools allows one more berth. `is_unavailable`: the node that would get the berth is
+    /// True if the fleet's limit allows one more berth (I1). `is_unavailable`: the node that would get the berth is
     /// unavailable already.
     pub fn room_for(&self, is_unavailable: bool) -> bool {
         let room = self.held_or_offered < self.limit && (is_unavailable || self.all < self.limit);
@@ -57,7 +58,7 @@ impl FleetUse {
         (!self.unreadable.is_empty()).then_some(words)
     }
 
-    /// Counts an open offer as kept. Returns false if the limit has no room for it.
+    /// Counts an open offer that stays. Returns false if the limit has no room for it.
     pub fn keep_offer(&mut self) -> bool {
         let left = self.may_stay.checked_sub(1);
         self.may_stay = left.unwrap_or_default();

@@ -60,8 +60,8 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
     plan
 }
 
-/// Creates missing berths: at most one per member, besides the berths that no member can use now. So a capacity of a
-/// million does not create a million Leases.
+/// Creates missing berths: at most one usable berth per member, so that a capacity of a million does not create a
+/// million Leases.
 fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     let names: BTreeSet<&str> = facts.berths.iter().map(|s| s.lease.as_str()).collect();
     let members: BTreeSet<&NodeUid> = facts.members.iter().map(|m| &m.uid).collect();
@@ -77,7 +77,7 @@ fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     }
 }
 
-/// True if a member uses the berth, or may be offered it.
+/// True if a member holds or is offered the berth, or may be offered it.
 fn is_of_use(seen: &SeenBerth, members: &BTreeSet<&NodeUid>) -> bool {
     let Ok(berth) = &seen.berth else { return false };
     match berth.node() {
@@ -86,14 +86,14 @@ fn is_of_use(seen: &SeenBerth, members: &BTreeSet<&NodeUid>) -> bool {
     }
 }
 
-/// Offers closed berths as far as I1(b) and the gates allow, and records why each other member waits.
+/// Offers closed berths as far as I1(b) and the gates allow. Records why each member without an offer waits.
 fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Timestamp, plan: &mut Plan) {
     let limit = facts.capacity.min(facts.published);
     let mut occupancy = Occupancy::of(facts, &berths);
     let mut free = FreeBerths::of(&berths, limit);
     let mut queue = candidates::Queue::of(facts, &berths, &occupancy);
     let closed = closed(facts);
-    // I11: a plan takes down at most one control plane node, even if each of several could go down alone.
+    // I11: a plan offers a berth to at most one control plane node, even if each of several could go down alone.
     let mut at_work = None;
     while let Some(member) = queue.next() {
         // Gates are checked before the agent's readiness. A pause, for example, is published to the agents, and until
@@ -134,7 +134,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
     plan.used_by = Occupancy::uses(facts, &berths, &plan.writes);
 }
 
-/// Returns why the pool offers no berth now, apart from its gates.
+/// Returns why the pool offers no berth now for a reason other than its gates.
 fn closed(facts: &PoolFacts) -> Option<BlockReason> {
     if facts.unresolved {
         Some(BlockReason::Unresolved)
@@ -211,7 +211,7 @@ impl<'a> FreeBerths<'a> {
     }
 }
 
-/// Counts the berths as read. A berth that cannot be read, or is closed and cannot be written, counts as held.
+/// Counts the berths as read. A berth counts as held if it cannot be read, or is closed and cannot be written.
 fn counts(facts: &PoolFacts) -> BerthCounts {
     let mut counts = BerthCounts::default();
     for seen in &facts.berths {

@@ -17,11 +17,11 @@ pub(super) struct Occupancy<'a> {
     held: BTreeSet<&'a NodeUid>,
     offered: BTreeSet<&'a NodeUid>,
     unavailable: BTreeSet<&'a NodeUid>,
-    /// Number of Leases with an unknown holder: those that cannot be read, and closed ones that cannot be written.
+    /// Number of Leases whose holder is unknown: unreadable Leases, and closed ones that cannot be written.
     unknown: usize,
-    /// |H ∪ R|, computed once because every candidate is compared with it.
+    /// |H ∪ R|, computed once because the plan needs it for every candidate.
     held_or_offered: usize,
-    /// |H ∪ U ∪ R|, computed once.
+    /// |H ∪ U ∪ R|, also computed once.
     all: usize,
 }
 
@@ -65,12 +65,12 @@ impl<'a> Occupancy<'a> {
         self.held_or_offered
     }
 
-    /// True if the node has a berth or an offer.
+    /// True if the node holds or is offered a berth.
     pub(super) fn has(&self, uid: &NodeUid) -> bool {
         self.held.contains(uid) || self.offered.contains(uid)
     }
 
-    /// True if the node uses up capacity in any way.
+    /// True if the node uses up capacity: it holds a berth, is offered one, or is unavailable.
     pub(super) fn counts(&self, uid: &NodeUid) -> bool {
         self.has(uid) || self.unavailable.contains(uid)
     }
@@ -90,7 +90,7 @@ impl<'a> Occupancy<'a> {
         }
     }
 
-    /// Returns all users of capacity by name, counting these new offers.
+    /// Returns the nodes that use up capacity, by name, and how. Includes the new offers in `offers`.
     pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<CapacityUse> {
         let mut uses: BTreeMap<String, UseKind> = BTreeMap::new();
         for member in &facts.members {
@@ -120,7 +120,7 @@ impl<'a> Occupancy<'a> {
 }
 
 impl PoolFacts {
-    /// Returns the current users of capacity, before new offers.
+    /// Returns the nodes that use up capacity now, without new offers, and how.
     pub fn uses(&self) -> Vec<CapacityUse> {
         Occupancy::uses(self, &self.berths, &[])
     }

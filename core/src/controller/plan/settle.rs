@@ -1,5 +1,5 @@
-//! Writes to existing berths before new offers: stamps them, closes berths of deleted Nodes, lapsed and withdrawn
-//! offers, asks holders to give back, and closes berths above a lowered capacity.
+//! Writes to existing berths before new offers. The controller fences them, closes berths of deleted Nodes, closes
+//! lapsed and withdrawn offers, asks holders to give back, and deletes berths above a lowered capacity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::writes::{BerthWrite, OPEN_FOR, Plan, WriteReason, open_until};
 use super::{candidates, failures};
 use crate::controller::gate::Gate;
 
-/// Smallest change of `open-until` that is written: estimates change slightly with every turn.
+/// Smaller changes of a holder's `open-until` are not written: estimates change slightly with every turn.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 
 /// Plans the writes to existing berths. Returns the berths as they are after these writes.
@@ -75,9 +75,9 @@ pub(super) fn settle(facts: &PoolFacts, progress: &Progress, plan: &mut Plan) ->
     after
 }
 
-/// Capacity left for open offers.
+/// Capacity that the holders leave for open offers.
 struct Room<'a> {
-    /// Number of open offers that the pool's capacity has room for besides its holders.
+    /// Number of further open offers that the pool's capacity has room for.
     left: usize,
     /// Nodes that hold a berth or whose offer stays open. A second offer to such a node is withdrawn.
     served: BTreeSet<NodeUid>,
@@ -88,7 +88,7 @@ struct Room<'a> {
 impl<'a> Room<'a> {
     fn of(facts: &PoolFacts, fleet: Option<&'a mut FleetUse>) -> Self {
         let occupancy = Occupancy::of(facts, &facts.berths);
-        // An offer that cannot be withdrawn counts like a holder.
+        // An offer on a Lease that cannot be written cannot be withdrawn, so it counts like a holder.
         let staying = facts
             .readable()
             .filter(|(seen, berth)| berth.holding().is_some() || seen.refused);
@@ -101,7 +101,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Counts an open offer as kept. Returns why it must be withdrawn instead.
+    /// Counts an open offer that stays. Fails with the reason if the offer must be withdrawn.
     fn keep(&mut self, offer: &Offer) -> Result<(), &'static str> {
         if !self.served.insert(offer.uid.clone()) {
             return Err("the node has another berth");
@@ -112,7 +112,7 @@ impl<'a> Room<'a> {
     }
 }
 
-/// True if the berth's number is above the capacity, and `status.berths.total` is not larger than the capacity.
+/// True if a lowered capacity has no place for the berth's index, and `status.berths.total` is lowered already.
 fn above(facts: &PoolFacts, berth: &Berth) -> bool {
     facts.published <= facts.capacity && berth.index as usize >= facts.capacity
 }
@@ -138,7 +138,8 @@ impl<'a> Settler<'a> {
         member.filter(|m| m.name == *name && !m.leaving)
     }
 
-    /// Returns the next state of a berth; `None` if it stays as it is.
+    /// Returns the new state of a berth and the reason to write it; `None` if it stays as it is. `age`: age of its
+    /// offer.
     fn settled(&mut self, berth: &Berth, age: Duration) -> Option<(Berth, WriteReason)> {
         let facts = self.facts;
         let (next, why) = match &berth.state {
@@ -173,7 +174,7 @@ impl<'a> Settler<'a> {
             }
             BerthState::Closed(_) => return None,
         };
-        // `Refused` cannot happen for the states matched above; nothing is written then.
+        // The berth refuses no transition from the states matched above. If one did, nothing would be written.
         next.ok().map(|next| (next, why))
     }
 
@@ -187,10 +188,10 @@ impl<'a> Settler<'a> {
         candidates::withdrawal(self.facts, offer, member).or(gated)
     }
 
-    /// Asks a holder to give its berth back, or cancels that when the reason is gone. A holder that has committed or
-    /// cannot give its berth back is revoked only so that it changes to no other digest. Gates and the control plane
-    /// (I11) do that. Waves do not: the stuck holder may use up the capacity that an earlier wave needs, and each would
-    /// wait for the other forever (I10).
+    /// Asks a holder to give its berth back, or cancels that request when the reason is gone. A holder that has
+    /// committed or cannot give back is asked only to keep it from changing to another digest. Gates and the control
+    /// plane (I11) are reasons for that. Waves are not: the stuck holder may use up the capacity that an earlier wave
+    /// needs, and each would wait for the other forever (I10).
     fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, WriteReason)> {
         if matches!(holding.phase, HoldPhase::Releasing(_)) {
             return None;
@@ -198,8 +199,8 @@ impl<'a> Settler<'a> {
         let facts = self.facts;
         let member = self.member(&holding.node, &holding.uid);
         let uncommitted = holding.phase == HoldPhase::Taken;
-        // A holder that is not Ready may run a boot that it cannot prove, and cannot give its berth back. Only a gate
-        // of the whole pool keeps it from continuing to the current image.
+        // A holder that is not Ready may be unable to prove its boot, and so to give its berth back. Only gates of the
+        // pool and the control plane keep it from continuing to the current image.
         let can_give_back = uncommitted && member.is_some_and(|m| m.node.ready);
         let reason = match member {
             None if uncommitted => Some("LeftPool"),

@@ -20,8 +20,8 @@ pub(super) struct Progress {
     starved: bool,
 }
 
-/// True if the member is proven: the agent of this Node reports that it runs the target, and the Node is Ready without
-/// Berth's cordon. The agent may still have to report on other published changes, such as new drain settings.
+/// True if the member is proven: its agent reports that it runs the target, and the Node is Ready without Berth's
+/// cordon. The agent may still have to report on other published changes, such as new drain settings.
 pub(in crate::controller) fn is_proven(member: &Member) -> bool {
     member.desired.is_some()
         && member.agent.booted == member.desired
@@ -71,7 +71,7 @@ impl Progress {
         self.total.get(index) == self.proven.get(index)
     }
 
-    /// True if a later wave has members: without them, nothing waits for a soak.
+    /// True if a later wave has members. Otherwise no member waits for this wave to soak.
     fn follows(&self, index: usize) -> bool {
         self.total.iter().skip(index + 1).any(|n| *n > 0)
     }
@@ -97,7 +97,7 @@ impl Progress {
     }
 
     fn one(&self, index: usize, wave: &Wave) -> WaveStatus {
-        // A finished wave need not soak again when one of its nodes was down for a moment.
+        // A wave that has soaked does not soak again after one of its nodes was briefly down.
         let kept = self.all_proven(index) || wave.soaked >= wave.soak;
         let soaked = if kept {
             wave.soaked.min(wave.soak)
@@ -115,8 +115,8 @@ impl Progress {
 }
 
 impl PoolFacts {
-    /// True if a member is left to update: it is not proven, or the pool's current image is not resolved yet. Abandoned
-    /// members do not count.
+    /// True if a member is left to update: a member is not proven, or the pool's current image is not resolved yet.
+    /// Abandoned members do not count.
     pub fn has_left(&self) -> bool {
         self.members
             .iter()

@@ -16,7 +16,8 @@ use crate::controller::quorum::Cause;
 use crate::controller::usage::{CapacityUse, UseKind};
 use crate::text::few;
 
-/// How long an offer stays open, as seen by this process. A running agent takes it within milliseconds.
+/// How long an offer stays open, measured by this process since it first saw the offer. A running agent takes it within
+/// milliseconds.
 pub const OPEN_FOR: Duration = Duration::from_secs(120);
 
 /// A write to a Lease.
@@ -59,9 +60,10 @@ impl BerthWrite {
 /// Why a berth is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteReason {
-    /// A fence: late writes of an earlier leader, and our own of unknown result, are rejected from now on.
+    /// Fences the berth: late writes of an earlier leader, and writes of this one with unknown result, are rejected
+    /// from now on.
     Stamp,
-    /// The berth is offered.
+    /// The berth is offered to a node.
     Offer,
     /// The offer was not taken in time.
     Lapsed,
@@ -90,13 +92,13 @@ pub struct Plan {
     pub writes: Vec<BerthWrite>,
     /// Why each member is not offered a berth; `UpToDate` if it runs the target.
     pub waiting: BTreeMap<NodeName, BlockReason>,
-    /// Users of the capacity.
+    /// Nodes that use up the pool's capacity, and how.
     pub used_by: Vec<CapacityUse>,
     /// Why no berth of the pool is opened: a closed gate, or else the halt after too many failures.
     pub gate: Option<Gate>,
-    /// Set if the image failed on too many nodes, even if another gate is closed.
+    /// The halt, if the image failed on too many nodes. Set even if another gate is closed.
     pub halt: Option<Gate>,
-    /// Control plane nodes that other control plane nodes may wait for, by cause.
+    /// Control plane nodes that other control plane nodes may wait for, by the cause of the wait.
     pub waited_for: BTreeMap<Cause, Vec<NodeName>>,
     /// Messages about API server addresses that several Nodes have; empty if no member is a control plane node.
     pub address_conflicts: Vec<String>,
@@ -143,7 +145,7 @@ impl Plan {
         self.waiting.values().any(|why| *why != BlockReason::UpToDate)
     }
 
-    /// Corrects `used_by` and `waiting` for offers whose writes failed or were skipped.
+    /// Corrects `used_by` and `waiting` for offers (`writes`) that failed or were skipped.
     pub fn not_made(&mut self, writes: &[BerthWrite]) {
         for write in writes.iter().filter(|write| write.is_offer()) {
             let BerthWrite::Update { berth, .. } = write else {
@@ -159,7 +161,7 @@ impl Plan {
     }
 }
 
-/// Latest start of the member's reboot, so that it ends before the window does.
+/// Returns the latest start of the member's reboot, so that it ends before the window does; `None` without a window.
 pub(super) fn open_until(facts: &PoolFacts, member: &Member) -> Option<Timestamp> {
     facts
         .closes

@@ -22,7 +22,7 @@ pub struct Terms {
     /// True if the spec names an image that is not resolved yet and differs from the target. The target stays
     /// published, so that a registry outage unstages nothing, but no node begins to pull it.
     pub unresolved: bool,
-    /// True if the first target is still being resolved. BootcNodes without an image are not created meanwhile.
+    /// True if the first target is still being resolved. Until then, BootcNodes without an image are not created.
     pub resolving: bool,
     /// Number of members that may stage at once.
     pub max_staging: usize,
@@ -57,16 +57,16 @@ pub struct PublishFacts<'a> {
     pub bootc_nodes: &'a Objects<BootcNodeView>,
     /// The pool of each node.
     pub membership: &'a Membership,
-    /// The terms of each pool that can be read.
+    /// The published settings of each pool that can be read.
     pub terms: &'a BTreeMap<PoolName, Terms>,
     /// Pools of the berths that each node holds or is offered.
     pub occupied: &'a BTreeMap<NodeUid, BTreeSet<PoolName>>,
     /// Held berths, by holder.
     pub holdings: &'a BTreeMap<NodeUid, Holding>,
-    /// Node labels of the Leases that cannot be read.
+    /// Node names from the labels of Leases that cannot be read.
     pub unclear: &'a BTreeSet<String>,
-    /// BootcNodes (UIDs) whose agents did not release their node in time. They are deleted, unless their node still
-    /// uses up capacity.
+    /// BootcNodes (UIDs) whose agents did not release their node in time. The controller deletes them, unless their
+    /// node still uses up capacity.
     pub overdue: &'a BTreeSet<String>,
     /// The pools that exist and are not being deleted.
     pub lasting: &'a BTreeSet<PoolName>,
@@ -74,7 +74,7 @@ pub struct PublishFacts<'a> {
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent was heard of recently.
     pub heard: &'a BTreeSet<NodeName>,
-    /// Permits to pull that members left unused.
+    /// Records of the permits to pull that members left unused.
     pub permits: &'a StagingPermits,
     /// True if the whole fleet is paused: no node begins to pull.
     pub fleet_paused: bool,

@@ -21,7 +21,7 @@ pub use facts::{PublishFacts, Terms};
 pub use terms::terms;
 pub use write::{BootcNodeWrite, object, patch, release};
 
-/// Returns all pending writes to BootcNodes.
+/// Returns the writes to BootcNodes that are needed now.
 pub fn publish(facts: &PublishFacts<'_>) -> Vec<BootcNodeWrite> {
     let mut writes = vec![];
     let mut drafts: BTreeMap<Option<&PoolName>, Vec<Draft<'_>>> = BTreeMap::new();
@@ -45,7 +45,8 @@ pub fn publish(facts: &PublishFacts<'_>) -> Vec<BootcNodeWrite> {
     writes
 }
 
-/// Deletes a BootcNode whose node is released or gone. If it is already being deleted, removes our finalizer.
+/// Returns the write for a BootcNode whose node is released or gone: delete it or, if it is being deleted, remove
+/// Berth's finalizer.
 fn finalize(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> Option<BootcNodeWrite> {
     if !is_leaving(host) && facts.confirmed_gone.is_empty() {
         return None;
@@ -91,8 +92,8 @@ fn is_settled(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&Node
     host.is_released() || facts.overdue.contains(&host.uid) && !counts_still(facts, host, node)
 }
 
-/// True if the node still uses up capacity of the pool that it left: it is down, and its agent has not released it. The
-/// BootcNode's label is the only record of that, so the BootcNode stays.
+/// True if the node is down and its agent has not released it. The pool that it left then still counts it. Only the
+/// BootcNode's label records that pool, so the BootcNode stays.
 fn counts_still(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     let label = host.pool_label.as_deref().map(PoolName::from);
     if !label.is_some_and(|pool| facts.lasting.contains(&pool)) {
@@ -116,8 +117,8 @@ fn occupied(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> bool 
 /// Specs that are the same for all nodes of one platform in a pool.
 type Forms<'a> = BTreeMap<(&'a PoolName, Platform<'a>), BootcNodeSpec>;
 
-/// Returns the pool for the node's BootcNode, if any, and its new spec, without permits to stage. `None` if nothing is
-/// to be written.
+/// Returns the new spec and pool of the node's BootcNode, without permits to stage. `None` if the BootcNode is to stay
+/// as it is, or is not needed.
 fn draft<'a>(
     facts: &PublishFacts<'a>,
     node: &'a NodeView,
@@ -127,7 +128,7 @@ fn draft<'a>(
     let pool = facts.membership.pool_of(&node.name);
     let old = match host {
         Some(host) if is_stale(host, Some(node)) => return None,
-        // An unreadable BootcNode is left to the person who changed it.
+        // The controller does not change a BootcNode that it cannot read.
         Some(host) => Some(host.spec()?),
         None => None,
     };
@@ -145,7 +146,7 @@ fn draft<'a>(
     if old.is_none() && terms.target.is_none() && terms.resolving {
         return None;
     }
-    // A target that cannot be read changes no BootcNode. `ImageResolved` reports it.
+    // A target that cannot be read changes no BootcNode. The condition `ImageResolved` reports the error.
     if terms.target.as_ref().is_some_and(|target| target.image.get().is_err()) {
         return None;
     }
@@ -180,7 +181,7 @@ fn draft_without_pool<'a>(
     if host.is_none() && !in_conflict {
         return None;
     }
-    // The label stays while the node leaves: its earlier pool still counts it.
+    // The pool label stays while the node leaves, because its earlier pool still counts it.
     let leaving = host.filter(|host| !in_conflict || !is_settled(facts, host, Some(node)));
     let label = leaving.and_then(|host| host.pool_label.clone());
     let node_uid = node.uid.to_string();
@@ -214,8 +215,8 @@ fn form(pool: &PoolName, terms: &Terms, fleet_paused: bool, platform: Platform<'
     }
 }
 
-/// True if the published spec must be written. Estimates alone are not worth a write, nor is a pause on a node that
-/// already runs its image.
+/// True if the published spec must be written. A change of the estimates alone is not written, nor is a pause for a
+/// node that already runs its image.
 fn is_outdated(host: &BootcNodeView, before: &BootcNodeSpec, wanted: &BootcNodeSpec) -> bool {
     let desired = wanted.image.as_ref().map(|image| &image.digest);
     let booted = host.report().and_then(|report| report.images.booted.as_ref());
@@ -248,7 +249,7 @@ fn desired_image(terms: &Terms, platform: Platform<'_>) -> Option<DesiredImage> 
     })
 }
 
-/// Returns the write that makes the BootcNode equal the draft; `None` if it does already.
+/// Returns the write that makes the BootcNode equal the draft; `None` if they are equal.
 fn due(facts: &PublishFacts<'_>, draft: Draft<'_>) -> Option<BootcNodeWrite> {
     let name = draft.node.name.as_str();
     let Some(host) = draft.host else {

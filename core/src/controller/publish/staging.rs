@@ -1,8 +1,8 @@
 //! Permits to pull.
 //!
-//! There are as many permits as members may stage at once. A pulling member keeps its permit until the pull ends,
-//! because a stopped pull would start over. Other permits can be passed on: agents check theirs only before they begin.
-//! So a node that cannot pull, backs off or is down blocks no other node.
+//! A pool has as many permits as members may stage at once. A pulling member keeps its permit until the pull ends,
+//! because a stopped pull would start over. The controller may move any other permit to another member, because an
+//! agent needs it only to begin a pull. So a node that cannot pull, backs off or is down blocks no other node.
 
 use std::cmp::Reverse;
 
@@ -21,7 +21,7 @@ enum Standing {
     Done,
     /// Is pulling the digest.
     Pulls,
-    /// Could pull; the smallest turn goes first.
+    /// Could pull; the member with the smallest `Turn` gets a permit first.
     Waits(Turn),
     /// Cannot pull at the moment.
     Cannot,
@@ -33,19 +33,19 @@ enum Standing {
 struct Turn {
     /// True if the agent reports a failure with this digest.
     failing: bool,
-    /// True if the member holds a berth under an unproven boot, and another image is the way out. All others wait for
-    /// it, as long as it uses its permits.
+    /// True if the member holds a berth under an unproven boot, so that only another image may help. The other members
+    /// wait for its turn to end, so it goes first, unless it left permits unused.
     stuck: Reverse<bool>,
-    /// True if the Node is not Ready. Its agent was heard of recently, so a new image may repair it, but it may be down
-    /// as well.
+    /// True if the Node is not Ready. Its agent reported recently, so a new image may repair the node, but the node may
+    /// also be down.
     broken: bool,
-    /// Number of permits that it left unused.
+    /// Number of permits that the member left unused.
     unused: u32,
-    /// Number of its failures.
+    /// Number of failed pulls or stagings of this digest.
     attempts: u32,
-    /// True for a member that already has a permit: it keeps it if all else is equal.
+    /// True if the member has a permit already. Among equal members, this one keeps it.
     has_permit: Reverse<bool>,
-    /// Index in the order of names.
+    /// Position of the node when sorted by name.
     index: usize,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn allow(facts: &PublishFacts<'_>, terms: &Terms, drafts: &mut [Draft
         .iter()
         .filter(|(standing, _)| *standing == Standing::Pulls && !Bug::PermitsUncounted.is_awake())
         .count();
-    // Withdrawn or paused: members that have not begun to pull must not begin.
+    // If the target is withdrawn or the fleet paused, members that have not begun to pull must not begin.
     let mut free = if terms.unresolved || facts.fleet_paused {
         0
     } else {
@@ -96,15 +96,15 @@ fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option
     }
     let name = &draft.node.name;
     let heard = draft.host.is_none() || facts.heard.contains(name) || Bug::SilentPulls.is_awake();
-    // A member with a permit may still pull an earlier digest until it has reported on this one; it then continues with
-    // this one. The same holds for a member that is not Ready while its agent reports.
+    // Until a member with a permit has reported on this digest, it may be pulling an earlier one and then pull this
+    // one. This includes a member that is not Ready but whose agent reports.
     let pulls = report.is_some_and(|r| r.pull.pulling);
     let observed = draft.host.is_some_and(BootcNodeView::is_observed);
     if heard && published && (observed || has_permit) && pulls {
         return Some(Standing::Pulls);
     }
     let failed = report.is_some_and(|r| r.images.failed.contains(digest));
-    // An agent finishes its turn before it pulls, unless it cannot finish.
+    // An agent finishes its turn before it pulls. A stuck agent cannot finish, so it may pull.
     let busy = facts.occupied.contains_key(&draft.node.uid);
     let stuck = is_stuck(facts, draft);
     let blocked = report.is_some_and(|r| r.pull.blocked);

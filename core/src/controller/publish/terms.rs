@@ -22,7 +22,7 @@ fn progress_interval(staging: usize) -> Duration {
     }
 }
 
-/// Returns the terms of each pool. `resolving`: pools whose first resolution is still running.
+/// Returns the published settings of each pool. `resolving`: pools whose image is being resolved for the first time.
 pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Terms> {
     let asked = pools.iter().filter_map(|pool| {
         let members = membership.members(&pool.name).len();

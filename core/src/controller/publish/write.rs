@@ -17,7 +17,7 @@ pub enum BootcNodeWrite {
         /// The pool label.
         label: Option<String>,
     },
-    /// Changes the spec, label or metadata.
+    /// Changes the spec, pool label or finalizers.
     Update {
         /// Name of the Node.
         name: String,
@@ -49,9 +49,9 @@ pub enum BootcNodeWrite {
         uid: String,
         /// resourceVersion that was read.
         version: String,
-        /// The finalizers of others.
+        /// The remaining finalizers, which are not Berth's.
         finalizers: Vec<String>,
-        /// True if the agent has not reported that everything is undone.
+        /// True if the deadline has passed without the agent's report that Berth's changes are undone.
         late: bool,
     },
 }
@@ -94,11 +94,10 @@ pub fn object(name: &str, spec: &BootcNodeSpec, label: Option<&str>) -> BootcNod
     }
 }
 
-/// Returns the merge patch for [`BootcNodeWrite::Update`]. With UID and resourceVersion it is a compare-and-swap. Unlike a
-/// PUT, it leaves labels and annotations of others alone.
+/// Returns the merge patch for [`BootcNodeWrite::Update`]. With UID and resourceVersion, it is a compare-and-swap.
+/// Unlike a PUT, it leaves labels and annotations of others alone.
 ///
-/// # Errors
-/// If a spec cannot be serialized, which does not happen for specs that were read or made here.
+/// # Errors If a spec cannot be serialized, which does not happen.
 pub fn patch(
     name: &str,
     (uid, version): (&str, &str),
@@ -118,8 +117,8 @@ pub fn patch(
     }))
 }
 
-/// Returns the merge patch (RFC 7386) from one value to another. Removed keys must be null, otherwise the old values
-/// stay.
+/// Returns the merge patch (RFC 7386) from one value to another. A removed key is null in the patch, because a missing
+/// key would keep its old value.
 fn changes(before: &Value, after: &Value) -> Value {
     let (Value::Object(old), Value::Object(new)) = (before, after) else {
         return after.clone();

@@ -9,7 +9,7 @@ use berth_api::waves::is_control_plane;
 use crate::controller::view::NodeView;
 use crate::text::few;
 
-/// Address of an API server that several nodes have. Each of them counts as a control plane node.
+/// Address of an API server that several nodes report as their own. Each of these nodes counts as a control plane node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AddressConflict {
     address: IpAddr,
@@ -17,7 +17,7 @@ pub(super) struct AddressConflict {
 }
 
 impl AddressConflict {
-    /// Message for the admin.
+    /// Returns the message for the admin.
     pub(super) fn words(&self) -> String {
         let nodes = few(self.nodes.iter().map(ToString::to_string));
         format!(
@@ -35,8 +35,8 @@ pub(super) struct Owners<'a> {
 }
 
 impl<'a> Owners<'a> {
-    /// Returns the nodes with the label or with the address of a listed server. An address of a labelled node does not
-    /// count for other nodes: a kubelet can write its addresses, but not the label.
+    /// Returns the nodes with the control plane label or with the address of a listed API server. An address of a
+    /// labelled node does not count for other nodes: a kubelet can write its Node's addresses, but not the label.
     pub(super) fn of(nodes: impl Iterator<Item = &'a NodeView>, servers: &BTreeMap<IpAddr, Vec<SocketAddr>>) -> Self {
         let (mut labelled, mut others) = (vec![], vec![]);
         for node in nodes {
@@ -74,7 +74,7 @@ impl<'a> Owners<'a> {
 
 /// Returns the node's addresses where an API server is listed.
 fn listed(node: &NodeView, servers: &BTreeMap<IpAddr, Vec<SocketAddr>>) -> BTreeSet<IpAddr> {
-    // Shortcut for clusters with many nodes, and for passes that need no servers.
+    // Fast path for passes that do not need the list of servers.
     if servers.is_empty() {
         return BTreeSet::new();
     }

@@ -6,21 +6,21 @@ use berth_api::{NodeName, NodeUid, keys};
 use crate::controller::servers::State;
 use crate::controller::view::NodeView;
 
-/// Progress of a berth. Of two nodes at work, the one further along is preferred.
+/// Progress of a node's turn. Of two control plane nodes with a berth, the one with more progress continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Work {
     Offered,
     Taken,
-    /// Also: giving back, or its Lease cannot be read.
+    /// Committed or giving the berth back, or the Lease cannot be read.
     Committed,
 }
 
-/// How bad a node's state is: nodes in a worse state go first.
+/// How bad a node's state is: nodes in a worse state are updated first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
     Nothing,
     CordonedByOthers,
-    /// The node has no berth any more but still has our cordon.
+    /// The node no longer has a berth but still has Berth's cordon.
     CordonedByUs,
     NotReady,
 }
@@ -30,14 +30,14 @@ pub(super) enum Severity {
 pub(super) struct Carrier {
     pub(super) uid: NodeUid,
     pub(super) name: NodeName,
-    /// True if it has the label, and so runs an etcd member.
+    /// True if the node has the control plane label, so that it is assumed to run an etcd member.
     pub(super) member: bool,
     pub(super) excluded: bool,
     pub(super) ready: bool,
     pub(super) unschedulable: bool,
     pub(super) our_cordon: bool,
     pub(super) at_work: Option<Work>,
-    /// Number of servers listed at its addresses.
+    /// Number of API servers listed at the node's addresses.
     pub(super) servers: usize,
     pub(super) server: Option<State>,
 }

@@ -2,8 +2,8 @@
 //!
 //! A node with a control plane label is assumed to run an API server and, as etcd is stacked, an etcd member. A node
 //! without the label is assumed to run an API server if one is listed at its address and no labelled node has that
-//! address. These nodes are worked on one at a time, over all pools. A node in a worse state goes first. The others
-//! must be a majority of all API servers and of all etcd members.
+//! address. These nodes are updated one at a time, over all pools, those in the worst state first. The nodes that stay
+//! up must have a majority of all API servers and of all etcd members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,7 @@ pub struct ControlPlane {
     carriers: Vec<Carrier>,
     /// API server addresses that several nodes have.
     conflicts: Vec<AddressConflict>,
-    /// True if the list of API servers is needed; false if no member of any pool is to be updated.
+    /// True if the list of API servers is needed; false if no member of any pool needs an update.
     asked: bool,
     /// True if the API servers were listed.
     listed: bool,
@@ -42,7 +42,8 @@ pub struct ControlPlane {
     total: usize,
     /// States of servers at addresses that no Node has.
     unplaced: Vec<State>,
-    /// True if a write of another leader, or one of ours with unknown result, may still open a berth.
+    /// True if a write of another leader, or a write of this leader with unknown result, may still open a berth for a
+    /// control plane node.
     unfenced: bool,
 }
 
@@ -51,7 +52,7 @@ fn majority(of: usize) -> usize {
 }
 
 impl ControlPlane {
-    /// Returns the control plane among all Nodes of the cluster, none of them at work yet.
+    /// Finds the control plane nodes among all Nodes of the cluster, without their berths; see [`Self::with_leases`].
     pub fn of<'a>(nodes: impl Iterator<Item = &'a NodeView>, answers: &Answers, now: Moment) -> Self {
         let states = answers.states(now);
         let mut at: BTreeMap<IpAddr, Vec<SocketAddr>> = BTreeMap::new();
@@ -80,8 +81,8 @@ impl ControlPlane {
         }
     }
 
-    /// Adds the berths of all pools, as read. `is_fenced` is true if no late write can open that berth for one of these
-    /// nodes.
+    /// Adds the berths of all pools, as read. `is_fenced` is true if no late write can open the berth for a control
+    /// plane node.
     #[must_use]
     pub fn with_leases(mut self, leases: &[LeaseView], is_fenced: impl Fn(&LeaseView, &Berth) -> bool) -> Self {
         for lease in leases {
@@ -98,7 +99,7 @@ impl ControlPlane {
         self
     }
 
-    /// Records a berth of any pool. `fenced` is true if only this leader's next write can still arrive at it.
+    /// Records a berth of any pool. `fenced` is true if no earlier write can still change the berth.
     pub fn see(&mut self, berth: &Berth, fenced: bool) {
         self.unfenced |= !fenced && !Bug::NoEpochStamp.is_awake();
         let work = match &berth.state {
@@ -107,7 +108,7 @@ impl ControlPlane {
             BerthState::Held(holding) if holding.phase == HoldPhase::Taken => Work::Taken,
             BerthState::Held(_) => Work::Committed,
         };
-        // A Node that was created again is the same machine.
+        // A Node that was deleted and created again under its name is the same machine.
         if let Some((name, uid)) = berth.node() {
             self.at_work(|c| c.uid == *uid || c.name == *name, work);
         }
@@ -124,7 +125,7 @@ impl ControlPlane {
         self.carriers.iter().map(|c| (&c.name, &c.uid))
     }
 
-    /// Returns what the cluster loses while one of its control plane nodes is down; `None` if the others are a majority.
+    /// Returns what the cluster loses while one control plane node is down; `None` if the others are a majority.
     pub fn meanwhile(&self) -> Option<Meanwhile> {
         Meanwhile::of(self.carriers.iter().filter(|c| c.member).count())
     }
@@ -134,7 +135,7 @@ impl ControlPlane {
         self.conflicts.iter().map(AddressConflict::words).collect()
     }
 
-    /// Returns the nodes that each cause is about.
+    /// Returns the control plane nodes that others may wait for, by the cause of the wait.
     pub(super) fn waited_for(&self) -> BTreeMap<Cause, Vec<NodeName>> {
         let mut all: BTreeMap<Cause, Vec<NodeName>> = BTreeMap::new();
         for carrier in &self.carriers {
@@ -183,7 +184,7 @@ impl ControlPlane {
         if self.others(node).any(|other| other.at_work.is_some()) && !Bug::SecondServer.is_awake() {
             return Some(Cause::OtherAtWork);
         }
-        // No node waits for an excluded one, but excluded nodes still count for majorities.
+        // No node waits for an excluded node, but excluded nodes count for majorities.
         let mut heeded = self.others(node).filter(|other| !other.excluded);
         if heeded.any(|other| other.severity() > node.severity()) {
             return Some(Cause::OtherUnavailable);
@@ -199,7 +200,7 @@ impl ControlPlane {
 
     fn ask_back(&self, node: &Carrier) -> Option<Cause> {
         let work = node.at_work?;
-        // If two are at work, one of them became a control plane node meanwhile. Only one continues.
+        // If two nodes have a berth, one of them became a control plane node after its offer. Only one continues.
         let mut others_at_work = self.others(node).filter_map(|other| Some((other, other.at_work?)));
         if others_at_work.any(|(other, theirs)| theirs > work || theirs == work && other.name < node.name) {
             return Some(Cause::OtherAtWork);
@@ -210,8 +211,8 @@ impl ControlPlane {
         self.lacking(node, true)
     }
 
-    /// Returns the majority that the cluster would lose without the node. `hopeful`: servers in an unknown state count
-    /// as up.
+    /// Returns why the cluster cannot do without the node: no majority, or no other API server. `hopeful`: servers in
+    /// an unknown state count as up.
     fn lacking(&self, node: &Carrier, hopeful: bool) -> Option<Cause> {
         if !self.another_answers(node, hopeful) {
             return Some(Cause::NoOtherServer);
@@ -222,8 +223,8 @@ impl ControlPlane {
     /// True if another server answers. Also true if the cluster has no other server, or the node runs none.
     ///
     /// A stopped server leaves the list, so the list does not show how many there are: every other control plane node
-    /// that is not excluded is assumed to have a server. A node without a listed address runs none, unless servers are
-    /// listed at addresses that no node has: one of these may be its own.
+    /// that is not excluded is assumed to have a server. A node without a listed address runs no server, unless servers
+    /// are listed at addresses that no node has: one of these may be the node's.
     fn another_answers(&self, node: &Carrier, hopeful: bool) -> bool {
         let on_nodes = self.others(node).filter_map(|o| o.server);
         let on_nodes = on_nodes.filter(|s| answers(*s, hopeful)).count();
@@ -236,10 +237,10 @@ impl ControlPlane {
         !may_run_one || on_nodes + elsewhere.saturating_sub(1) > 0
     }
 
-    /// True if the others are a majority of the etcd members and of the servers. With two, a majority is impossible and
-    /// not required.
+    /// True if the other nodes are a majority of the etcd members and of the API servers. Of two, one is never a
+    /// majority, so none is required.
     fn keeps_majority(&self, node: &Carrier, hopeful: bool) -> bool {
-        // Work on a node that is already down takes nothing away. But a node that is not Ready may still serve.
+        // An update of a node that is already down costs no majority. But a node that is not Ready may still serve.
         let own = self.state(node);
         let serves = own.is_some_and(|state| answers(state, !hopeful));
         if !node.ready && !serves {
@@ -262,7 +263,7 @@ impl ControlPlane {
         servers <= 2 || rest >= majority(servers)
     }
 
-    /// True if the other node counts as up while work is done on the node.
+    /// True if `other` counts as up while `node` is updated.
     fn is_up(&self, other: &Carrier, node: &Carrier, hopeful: bool) -> bool {
         match self.state(other) {
             Some(state) => answers(state, hopeful) && (!node.ready || other.stays_up()),
@@ -270,12 +271,12 @@ impl ControlPlane {
         }
     }
 
-    /// True if the node runs a server, or is expected to.
+    /// True if the node runs an API server or, with the control plane label, is assumed to.
     fn has_server(&self, carrier: &Carrier) -> bool {
         carrier.server.is_some() || self.unplaced.is_empty() && carrier.member && !carrier.excluded
     }
 
-    /// Returns the state of the node's server; `None` if nothing is known about it.
+    /// Returns the state of the node's API server; `None` if nothing is known about it.
     fn state(&self, node: &Carrier) -> Option<State> {
         match node.server {
             _ if !self.listed => Some(State::Unknown),

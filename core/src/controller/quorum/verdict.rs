@@ -6,7 +6,7 @@ reasons! {
     /// Why a control plane node must not be taken down.
     #[derive(PartialOrd, Ord)]
     pub enum Cause {
-        /// Another control plane node holds a berth or is offered one.
+        /// Another control plane node holds a berth, or is offered one.
         OtherAtWork = "OtherControlPlaneNode",
         /// Another control plane node is not Ready, or cordoned.
         OtherUnavailable = "ControlPlaneUnavailable",
@@ -14,17 +14,17 @@ reasons! {
         NoMajority,
         /// No other API server answers.
         NoOtherServer = "NoOtherAPIServer",
-        /// Some API servers have not answered or failed yet.
+        /// Some API servers were queried and have neither answered nor failed yet.
         NotKnown = "APIServersNotKnown",
         /// The API servers have not been listed yet, so any node may run one.
         NotListed = "APIServersNotListed",
-        /// A write of an earlier leader, or one of unknown result, may still open a berth in some pool.
+        /// A late write, of an earlier leader or with unknown result, may still open a berth for a control plane node.
         Unfenced = "Fencing",
     }
 }
 
 impl Cause {
-    /// Words that follow the node's name.
+    /// Verb phrase that follows the node's name in a message.
     pub fn words(self) -> &'static str {
         match self {
             Self::OtherAtWork => "waits until another control plane node is updated",
@@ -41,27 +41,27 @@ impl Cause {
 /// Verdict of I11 on a control plane node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Why it is offered no berth.
+    /// Why the node is offered no berth; `None` if it may be.
     pub withhold: Option<Cause>,
-    /// Why its offer is withdrawn, or its berth asked back while it can still be given back. Only known reasons count,
-    /// never missing knowledge.
+    /// Why the node's offer is withdrawn, or its agent is asked to give an uncommitted berth back. A state that is only
+    /// unknown is never a cause.
     pub ask_back: Option<Cause>,
-    /// Why it must not continue to another image under a boot that cannot be proven. Berths of others are not a reason:
+    /// Why a node that is stuck on an unproven boot must not update to another image. Berths of others are not a cause:
     /// two stuck nodes would block each other forever (I10).
     pub stay: Option<Cause>,
 }
 
-/// Loss while a node of a small control plane is down: with one or two members no majority can remain.
+/// Loss while a node of a control plane of one or two nodes is down: no majority can remain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meanwhile {
     /// The node is the only API server and etcd member.
     Everything,
-    /// The node is one of two etcd members; the other cannot write alone.
+    /// The node is one of two etcd members. The other member cannot write alone.
     Majority,
 }
 
 impl Meanwhile {
-    /// Returns the loss with one of this many members down; `None` if the rest is a majority.
+    /// Returns the loss while one of this many members is down; `None` if the others are a majority.
     pub fn of(members: usize) -> Option<Self> {
         match members {
             1 => Some(Self::Everything),
@@ -70,7 +70,7 @@ impl Meanwhile {
         }
     }
 
-    /// Words for the admin.
+    /// Explains the loss to the admin, as a phrase after the node's name.
     pub fn words(self) -> &'static str {
         match self {
             Self::Everything => "the only control plane node: while it is down no API server answers",

@@ -35,26 +35,26 @@ pub struct Round<'a> {
     pub refused: &'a BTreeSet<String>,
     /// UIDs of Nodes that a live read has shown to be gone.
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
-    /// Nodes whose agent was heard of recently.
+    /// Nodes whose agent reported recently.
     pub heard: &'a BTreeSet<NodeName>,
     /// BootcNodes (UIDs) whose agents did not release their node in time.
     pub overdue: &'a BTreeSet<String>,
-    /// Pools that may have changed since the watches showed them.
+    /// Pools that may have changed since the last watch event.
     pub outdated: &'a BTreeSet<PoolName>,
     /// Open offers, and how many each node let lapse.
     pub offers: &'a Offers,
-    /// Soak times of the waves so far.
+    /// How long each wave has soaked so far.
     pub soaks: &'a Soaks,
     /// The gates of each pool.
     pub gates: &'a BTreeMap<PoolName, Gates>,
-    /// Current time, for the ages of offers.
+    /// Current time, to compute the ages of offers.
     pub now: Moment,
     /// The epoch of this leader.
     pub epoch: u64,
 }
 
 impl Round<'_> {
-    /// Returns the input for one pool's plan, without the state shared by all pools, which [`Round::all`] adds.
+    /// Returns the input for one pool's plan. [`Round::all`] adds the state that all pools share.
     pub fn of(&self, pool: &Pool) -> PoolFacts {
         let names: Vec<&NodeName> = self.membership.members(&pool.name).collect();
         let capacity = pool.capacity(names.len());
@@ -78,7 +78,7 @@ impl Round<'_> {
             .collect();
         let gates = self.gates.get(&pool.name);
         let berths = self.seen_berths(&pool.name);
-        // Other Nodes do not matter here.
+        // `elsewhere` and `lost` are about members and Nodes named in the pool's berths only.
         let named = berths.iter().filter_map(|seen| seen.berth.as_ref().ok()?.node());
         let named: Vec<(&NodeName, &NodeUid)> = named.collect();
         let uids = members.iter().map(|m| &m.uid).chain(named.iter().map(|(_, uid)| *uid));
@@ -121,7 +121,7 @@ impl Round<'_> {
             .collect()
     }
 
-    /// True if the node has a berth or an offer of another pool.
+    /// True if the node holds or is offered a berth of another pool.
     fn is_elsewhere(&self, uid: &NodeUid, pool: &PoolName) -> bool {
         self.occupied
             .by_uid
@@ -129,7 +129,7 @@ impl Round<'_> {
             .is_some_and(|pools| pools.iter().any(|p| p != pool))
     }
 
-    /// True if Berth's changes on the node are not undone yet, according to its BootcNode.
+    /// True if the node has a BootcNode whose agent has not reported Berth's changes as undone.
     pub(super) fn has_yet_to_leave(&self, name: &NodeName) -> bool {
         let node = self.snapshot.nodes.get(name.as_str()).map(|n| n.view.as_ref());
         let host = self.snapshot.bootc_nodes.get(name.as_str());
@@ -166,9 +166,9 @@ impl Round<'_> {
     }
 }
 
-/// Returns the member as the plan sees it.
+/// Returns the plan's input about a member. `heard`: its agent reported recently.
 fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: bool) -> Option<Member> {
-    // Its agent must undo everything. It may still be down or unproven, and counts as such.
+    // The agent must undo Berth's changes. Until then the node still counts as a member, which may be down or unproven.
     let leaving = host.is_some_and(|h| h.deleting);
     if leaving && Bug::LeavingNotCounted.is_awake() {
         return None;
@@ -176,10 +176,10 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
     let spec = host.and_then(BootcNodeView::spec);
     let silent = Report::default();
     let report = host.and_then(BootcNodeView::report).unwrap_or(&silent);
-    // The spec that another pool published says nothing about this one.
+    // A spec that another pool published does not apply to this pool.
     let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
     let asked = pool.object.as_ref().map(|o| &o.spec);
-    // Until the agent obeys a retry token, its reported failures are the ones to retry.
+    // Until the agent obeys a new retry token, the failures that it reports are to be retried and do not count.
     let retried = asked.is_some_and(|s| is_news(s.retry_token(), report.retry_token.as_deref()));
     let zone = asked
         .and_then(|s| node.labels.get(s.zone_key()))

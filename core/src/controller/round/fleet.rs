@@ -15,10 +15,10 @@ use crate::controller::view::{LeaseView, NodeView};
 use crate::text::NAMED;
 
 impl Round<'_> {
-    /// Returns the use of the fleet's limit by the berths as read; `None` without a limit.
+    /// Returns how the nodes and the berths as read use up the fleet's limit; `None` without a limit.
     pub fn fleet_use(&self) -> Option<FleetUse> {
         let limit = self.snapshot.fleet_spec()?.limit(self.membership.all().len())?;
-        // Leases whose holder is unknown.
+        // Leases that use up the limit but whose holder is unknown.
         let unknown: Vec<(&str, UseKind)> = self
             .leases
             .iter()
@@ -37,7 +37,7 @@ impl Round<'_> {
             Some((berth.node()?.0.as_str(), how))
         }));
         let users = users.into_iter().take(NAMED);
-        // Offers of unreadable pools and of Leases that cannot be written are not withdrawn.
+        // The controller cannot withdraw offers of unreadable pools or of Leases that cannot be written.
         let staying = self
             .readable()
             .filter(|(l, b)| b.holding().is_some() || self.is_unreadable(&l.pool) || self.is_refused(l));
@@ -83,7 +83,7 @@ impl Round<'_> {
         self.refused.contains(lease.name())
     }
 
-    /// Returns how a Lease uses up the limit without naming a node.
+    /// Returns how a Lease uses up the limit although its holder is unknown; `None` if it does not.
     fn unknown(&self, lease: &LeaseView) -> Option<UseKind> {
         match &lease.berth {
             Err(_) => Some(UseKind::Unreadable),
@@ -92,12 +92,12 @@ impl Round<'_> {
         }
     }
 
-    /// True if only this leader's next write can still arrive at the berth.
+    /// True if no earlier write can still change the berth.
     pub(super) fn is_fenced(&self, lease: &LeaseView, berth: &Berth) -> bool {
         berth.epoch == self.epoch && !self.in_doubt.contains(lease.name())
     }
 
-    /// Returns the input for the plans of all pools, in the order of the pools, with the shared state.
+    /// Returns the input for the plan of each pool, in the order of `pools`, with the state that all pools share.
     pub fn all(&self, pools: &[Pool]) -> Vec<PoolFacts> {
         let mut all: Vec<PoolFacts> = pools.iter().map(|pool| self.of(pool)).collect();
         let fleet = self.fleet_use();
@@ -110,10 +110,11 @@ impl Round<'_> {
     }
 }
 
-/// Names of the pools that each pool comes after.
+/// The `rollout.after` of each pool: names of the pools that go first.
 type After<'a> = BTreeMap<&'a str, &'a [String]>;
 
-/// Returns the pools that wait for others, with the reason. It keeps berths from being opened, but revokes nothing.
+/// Returns the pools that wait for earlier pools, with the reason. Such a pool opens no berths, but revokes none
+/// either.
 fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     let after = pools
         .iter()
@@ -129,7 +130,7 @@ fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     gates
 }
 
-/// Returns why a pool waits for pools that go first.
+/// Returns why a pool waits for the pools in its `rollout.after`. `left`: pools that still have members to update.
 fn reason(pool: &str, names: &[String], after: &After<'_>, left: &BTreeSet<&str>) -> Option<Gate> {
     let unknown = joined(names, |name| !after.contains_key(name));
     if !unknown.is_empty() {
@@ -158,7 +159,6 @@ fn reason(pool: &str, names: &[String], after: &After<'_>, left: &BTreeSet<&str>
     })
 }
 
-/// Returns the wanted names, separated by commas.
 fn joined(names: &[String], is_wanted: impl Fn(&str) -> bool) -> String {
     let names = names.iter().map(String::as_str).filter(|name| is_wanted(name));
     names.collect::<Vec<_>>().join(", ")

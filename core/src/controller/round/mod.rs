@@ -1,5 +1,5 @@
-//! Plans of all pools. Each plan counts the offers of those before it, for the fleet's limit (I1) and for control plane
-//! nodes (I11). Pure.
+//! Plans of all pools, one after the other. Each plan counts the offers of the earlier plans, for the fleet's limit
+//! (I1) and for control plane nodes (I11). Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,8 +24,8 @@ pub use facts::Round;
 pub use rereads::Rereads;
 
 impl Round<'_> {
-    /// True if a member of a pool does not run its target, so that the state of the API servers matters. Nodes without
-    /// the label are included: only the list of servers shows whether they run one.
+    /// True if a member of a pool does not run its target, so that the state of the API servers matters. Members
+    /// without the control plane label are included: only the list of servers shows whether they run one.
     pub fn needs_servers(&self, pools: &[Pool]) -> bool {
         pools.iter().any(|pool| {
             let names = self.membership.members(&pool.name);
@@ -45,8 +45,8 @@ impl Round<'_> {
         desired.is_some() && report.and_then(|r| r.images.booted.as_ref()) != desired
     }
 
-    /// Returns the control plane with the berths as read. `answers` is `None` if they are not needed (see
-    /// [`Self::needs_servers`]).
+    /// Returns the control plane with the berths as read. `answers`: states of the API servers; `None` if they are not
+    /// needed (see [`Self::needs_servers`]).
     pub fn control_plane(&self, answers: Option<&Answers>) -> ControlPlane {
         let Some(answers) = answers else {
             return ControlPlane::default();
@@ -65,9 +65,9 @@ impl Round<'_> {
         })
     }
 
-    /// Plans all pools. The pool whose control plane nodes let the most offers lapse comes last; otherwise it would be
-    /// offered the control plane's turn again and again. Under a fleet limit, pools are ordered by their best
-    /// candidates, so that a pool whose nodes cannot be drained does not starve the others.
+    /// Plans all pools. The pool with the control plane node that let the most offers lapse is planned last. Otherwise
+    /// that node would always get the one offer that the control plane may have at a time. Under a fleet limit, pools
+    /// are ordered by their best candidates, so that a pool whose nodes cannot be drained does not starve the others.
     pub fn plans(&self, pools: &[Pool], mut control_plane: ControlPlane, wall: Timestamp) -> BTreeMap<PoolName, Plan> {
         let mut all = self.all(pools);
         let mut fleet = all.first().and_then(|facts| facts.fleet.clone());
@@ -105,8 +105,8 @@ impl Round<'_> {
 }
 
 impl ControlPlane {
-    /// Plans one pool's berths under I11 and counts its offers. The plans of all pools must be made with the same
-    /// value, one after the other.
+    /// Plans one pool's berths under I11 and counts its offers. Use one value for the plans of all pools, one after the
+    /// other.
     pub fn plan(&mut self, facts: &mut PoolFacts, now: Timestamp) -> Plan {
         for member in &mut facts.members {
             member.place.control_plane = self.verdict(&member.uid);

@@ -1,4 +1,5 @@
-//! Pools that are read again before any offer. If one has changed, some offers are dropped. Pure.
+//! Pools to read again from the API server before offers are written. If a pool has changed since the last watch event,
+//! some offers are dropped. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,7 @@ use berth_api::PoolName;
 use crate::controller::plan::{BerthWrite, Plan};
 use crate::controller::pool::Pool;
 
-/// Pools to read again before the offers of a pass: those with offers, and those that go before them.
+/// Pools to read again before the offers of a pass are written: pools with offers, and pools that go before these.
 #[derive(Debug)]
 pub struct Rereads<'a> {
     all: &'a [Pool],
@@ -15,7 +16,7 @@ pub struct Rereads<'a> {
 }
 
 impl<'a> Rereads<'a> {
-    /// Returns the pools to read for these plans; `None` if no plan makes an offer.
+    /// Returns the pools to read again for these plans; `None` if no plan makes an offer.
     pub fn of(all: &'a [Pool], plans: &BTreeMap<PoolName, Plan>) -> Option<Self> {
         let offering = all.iter().filter(|pool| {
             let plan = plans.get(&pool.name);
@@ -34,7 +35,7 @@ impl<'a> Rereads<'a> {
         read.collect()
     }
 
-    /// True if a pool with offers comes after the pool.
+    /// True if a pool with offers waits for this pool.
     fn goes_first(&self, name: &PoolName) -> bool {
         self.offering.iter().any(|later| later.comes_after(name))
     }
@@ -44,8 +45,9 @@ impl<'a> Rereads<'a> {
     }
 
     /// Returns the pools that must offer nothing in this pass. `changed`: pools that were read and differ from the
-    /// watches, or could not be read. `fleet_changed`: the same for the fleet. Pools after a changed one are included.
-    /// So are all pools without a planned offer: they were not read again, and the change may have made room for them.
+    /// watches, or could not be read. `fleet_changed`: the BootcFleet differs or could not be read. Pools that wait for
+    /// a changed pool are included. So are all pools without a planned offer: they were not read again, and the change
+    /// may have made room for their offers.
     pub fn closed(&self, changed: &BTreeSet<PoolName>, fleet_changed: bool) -> BTreeSet<PoolName> {
         if changed.is_empty() && !fleet_changed {
             return BTreeSet::new();

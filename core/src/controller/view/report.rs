@@ -16,7 +16,7 @@ use crate::finding::{self, Finding, Subject};
 /// Parts of an agent's report that the controller needs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
-    /// Generation that the report is about.
+    /// Generation of the BootcNode that the agent reported on.
     pub observed_generation: Option<i64>,
     /// UID of the Node that the agent runs on.
     pub node_uid: Option<String>,
@@ -30,7 +30,7 @@ pub struct Report {
     pub phase_start: Option<Timestamp>,
     /// True if Berth's changes on the node are undone.
     pub released: bool,
-    /// True if the agent reports that the API server does not guard the berths.
+    /// True if the agent reports that the API server lets it write objects of other nodes.
     pub unguarded: bool,
     /// Finding behind `NodeDegraded`, if True.
     pub degraded: Option<Finding>,
@@ -66,7 +66,7 @@ pub struct Images {
 pub struct Pull {
     /// True if the host is pulling an image.
     pub pulling: bool,
-    /// True if the agent pulls nothing until something is repaired or another image is published.
+    /// True if the agent pulls nothing until the host is repaired or another image is published.
     pub blocked: bool,
     /// Set if the agent could not pull or stage and will retry.
     pub failure: Option<Failing>,
@@ -154,7 +154,7 @@ pub struct Failing {
     pub attempts: u32,
 }
 
-/// True if the agent reports that the API server does not guard the berths.
+/// True if the agent reports that the API server lets it write objects of other nodes.
 fn is_unguarded(conditions: &[Condition], degraded: Option<&Finding>) -> bool {
     match condition::find(conditions, condition::node::GUARDED) {
         Some(guarded) => guarded.status == "False",
