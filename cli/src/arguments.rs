@@ -343,7 +343,7 @@ pub enum Details {
     Nodes,
     /// Each finding in full: reason, objects, and what to do.
     Health,
-    /// Both.
+    /// All nodes, and each finding in full.
     All,
 }
 

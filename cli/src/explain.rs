@@ -27,7 +27,7 @@ const NAMED: usize = 3;
 pub struct NodeExplanation {
     /// Name of the node.
     pub node: String,
-    /// Its pool; for an excluded node, the pool that it would belong to.
+    /// The node's pool; for an excluded node, the pool that it would belong to.
     pub pool: Option<String>,
     /// Current image, target image and progress.
     pub state: String,

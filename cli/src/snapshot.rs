@@ -48,7 +48,7 @@ pub struct Snapshot {
 pub enum Scope {
     /// Everything except the Nodes, for one node or the past.
     WithoutNodes,
-    /// Also the Nodes, if they can be read.
+    /// Everything; the Nodes only if they can be read.
     Status,
     /// As for `Status`, but the Nodes must be readable.
     Preview,

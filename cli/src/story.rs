@@ -47,9 +47,9 @@ pub struct Story {
     pub backend: Option<NodeBackend>,
     /// Berths that it is offered or holds, with their states.
     pub berths: Vec<BerthLine>,
-    /// Its updates, the newest first.
+    /// The node's updates, the newest first.
     pub updates: Vec<NodeUpdate>,
-    /// Its ended turns, the newest first.
+    /// The node's ended turns, the newest first.
     pub turns: Vec<TurnRecord>,
     /// Pods that block its drain.
     pub blockers: Vec<DrainBlocker>,

@@ -47,7 +47,7 @@ pub struct Picture {
 pub struct Row {
     /// Name of the node.
     pub name: String,
-    /// Its chapters; empty for a node that has not begun.
+    /// Chapters of the node's update; empty if the update has not begun.
     pub spans: Vec<Span>,
 }
 

@@ -46,7 +46,7 @@ impl WhatIf {
 /// Returns the snapshot with other settings of one pool.
 ///
 /// # Errors
-/// When there is no such pool, no such field, or the field does not take the value.
+/// When the pool or a field does not exist, or a field does not accept its value.
 pub fn what_if(snapshot: &Snapshot, pool: &str, settings: &[WhatIf]) -> Result<Snapshot, String> {
     let mut snapshot = snapshot.clone();
     let found = snapshot.pools.iter_mut().find(|found| found.name_any() == pool);
@@ -64,7 +64,7 @@ pub fn what_if(snapshot: &Snapshot, pool: &str, settings: &[WhatIf]) -> Result<S
 /// Returns the settings as a merge patch of a pool's spec. An empty value removes the field.
 ///
 /// # Errors
-/// When there is no such field, or it does not take the value.
+/// When a field does not exist or does not accept its value.
 pub fn patch(settings: &[WhatIf]) -> Result<Value, String> {
     let schema = schema().ok_or("the schema of BootcNodePool has no spec")?;
     let mut patch = Value::Object(Map::new());

@@ -90,7 +90,7 @@ impl Held<'_> {
         )
     }
 
-    /// True if a reboot is licensed and the Node still reports the boot from before it.
+    /// True if a reboot is licensed and the Node still reports the boot ID from before the reboot.
     pub(super) fn may_be_rebooting(&self, member: &Member<'_>) -> bool {
         self.holding.phase == HoldPhase::Committed && boot_of(member) == Some(self.holding.boot_id.as_str())
     }

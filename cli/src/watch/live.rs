@@ -217,7 +217,7 @@ impl Live {
             WatchEvent::Lease(event) => self.leases.take(*event, now),
             WatchEvent::Fleet(event) => self.fleets.take(*event, now),
             WatchEvent::Answered(kind) => {
-                // Until a list is complete, the objects from before it are shown.
+                // While a new list is incomplete, the previous objects are shown.
                 let lists = match kind {
                     Kind::Pools => self.pools.listed.is_some(),
                     Kind::BootcNodes => self.bootc_nodes.listed.is_some(),

@@ -94,8 +94,8 @@ impl Reconciler {
         }
     }
 
-    /// Forgets the Leases whose pool is gone. Also forgets a Lease that was not left alone and that no plan writes, if
-    /// a list by label did not show it before, if it is gone, or if no member of its pool waits.
+    /// Forgets the Leases of deleted pools. Keeps the other Leases if they are in `left_alone`, if a plan writes them,
+    /// or if a list by label showed them before and still does while a member of the pool waits.
     pub(super) fn forget_writable(
         &mut self,
         plans: &BTreeMap<PoolName, Plan>,

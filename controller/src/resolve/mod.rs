@@ -89,7 +89,7 @@ impl Resolution {
     }
 }
 
-/// Value that each pool wants now, and since when this process has known it.
+/// Value that each pool wants now, such as a reference or a poll request, and the time when this process first saw it.
 #[derive(Debug, Default)]
 struct WantedSince(BTreeMap<PoolName, (String, Moment)>);
 

@@ -31,7 +31,7 @@ pub(super) const MIN_SPACING: Duration = Duration::from_millis(250);
 /// When a registry answers again, the questions that waited for it follow within this time.
 const CATCH_UP_TIME: Duration = Duration::from_secs(2);
 
-/// A question to a registry, shared by all pools that ask it.
+/// A question to a registry, shared by all pools that ask it: which image does a tag or digest name?
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Question {
     /// Repository with a tag or a digest.
@@ -116,7 +116,7 @@ struct Job {
     running: bool,
     /// Start of the last request.
     started: Option<Moment>,
-    /// Start of the interval, and its random jitter between 0 and 1.
+    /// Start of the current poll interval, and the interval's random jitter between 0 and 1.
     basis: (Moment, f64),
     found: Option<(Target, Moment)>,
     failure: Option<Failure>,
@@ -140,7 +140,7 @@ impl Outage {
     }
 }
 
-/// All questions.
+/// The questions of all pools, and the registries that fail as a whole.
 #[derive(Debug, Default)]
 pub(super) struct Polls {
     jobs: BTreeMap<Question, Job>,
@@ -259,7 +259,7 @@ impl Polls {
             if let Some(outage) = self.outages.get_mut(question.registry()) {
                 outage.probed = true;
             }
-            // Always present: it was looked up above.
+            // Always found: `next` above has read this job.
             let Some(job) = self.jobs.get_mut(&question) else {
                 continue;
             };
@@ -390,7 +390,8 @@ impl Polls {
         }
     }
 
-    /// True if a request sent after that moment has ended, whatever its result, or the registry forbids requests now.
+    /// True if a request that was sent at or after `after` has ended, whatever its result, or if the registry forbids
+    /// requests now (`Retry-After`).
     pub(super) fn is_over(&self, question: &Question, after: Moment, now: Moment) -> bool {
         let Some(job) = self.jobs.get(question) else {
             return false;

@@ -85,7 +85,7 @@ pub(super) async fn resolve(
     Err(combined(&sources, failures))
 }
 
-/// Returns the failure of the last source, the origin, with the messages of the mirrors before it.
+/// Returns the failure of the original registry, which is the last source, with the messages of the mirrors.
 fn combined(sources: &[Source], mut failures: Vec<ResolveError>) -> ResolveError {
     let last = failures
         .pop()
