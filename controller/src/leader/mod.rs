@@ -38,7 +38,7 @@ pub struct Timing {
     pub retry_period: Duration,
 }
 
-/// This process has lost leadership, or may have.
+/// This process is no longer the leader, or may not be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("leadership lost: {0}")]
 pub struct Lost(pub String);

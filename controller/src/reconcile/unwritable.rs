@@ -94,8 +94,9 @@ impl Reconciler {
         }
     }
 
-    /// Forgets the Leases of deleted pools. Keeps the other Leases if they are in `left_alone`, if a plan writes them,
-    /// or if a list by label showed them before and still does while a member of the pool waits.
+    /// Forgets the Leases of deleted pools. Keeps the other Leases if their pool has no plan, if they are in
+    /// `left_alone`, if a plan writes them, or if a list by label showed them before and still does while a member of
+    /// the pool waits.
     pub(super) fn forget_writable(
         &mut self,
         plans: &BTreeMap<PoolName, Plan>,
