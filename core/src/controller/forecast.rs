@@ -1,8 +1,8 @@
-//! Forecasts the order of a pool's updates, by running the plan again and again in a future where all goes well.
+//! Forecasts the order of a pool's updates, by planning repeatedly in a simulation where all goes well.
 //!
-//! In that future gates are open, earlier pools are updated, soaks are over, images are staged, all agents report and
-//! the other API servers answer. In each round [`plan`] offers berths, and every node that was offered a berth or held
-//! one comes back updated. So the forecast has the order that the plan would choose.
+//! In the simulation, gates are open, earlier pools are updated, soaks are over, images are staged, all agents report
+//! and the other API servers answer. In each round [`plan`] offers berths, and every node that was offered a berth or
+//! held one comes back updated. So the forecast has the order that the plan would choose.
 //!
 //! A plan looks at every member, and a large pool with a capacity of one needs a round per member. So only members that
 //! can affect a round take part in it: members that are unavailable or have no image to update to, and the first ones
@@ -23,7 +23,7 @@ use crate::controller::plan::{
     BerthWrite, BlockReason, Member, PoolFacts, Published, SeenBerth, WriteReason, failures, plan,
 };
 
-/// Approximate maximum number of members that all rounds together examine. If thousands are unavailable at once, the
+/// Approximate maximum number of members to examine, summed over all rounds. If thousands are unavailable at once, the
 /// forecast assumes a higher capacity to stay below this number; at most the order between zones changes.
 const MAX_LOOKS: usize = 1_000_000;
 
@@ -59,7 +59,7 @@ pub fn forecast(facts: &PoolFacts, now: Timestamp) -> Forecast {
     forecast
 }
 
-/// Plays rounds until a round changes nothing, even after all blockers are removed.
+/// Simulates rounds until a round changes nothing even after all blocked members are removed.
 fn play(mut future: Future, now: Timestamp) -> Forecast {
     let mut forecast = Forecast::default();
     let mut comes = true;
@@ -94,13 +94,13 @@ impl PoolFacts {
     }
 }
 
-/// A pool in a future where all goes well.
+/// Simulated state of a pool where all goes well.
 struct Future {
     /// Facts for the next plan. Between rounds, they contain only the members that take part in every round.
     facts: PoolFacts,
     /// The other members, by rank and zone. A zone has the name of its first member as its key.
     fit: BTreeMap<Rank, BTreeMap<NodeName, VecDeque<Member>>>,
-    /// Blocked members that were taken out so that others can go.
+    /// Blocked members that were removed so that other members can be updated.
     aside: Vec<Member>,
     helped: bool,
 }
@@ -179,7 +179,7 @@ impl Future {
         (self.facts.capacity, self.facts.published) = (capacity, capacity);
     }
 
-    /// Plays one round. Returns the members that had their turn, and true if anything changed.
+    /// Simulates one round. Returns the members that had their turn with their waves, and true if anything changed.
     fn round(&mut self, now: Timestamp) -> (Vec<(NodeName, usize)>, bool) {
         let hands = self.deal();
         let mut done = busy(&self.facts);
@@ -208,10 +208,10 @@ impl Future {
         (turns, moved)
     }
 
-    /// Adds the members to the facts that may get an offer in this round. Returns them by zone.
+    /// Adds to the facts the members that may get an offer in this round. Returns the members by zone.
     fn deal(&mut self) -> Vec<DealtZone> {
         let limit = self.facts.capacity;
-        // Zones with unavailable nodes come after zones without, whatever their names.
+        // Zones with unavailable nodes come after zones without them, whatever their names.
         let down: BTreeSet<&str> = self.facts.members.iter().map(|m| m.place.zone.as_str()).collect();
         let zones = limit.saturating_add(down.len());
         let (mut hands, mut left) = (vec![], limit);
@@ -233,7 +233,7 @@ impl Future {
         hands
     }
 
-    /// Marks the members with these UIDs as updated. Returns those that changed their image, in the order of `done`,
+    /// Marks the members with these UIDs as updated. Returns the members whose image changed, in the order of `done`,
     /// with their waves.
     fn finish(&mut self, done: &[NodeUid]) -> Vec<(NodeName, usize)> {
         let members = self.facts.members.iter().enumerate();
@@ -255,7 +255,7 @@ impl Future {
         turns
     }
 
-    /// Takes the dealt members out of the facts again. Returns true if one of Berth's cordons was removed.
+    /// Removes the members that [`Self::deal`] added to the facts. Returns true if one of Berth's cordons was removed.
     fn collect(&mut self, hands: Vec<DealtZone>) -> bool {
         let dealt: usize = hands.iter().map(|hand| hand.dealt).sum();
         let always = self.facts.members.len().saturating_sub(dealt);
@@ -359,7 +359,7 @@ fn capacity_of(facts: &PoolFacts) -> usize {
     facts.capacity.min(fleet.limit.saturating_sub(others))
 }
 
-/// Returns the nodes that hold a berth or have an offer that they may take. Their turns end in this round.
+/// Returns the nodes that hold a berth or may take an offer. Their turns end in this round.
 fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     let held_back: BTreeSet<&NodeUid> = facts
         .members
@@ -375,7 +375,7 @@ fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     nodes.map(|(_, uid)| uid.clone()).collect()
 }
 
-/// Returns the berth without the state that the controller's next write clears.
+/// Returns the berth as after the controller's next write: fenced and, if closed, without its record of the last turn.
 fn settled(seen: &SeenBerth, epoch: u64) -> SeenBerth {
     match &seen.berth {
         Ok(berth) if matches!(berth.state, BerthState::Closed(_)) => {

@@ -1,4 +1,4 @@
-//! Judges the gates of a pool: pauses, windows and exclusions. Pure.
+//! Decides which gate of a pool is closed: a pause, a window or an exclusion. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct Inputs<'a> {
     pub pool: &'a PoolName,
     /// Spec of the pool.
     pub spec: &'a BootcNodePoolSpec,
-    /// Why the BootcFleet closes all pools, if it does.
+    /// The BootcFleet's gate, which closes all pools; `None` if it is open.
     pub fleet: Option<FleetGate>,
     /// True if the clock of the controller's machine is synchronised.
     pub clock_synchronized: bool,
@@ -35,7 +35,7 @@ pub struct Gates {
     pub gate: Option<Gate>,
     /// Time until when reboots may start. `None` if no window or exclusion limits it, or no reboot may start now.
     pub closes: Option<Timestamp>,
-    /// Next time when these gates may change: a window or an exclusion begins or ends. `None` if none does.
+    /// Next time when a window or an exclusion begins or ends. `None` if there is no such time.
     pub changes: Option<Timestamp>,
     /// The condition `WindowOpen`.
     pub window: Verdict,
@@ -57,7 +57,7 @@ struct Judged {
 }
 
 impl Judged {
-    /// True if judging these inputs would return the same gates.
+    /// True if the cached gates still hold for these inputs.
     fn is_current(&self, rollout: &Rollout, inputs: &Inputs<'_>) -> bool {
         self.rollout == *rollout
             && self.fleet == inputs.fleet
@@ -96,7 +96,7 @@ impl GateCache {
         gates
     }
 
-    /// Forgets each pool unless `is_there` is true.
+    /// Drops the pools that `is_there` returns false for.
     pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
         self.0.retain(|pool, _| is_there(pool));
     }

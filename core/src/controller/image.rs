@@ -60,7 +60,7 @@ pub fn follows(reference: &Written<ImageRef>) -> bool {
 /// A registry's latest answer to a query.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
-    /// Last image that the registry returned.
+    /// Last image that the registry returned; `None` before the first.
     pub found: Option<Found>,
     /// Failure of the latest query. `None` if it succeeded.
     pub trouble: Option<QueryFailure>,
@@ -138,7 +138,7 @@ pub struct ImageFacts<'a> {
     pub target: Option<&'a Target>,
     /// `status.available`
     pub available: Option<&'a Available>,
-    /// Time since the available image was first seen, by this leader and earlier ones.
+    /// Time since this or an earlier leader first saw the available image.
     pub seen: Duration,
     /// Registry answers.
     pub answers: &'a Answers,
@@ -153,7 +153,7 @@ pub struct Decision {
     pub available: Option<Available>,
     /// `ImageResolved`
     pub verdict: Verdict,
-    /// Whether the image that should become the target may.
+    /// Whether the image that should become the target is refused or unknown.
     pub next: Next,
 }
 
@@ -236,7 +236,7 @@ impl<'a> ImageFacts<'a> {
 pub struct Refusal {
     /// Reason.
     pub reason: Why,
-    /// Details. The text continues a sentence that begins with the image.
+    /// Details: a verb phrase that follows the image in a message.
     pub words: String,
 }
 
@@ -492,7 +492,7 @@ impl Ages {
         age.before.saturating_add(now.since(age.since))
     }
 
-    /// Forgets each pool unless `is_there` is true.
+    /// Drops the pools that `is_there` returns false for.
     pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
         self.0.retain(|pool, _| is_there(pool));
     }

@@ -53,7 +53,7 @@ impl MembershipCache {
                 .map(|known| (&known.node.name, &known.node.labels, known.current.as_ref()));
             let mut membership = membership::membership(&self.pools, nodes);
             for known in &self.nodes {
-                // An excluded node counts nowhere.
+                // An excluded node does not count as a member of any pool.
                 let pool = known
                     .label
                     .clone()

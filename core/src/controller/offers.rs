@@ -74,7 +74,7 @@ impl Offers {
         self.lapses.get(uid).map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// Forgets each Node unless `is_there` is true.
+    /// Drops the Nodes that `is_there` returns false for.
     pub fn keep(&mut self, is_there: impl Fn(&NodeUid) -> bool) {
         self.lapses.retain(|uid, _| is_there(uid));
     }

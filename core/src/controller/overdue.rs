@@ -11,7 +11,7 @@ use crate::Moment;
 use crate::controller::proof::is_unproven;
 use crate::controller::view::{BootcNodeView, LeaseView, NodeView};
 
-/// Longest times without a report from a holder.
+/// How long a holder may go without a report.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
     /// `rollout.rebootTimeout`
@@ -49,7 +49,7 @@ pub struct Holder<'a> {
     pub holding: &'a Holding,
     /// Time of its agent's last write, to its BootcNode's status or to its berth. `None` if this process has seen none.
     pub heard: Option<Moment>,
-    /// True if `heard` is so recent that its agent is running.
+    /// True if `heard` is so recent that the agent must be running.
     pub lively: bool,
     /// Maximum silence.
     pub timeouts: Timeouts,
@@ -96,8 +96,8 @@ pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: D
 
 /// Last reports of the holders that this process considers lost.
 ///
-/// A new leader has not run for long enough to judge. If an earlier leader considered a node lost, `RebootTimedOut` in
-/// its BootcNode says so, and the new leader keeps that until the node's agent reports again.
+/// A new leader has not run for long enough to notice silence. If an earlier leader considered a node lost, its
+/// BootcNode has `RebootTimedOut`, and the new leader considers it lost until its agent reports again.
 #[derive(Debug, Default)]
 pub struct Overdue(BTreeMap<NodeUid, Option<Moment>>);
 

@@ -28,7 +28,7 @@ pub struct Pool {
     pub refused: Option<String>,
 }
 
-/// True if the pool, just read from the API server as `now`, has the spec that the watch showed.
+/// True if the pool just read (`now`, `None` if it is gone) has the spec that the watch showed.
 pub fn is_as_shown(shown: &Pool, now: Option<&BootcNodePool>) -> bool {
     match (&shown.object, now) {
         (Some(shown), Some(now)) => {
@@ -42,7 +42,7 @@ pub fn is_as_shown(shown: &Pool, now: Option<&BootcNodePool>) -> bool {
 }
 
 impl Pool {
-    /// Returns the pools that can be read. Berths and members of unreadable pools are left alone.
+    /// Returns the pools that can be read. The controller does not touch berths and members of unreadable pools.
     pub fn readable(pools: &Objects<PoolView>) -> Vec<Pool> {
         pools
             .values()
@@ -100,7 +100,7 @@ impl Pool {
         self.refused.is_some() || !target.is_of(object.spec.image_ref())
     }
 
-    /// True if `rollout.after` names that pool.
+    /// True if this pool's `rollout.after` names the given pool.
     pub fn comes_after(&self, name: &PoolName) -> bool {
         let object = self.object.as_ref();
         object.is_some_and(|object| object.spec.after().iter().any(|after| after == name.as_str()))

@@ -23,7 +23,7 @@ struct Soak {
 }
 
 impl Soaks {
-    /// Records the progress of a pool's waves towards that target.
+    /// Records the progress of a pool's waves towards the target.
     pub fn see(&mut self, pool: &PoolName, target: &Digest, waves: &[WaveStatus], now: Moment) {
         self.0.retain(|(of, wave), soak| {
             of != pool || (soak.target == *target && waves.iter().any(|w| w.name == *wave && is_proven(w)))

@@ -32,7 +32,7 @@ pub struct PassResults<'a> {
     pub gates: &'a BTreeMap<PoolName, Gates>,
     /// Plan of each pool; empty if the berths could not be read.
     pub plans: &'a BTreeMap<PoolName, Plan>,
-    /// Nodes whose agent was heard of recently.
+    /// Nodes whose agent reported recently.
     pub heard: &'a BTreeSet<NodeName>,
     /// UIDs of the Nodes that hold a berth but are silent or did not come back from their reboot in time.
     pub timed_out: &'a BTreeSet<NodeUid>,
@@ -54,7 +54,7 @@ pub struct Polled<'a> {
     pub answers: &'a Answers,
     /// True if the tag is polled.
     pub polled: bool,
-    /// Time since `status.available` was first seen, by this leader and earlier ones.
+    /// Time since this or an earlier leader first saw the image in `status.available`.
     pub available_seen: Duration,
     /// Last poll request that was served.
     pub poll_request: Option<String>,

@@ -1,5 +1,5 @@
 //! Nodes that become degraded or recover, found by comparison with the last call. Pure. A new leader does not report
-//! troubles that it finds, because an earlier leader has reported them. It does report when they end.
+//! troubles that exist when it starts, because an earlier leader reported them. It reports when they end.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,8 @@ struct Known {
 }
 
 impl Troubles {
-    /// Records the current nodes. Returns those that became degraded, are degraded for another reason, or recovered.
+    /// Records the current nodes. Returns the nodes that became degraded, are degraded for another reason, or
+    /// recovered.
     pub fn see(&mut self, snapshot: &Snapshot) -> Vec<TroubleNews> {
         let mut news = vec![];
         let mut before = std::mem::take(&mut self.known);

@@ -10,8 +10,7 @@ use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use crate::Moment;
 use crate::controller::view::LeaseView;
 
-/// For this long after the event for the start of a turn, which also announces the reboot, the commit does not announce
-/// it again.
+/// The event for the start of a turn also announces the reboot. A commit within this time does not announce it again.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Outcome of a turn that was not ended by its holder: Node gone or excluded, or berth closed by an admin.
@@ -39,7 +38,7 @@ pub struct TurnNews {
 pub enum Happened {
     /// The berth was taken.
     Taken,
-    /// The holder committed. It may take the commit back and commit again.
+    /// The holder committed. The agent may withdraw a commit and commit again.
     Committed {
         /// Time since the berth was taken, if both were seen.
         drain: Option<Duration>,
@@ -52,7 +51,7 @@ pub enum Happened {
         outcome: &'static str,
         /// Time from the commit until the berth was closed, if the target was proven and the commit was seen.
         reboot: Option<Duration>,
-        /// True if the holder gave the berth back. False if others closed it.
+        /// True if the holder gave the berth back. False if an admin or the controller closed it.
         given_back: bool,
     },
 }
@@ -61,7 +60,7 @@ pub enum Happened {
 #[derive(Debug, Default)]
 pub struct Turns {
     leases: BTreeMap<String, LastSeen>,
-    /// True after the first call of [`Self::see`]: a berth that is held now and was not before was just taken.
+    /// True after the first call of [`Self::see`]. Only then does a berth that becomes held count as just taken.
     began: bool,
 }
 
@@ -192,7 +191,7 @@ fn follow(
     match holding.phase {
         HoldPhase::Taken => {
             if turn.is_committed {
-                // The agent has taken its commit back, so its drain starts again.
+                // The agent has withdrawn its commit, so its drain starts again.
                 turn.taken = Some(now);
             }
             (turn.committed, turn.is_committed) = (None, false);

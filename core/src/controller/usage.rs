@@ -24,7 +24,7 @@ pub enum UseKind {
     NotReady,
     /// The node still has Berth's cordon, without a berth.
     CordonedByUs,
-    /// The node was cordoned by others.
+    /// A person or another tool than Berth cordoned the node.
     CordonedByOthers,
     /// The Lease cannot be read.
     Unreadable,
@@ -54,7 +54,7 @@ impl UseKind {
         }
     }
 
-    /// Words that follow the node's name.
+    /// Phrase that follows the node's name in a message.
     pub fn words(self) -> &'static str {
         match self {
             Self::Holds => "being updated",

@@ -1,5 +1,5 @@
-//! Small projections of watched objects. Only they are kept in memory, so that a cluster of thousands of nodes fits
-//! into a few tens of megabytes.
+//! Small projections of watched objects. Only the projections are kept in memory, so that a cluster of thousands of
+//! nodes fits into a few tens of megabytes.
 
 use std::collections::BTreeMap;
 
@@ -187,8 +187,7 @@ impl View for LeaseView {
         self.berth != other.berth || self.lease.metadata.uid != other.lease.metadata.uid
     }
 
-    /// Returns the urgency. A berth that was given back is urgent, because all nodes in the queue wait for it. Other
-    /// changes can wait.
+    /// A berth that was given back is urgent, because all nodes in the queue wait for it. Other changes can wait.
     fn urgency(&self, other: &Self) -> Option<Urgency> {
         let given_back = self.is_closed() && !other.is_closed();
         self.differs(other)
@@ -205,7 +204,7 @@ impl View for LeaseView {
     }
 }
 
-/// Returns the berth without the fields that the controller writes while it is held.
+/// Returns the berth without the fields that the controller writes while a node holds it.
 fn holders_part(berth: &Berth) -> Berth {
     let berth = berth.stamped(0);
     berth.revoked(None).unwrap_or(berth)
@@ -438,7 +437,7 @@ pub fn is_stale(host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     }
 }
 
-/// True if the BootcNode asks its agent to undo everything: it names no pool, or is being deleted.
+/// True if the BootcNode asks its agent to undo Berth's changes: the BootcNode names no pool, or is being deleted.
 pub fn is_leaving(host: &BootcNodeView) -> bool {
     host.deleting || host.spec().is_some_and(|s| s.pool_name.is_empty())
 }

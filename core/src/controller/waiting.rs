@@ -34,7 +34,7 @@ const HELD: &str = "is held back by an admin; to release it: kubectl berth unhol
 pub enum Waiting<'a> {
     /// The reason is unknown or concerns the whole pool: the condition stays as it is.
     Unjudged,
-    /// No reason of this node's own: the condition becomes False.
+    /// The node does not wait for a reason of its own: the condition becomes False.
     No,
     /// The condition becomes True with this reason and message.
     Yes(Word, Cow<'a, str>),
@@ -71,7 +71,7 @@ impl<'a> Words<'a> {
             BlockReason::Soaking => Waiting::Yes(Why::WaveSoaking.into(), self.soaked.as_str().into()),
             BlockReason::HeldBack => Waiting::Yes(Why::Held.into(), HELD.into()),
             BlockReason::FailedBefore => Waiting::Yes(Why::FailedBefore.into(), wait.words().into()),
-            // These affect every control plane node, and end soon after a leader starts.
+            // These causes affect every control plane node, and end soon after a leader starts.
             BlockReason::ControlPlane(Cause::Unfenced | Cause::NotListed) => Waiting::Unjudged,
             BlockReason::ControlPlane(cause) => Waiting::Yes(cause.into(), self.plan.wait_words(wait, &[node]).into()),
             BlockReason::NoClock => Waiting::Yes(Why::ClockNotSynchronized.into(), wait.words().into()),
@@ -80,14 +80,14 @@ impl<'a> Words<'a> {
                 Some(target) => without_image(target, platform),
                 None => Waiting::Unjudged,
             },
-            // These concern the whole pool, or a leader that is starting.
+            // These reasons concern the whole pool, or a leader that is starting.
             BlockReason::Gate
             | BlockReason::Order
             | BlockReason::Halted
             | BlockReason::Unresolved
             | BlockReason::Outdated
             | BlockReason::Fencing => Waiting::Unjudged,
-            // The node needs nothing but time, or its agent reports the cause itself.
+            // The wait ends with time, or the agent reports its cause.
             BlockReason::UpToDate
             | BlockReason::NotPublished
             | BlockReason::OtherNode
