@@ -218,7 +218,7 @@ impl Change {
 
         match self {
             Self::TurnEnds(node) => format!("{node} has ended its turn"),
-            Self::Prepared => "its agent has staged and locked the image and reports that it is prepared".to_owned(),
+            Self::Prepared => "its agent has locked the staged image and reports UpdatePrepared".to_owned(),
             Self::Soaked(left) => format!(
                 "the earlier wave has soaked ({} left)",
                 SignedDuration::try_from(*left).map_or_else(|_| "many years".to_owned(), |left| format!("{left:#}"))
@@ -233,8 +233,8 @@ impl Change {
                 _ => "the pools that go first are updated".to_owned(),
             },
             Self::ControlPlane(cause) => control_plane(*cause).to_owned(),
-            Self::Heard => "its agent is heard of again".to_owned(),
-            Self::Clock => "the clock of its host is synchronised".to_owned(),
+            Self::Heard => "the node's agent reports again".to_owned(),
+            Self::Clock => "the clock of the node is synchronised".to_owned(),
             Self::ControllerClock => "the clock of the controller's machine is synchronised".to_owned(),
             Self::Unhold => format!("it is not held back: kubectl berth unhold {}", case.node),
             Self::Resume => format!("pool {pool} is not paused: kubectl berth resume {pool}"),

@@ -207,7 +207,7 @@ fn pools_with(facts: &FleetStatusFacts<'_>, type_: &str) -> Vec<String> {
 
 fn paused(facts: &FleetStatusFacts<'_>) -> Verdict {
     if facts.paused {
-        let message = "every pool is paused; no node begins to pull, and committed nodes finish";
+        let message = "every pool is paused: no node begins to pull; nodes that have committed still reboot";
         Verdict::yes(Why::Paused, message)
     } else {
         Verdict::no(Why::NotPaused, "each pool follows its own spec")
@@ -312,7 +312,7 @@ fn guarded(facts: &FleetStatusFacts<'_>) -> Verdict {
         .collect();
     match (facts.agents, named.is_empty()) {
         ([], _) => Verdict::unknown(Why::NoNodes, "no pool has a node"),
-        (_, true) => Verdict::yes(Why::AsExpected, "no agent reports otherwise"),
+        (_, true) => Verdict::yes(Why::AsExpected, "no agent can write other nodes' objects"),
         (_, false) => Verdict::no(
             crate::agent::reason::Reason::Unguarded,
             format!(
