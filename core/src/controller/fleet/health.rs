@@ -312,7 +312,10 @@ fn guarded(facts: &FleetStatusFacts<'_>) -> Verdict {
         .collect();
     match (facts.agents, named.is_empty()) {
         ([], _) => Verdict::unknown(Why::NoNodes, "no pool has a node"),
-        (_, true) => Verdict::yes(Why::AsExpected, "no agent can write other nodes' objects"),
+        (_, true) => Verdict::yes(
+            Why::AsExpected,
+            "no agent reports that it can write other nodes' objects",
+        ),
         (_, false) => Verdict::no(
             crate::agent::reason::Reason::Unguarded,
             format!(
