@@ -218,7 +218,7 @@ impl Change {
 
         match self {
             Self::TurnEnds(node) => format!("{node} has ended its turn"),
-            Self::Prepared => "its agent has locked the staged image and reports UpdatePrepared".to_owned(),
+            Self::Prepared => "its agent reports that the image is staged and locked (UpdatePrepared)".to_owned(),
             Self::Soaked(left) => format!(
                 "the earlier wave has soaked ({} left)",
                 SignedDuration::try_from(*left).map_or_else(|_| "many years".to_owned(), |left| format!("{left:#}"))
