@@ -14,7 +14,7 @@ use crate::digest::Digest;
 use crate::firstboot::NodeFirstboot;
 use crate::image_ref::ImageRef;
 use crate::insight::NodeInsight;
-use crate::pool::{Drain, PhaseDurations, RivalUpdaters, SignatureRule};
+use crate::pool::{Drain, Health, PhaseDurations, RivalUpdaters, SignatureRule};
 use crate::written::Written;
 
 pub mod timeline;
@@ -69,6 +69,9 @@ pub struct BootcNodeSpec {
     /// Rules for moving pods away before a reboot, copied from the pool.
     #[serde(default)]
     pub drain: Drain,
+    /// Rules for a boot that is not proven in time, copied from the pool.
+    #[serde(default, skip_serializing_if = "Health::is_unset")]
+    pub health: Health,
     /// Treatment of other updaters that are active on the host, copied from the pool.
     #[serde(default)]
     pub rival_updaters: RivalUpdaters,

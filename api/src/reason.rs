@@ -175,6 +175,8 @@ reasons! {
         BootUnproven,
         /// The Node did not become Ready in its new boot in time.
         NodeNotReady,
+        /// The boot was not proven in time, and the node rolls back.
+        RollingBack,
         /// The image of the spec is not resolved.
         ImageNotResolved,
         /// The selector matches no node.

@@ -90,6 +90,12 @@ bugs! {
     SilentLetsGo => "silent-lets-go",
     /// Take back a commit although the host does not report its staged image.
     UnseenLetsGo => "unseen-lets-go",
+    /// Roll an unproven boot back again, although the host booted the same image after the first rollback.
+    RollbackTwice => "rollback-twice",
+    /// Undo a proven boot as well, if its deadline has passed.
+    UndoneAlways => "undone-always",
+    /// Roll back to whatever deployment the host has.
+    RollbackToAny => "rollback-to-any",
     /// Begin a turn although the host cannot record it.
     MemoryNotNeeded => "memory-not-needed",
     /// Take a berth although the API server lets other nodes write it.

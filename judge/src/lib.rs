@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::audit::Record;
-use crate::history::{History, history, holds, licence};
+use crate::history::{History, committed, history, holds, licence};
 use crate::judge::Judge;
 use crate::names::name_of;
 use crate::write::text;
@@ -99,6 +99,7 @@ impl Judge<'_> {
                         format!("{host} went down at {at} with a commit to {target} and booted {after}"),
                     )
                 }
+                None if self.is_undone(history, host, at) => continue,
                 None if self.is_excused(host, at) => {
                     if after.is_none() || after == before {
                         continue;
@@ -119,6 +120,22 @@ impl Judge<'_> {
             wrong.push(self.of_boot(text.0, host, at, &boot, text.1));
         }
         wrong
+    }
+
+    /// True if a reboot undid the boot that a commit licensed: the host ran the target and came back with the previous
+    /// image. A commit covers one such reboot, from the boot after the one that it was made in.
+    fn is_undone(&self, history: &History, host: &str, at: Timestamp) -> bool {
+        let Some(holding) = committed(history, host, at) else {
+            return false;
+        };
+        let mut earlier = self.downs().filter(|(name, when, _)| *name == host && *when < at);
+        let is_first = earlier
+            .by_ref()
+            .last()
+            .is_some_and(|(_, _, boot)| boot == holding.boot_id.as_str());
+        let (before, after) = self.around(host, at);
+        let from = holding.from.as_ref().map(ToString::to_string);
+        is_first && before == Some(holding.target.to_string()) && (after.is_none() || after == from)
     }
 
     /// True if this evidence shows that Berth caused a reboot without a licence. If all other reboots are known, Berth
@@ -145,7 +162,7 @@ impl Judge<'_> {
         for (host, at, boot) in self.downs() {
             let (before, after) = self.around(host, at);
             let is_open = licence(history, host, at, &boot).is_none() && !self.is_excused(host, at);
-            if is_open && !self.is_accused(history, host, at, &before, &after) {
+            if is_open && !self.is_undone(history, host, at) && !self.is_accused(history, host, at, &before, &after) {
                 found.push((
                     host.to_owned(),
                     at,

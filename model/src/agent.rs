@@ -62,6 +62,7 @@ fn look(host: &Host) -> Option<Os> {
         booted: host.booted,
         staged: host.staged,
         locked: host.locked,
+        previous: host.previous,
         queued: if host.queued { host.previous } else { 0 },
     })
 }
@@ -123,6 +124,7 @@ pub fn act(world: &World, mut state: State, node: usize, decision: Decision, del
         }
         Act::Pull(image) | Act::Cancel(image) => pull(&mut state, node, decision, image),
         Act::Lock | Act::Unlock | Act::Unstage => change(&mut state, node, decision),
+        Act::Rollback => roll_back(&mut state, node, decision),
     };
     (state, broken)
 }
@@ -132,7 +134,9 @@ fn reboot(state: &mut State, node: usize, decision: Decision, delivery: Delivery
     let broken = judge::reboot(state, node);
     let refused = state.nodes[node].host.inhibited;
     settle(state, node, if refused { &decision.failed } else { &decision.done });
-    state.nodes[node].host.down = !refused && delivery != Delivery::Lost;
+    let here = &mut state.nodes[node];
+    here.host.down = !refused && delivery != Delivery::Lost;
+    here.ghost.undoes |= here.host.down && here.host.undoes;
     broken
 }
 
@@ -214,6 +218,19 @@ fn change(state: &mut State, node: usize, decision: Decision) -> Option<Broken> 
     None
 }
 
+/// Queues the rollback deployment. bootc discards the staged one.
+fn roll_back(state: &mut State, node: usize, decision: Decision) -> Option<Broken> {
+    let broken = judge::undo(state, node);
+    settle(state, node, &decision.done);
+    let here = &mut state.nodes[node];
+    if here.host.previous != 0 {
+        here.host.queued = true;
+        (here.host.staged, here.host.locked) = (0, false);
+        (here.ghost.armed, here.ghost.partial) = (0, 0);
+    }
+    broken
+}
+
 /// Writes a berth: first the memory on the host, then the berth, then the knowledge of the result.
 fn write(
     world: &World,
@@ -273,8 +290,16 @@ pub fn land(world: &World, state: &mut State, node: usize, slot: Number, lease: 
     if proves || lease.held().is_none() {
         state.nodes[node].ghost.unproven = false;
     }
+    // The berth is licensed again.
+    if let (Some(old), Some(new)) = (before.held(), lease.held())
+        && new.phase == Phase::Committed
+        && (old.target != new.target || old.boot != new.boot)
+    {
+        state.nodes[node].ghost.undone = false;
+    }
     if matches!(before.is, Berth::Offered(_)) {
-        state.nodes[node].ghost.drain_over = false;
+        let ghost = &mut state.nodes[node].ghost;
+        (ghost.drain_over, ghost.undoes, ghost.undone) = (false, false, false);
     }
     state.slots[usize::from(slot)] = lease;
     state.touch_slot(slot);

@@ -98,5 +98,8 @@ bugs! {
     AgeIgnored { images: &[2, 3], follows: Follows::Tag } [Edit: 1] breaks judge::ADOPTED;
     NotConfirmed { images: &[2, 3], follows: Follows::Tag } [Edit: 1, Election: 1] breaks judge::ADOPTED;
     PinFollowed { images: &[2, 3], follows: Follows::Pinned } [Edit: 1] breaks judge::PINNED;
+    RollbackTwice { images: &[2, 3], bad: 1 << 2 } [Queue: 1] breaks judge::I2_UNDO;
+    RollbackToAny { images: &[2, 3], bad: 1 << 2 } [Edit: 1] breaks judge::I2_UNDO;
+    UndoneAlways {} [] breaks judge::I5_UNDO;
     ReopenBeforeRecorded { images: &[2, 3], bad: 1 << 2 } [Rollback: 1] breaks judge::I8_RECORD;
 }

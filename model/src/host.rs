@@ -58,6 +58,10 @@ pub struct Host {
     pub token: u8,
     /// Target that booted in this turn but is not proven.
     pub tried: Image,
+    /// Target whose boot the agent began to undo in this turn.
+    pub undone: Image,
+    /// True if the agent began to undo the running boot.
+    pub undoes: bool,
     /// True if the berth was relicensed under the running boot.
     pub relicensed: bool,
     /// Start of the drain.
@@ -81,6 +85,8 @@ pub struct Memory {
     backoff: bool,
     token: u8,
     tried: Image,
+    undone: Image,
+    undoes: bool,
     relicensed: bool,
     drain: Begun,
     proof: Begun,
@@ -98,6 +104,8 @@ impl Host {
             backoff: self.backoff,
             token: self.token,
             tried: self.tried,
+            undone: self.undone,
+            undoes: self.undoes,
             relicensed: self.relicensed,
             drain: self.drain,
             proof: self.proof,
@@ -116,6 +124,7 @@ impl Host {
         (self.failed, self.not_applied) = (memory.failed, memory.not_applied);
         (self.ours, self.incomplete, self.tried) = (memory.ours, memory.incomplete, memory.tried);
         (self.turn, self.backoff, self.token) = (memory.turn, memory.backoff, memory.token);
+        (self.undone, self.undoes) = (memory.undone, memory.undoes);
         (self.relicensed, self.drain, self.proof) = (memory.relicensed, memory.drain, memory.proof);
     }
 

@@ -30,6 +30,8 @@ rules! {
     I1C_TAKE: "I1c no berth is taken above the published capacity";
     I2_TAKE: "I2 an offer is taken by its node, for the desired image";
     I2_REBOOT: "I2 a reboot has a license";
+    I2_UNDO: "I2 a rollback boots the last proven image, once";
+    I5_UNDO: "I5 only an unproven boot is undone";
     I2_ONCE: "I2 a license is for one boot";
     I2_COMMIT: "I2 a commit needs a cordoned and drained node and the complete staged image";
     I3_ARMED: "I3 no image is armed without a license";
@@ -129,10 +131,33 @@ pub fn reboot(state: &State, node: usize) -> Option<Broken> {
     // As the agent last saw it: the agent is not responsible for a later change.
     let is_clear = here.agent.drained && matches!(&here.agent.node, NodeRead::Is(seen, _) if is_cordoned(seen));
     match held {
+        Some(h) if undoes(here, h) => here.ghost.undone.then_some(I2_UNDO),
         Some(h) if license(h, armed) => (!is_clear).then_some(I1A_CLEAR),
         None if is_recreated => None,
         _ => Some(I2_REBOOT),
     }
+}
+
+/// True if a committed node runs its target under a new boot, and the last proven image is queued, as last read.
+fn undoes(here: &Node, held: &Held) -> bool {
+    let is_new_boot = held.phase == Phase::Committed && held.boot != 0;
+    let mut os = here.agent.os.iter();
+    is_new_boot && os.any(|os| os.booted == held.target && os.queued != 0 && os.queued == held.from)
+}
+
+/// Checks an agent that queues the rollback.
+pub fn undo(state: &State, node: usize) -> Option<Broken> {
+    let here = &state.nodes[node];
+    let held = holder(state, node).filter(|held| held.phase == Phase::Committed && held.boot != 0);
+    let (Some(held), Some(os)) = (held, here.agent.os) else {
+        return Some(I2_REBOOT);
+    };
+    let is_ready = matches!(here.agent.node, NodeRead::Is(seen, _) if seen.ready && seen.boot == 0);
+    if os.booted != held.target || os.previous != held.from {
+        return Some(I2_UNDO);
+    }
+    // A rollback that has begun is finished.
+    (is_ready && !here.host.undoes && os.queued == 0).then_some(I5_UNDO)
 }
 
 /// Checks a waiting agent: the staged image that it has seen is locked, or the agent has committed to it.

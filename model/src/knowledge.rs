@@ -94,6 +94,8 @@ pub struct Os {
     pub staged: Image,
     /// True if the staged image is locked.
     pub locked: bool,
+    /// Image of the rollback deployment; 0 if none.
+    pub previous: Image,
     /// Image queued for the next boot instead of the running one; 0 if none.
     pub queued: Image,
 }

@@ -14,7 +14,7 @@ mod rollouts;
 /// Fewest states of all worlds together. A smaller number means that a world has lost faults.
 const FEWEST_STATES: usize = 5_000_000;
 /// Fewest deliberate bugs to find.
-const FEWEST_BUGS: usize = 49;
+const FEWEST_BUGS: usize = 52;
 
 /// Explores the worlds of the model, then searches for each deliberate bug.
 #[derive(Debug, Parser)]

@@ -7,7 +7,7 @@ use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, DesiredImage, Failure, Staging, Turn as BadTurn};
 use berth_api::{Digest, Written};
 use berth_core::agent::facts::{
-    ClusterNode, Deployments, Desired, Guard as Answer, Member, Os as HostOs, Past, PullFacts, StepFailure,
+    ClusterNode, Deployments, Desired, Guard as Answer, Member, Os as HostOs, Past, PullFacts, StepFailure, Undone,
 };
 use berth_core::agent::knowledge::{
     Ending, Event, HostFailure, Knowledge, LockRetry, Look, PullReading, Services, Since, Turn,
@@ -143,6 +143,7 @@ fn desired(spec: Option<Spec>) -> Desired {
         }),
         staging: if spec.may_pull { Staging::Allowed } else { Staging::Held },
         drain: berth_api::pool::Drain::default(),
+        health: berth_api::pool::Health::default(),
         backend: berth_api::backend::BackendRule::Auto,
         rivals: berth_api::pool::RivalUpdaters::Wait,
         tolerated: vec![],
@@ -291,6 +292,7 @@ pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
             booted: rich::image(d.booted.digest.as_ref()),
             staged: d.staged.as_ref().map_or(0, |s| rich::image(s.digest.as_ref())),
             locked: d.staged.as_ref().is_some_and(|s| s.locked),
+            previous: rich::image(d.rollback.as_ref().and_then(|rollback| rollback.digest.as_ref())),
             queued: rich::image(knowledge.host.os.queued_digest()),
         }),
         fresh: knowledge.host.fresh,
@@ -379,7 +381,7 @@ fn os(seen: Option<Os>) -> HostOs {
         HostOs::Bootc(Box::new(Deployments {
             booted: deployment(os.booted, false),
             staged: (os.staged != 0).then(|| deployment(os.staged, os.locked)),
-            rollback: (os.queued != 0).then(|| deployment(os.queued, false)),
+            rollback: (os.previous != 0).then(|| deployment(os.previous, false)),
             rollback_queued: os.queued != 0,
             ..Deployments::default()
         }))
@@ -521,6 +523,10 @@ fn past(host: &Host) -> Past {
         incomplete: rich::some_digest(host.incomplete),
         not_applied: (host.not_applied.1 > 0).then(|| (rich::digest(host.not_applied.0), host.not_applied.1.into())),
         tried: rich::some_digest(host.tried),
+        undone: (host.undone != 0).then(|| Undone {
+            digest: rich::digest(host.undone),
+            boot_id: rich::boot(if host.undoes { 0 } else { 1 }),
+        }),
         unproven_boot: host.relicensed.then(|| rich::boot(0)),
         retry_token: (host.token != 0).then(|| host.token.to_string()),
         drain_began: began(host.drain).map(|before| rich::NOW - before),
@@ -548,6 +554,14 @@ fn remembered(host: Host, past: &Past) -> Host {
             .as_ref()
             .map_or((0, 0), |(d, n)| (rich::image(Some(d)), (*n).min(9) as u8)),
         tried: rich::image(past.tried.as_ref()),
+        undone: past
+            .undone
+            .as_ref()
+            .map_or(0, |undone| rich::image(Some(&undone.digest))),
+        undoes: past
+            .undone
+            .as_ref()
+            .is_some_and(|undone| undone.boot_id == rich::boot(0)),
         relicensed: past.unproven_boot == Some(rich::boot(0)),
         token: past.retry_token.as_ref().and_then(|t| t.parse().ok()).unwrap_or(0),
         proof: match past.proof_since.as_ref().map(|since| since.under(&rich::boot(0))) {

@@ -24,11 +24,14 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     }
     (host.queued, host.scheduled, host.silent) = (false, false, false);
     (host.staged, host.locked, host.pull, host.down, host.inhibited) = (0, false, 0, false, false);
+    host.undoes = false;
     (host.relicensed, host.proof, host.ended, host.pull_backoff) = (false, Begun::No, Ended::No, false);
     (here.agent, here.other) = (Agent::fresh(fleet.tries_guard), Agent::fresh(fleet.tries_guard));
     (here.ghost.unguarded, here.ghost.other_unguarded) = (fleet.tries_guard, fleet.tries_guard);
     (here.ghost.armed, here.ghost.partial) = (0, 0);
     here.ghost.ready = false;
+    here.ghost.undone |= here.ghost.undoes;
+    here.ghost.undoes = false;
     // Excludes a power loss while the last write of a turn is in flight: a rule for it is impossible.
     let ours = phase.is_some_and(|(phase, uid)| {
         uid == here.object.uid && here.object.exists && (clean || !matches!(phase, Phase::Releasing(_)))

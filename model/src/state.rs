@@ -99,6 +99,10 @@ pub struct Ghost {
     pub other_unguarded: bool,
     /// True if the drain of this turn has timed out.
     pub drain_over: bool,
+    /// True if the agent requested a reboot to undo the running boot.
+    pub undoes: bool,
+    /// True if a boot was undone in this turn.
+    pub undone: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -298,6 +298,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
         tolerated_updaters: vec![],
         host: None,
         drain: None,
+        health: None,
         boot_image: policy(pool.boot_images),
         history_limit: None,
     };

@@ -88,6 +88,10 @@ impl Agent {
             Step::Lock(lock) => self.change_staged(step, self.host.lock(*lock).await, repeats),
             Step::Unlock => self.change_staged(step, self.host.unlock().await, repeats),
             Step::Unstage(staged) => self.change_staged(step, self.host.unstage(staged).await, repeats),
+            Step::Rollback(to) => {
+                tracing::warn!(%to, "the boot was not proven in time; rolling back");
+                self.change_staged(step, self.host.rollback(to).await, repeats)
+            }
             Step::Reboot => self.reboot_host().await,
             Step::Drain => self.drain_pass().await,
             Step::Take(berth) => self.take(berth).await,

@@ -55,6 +55,10 @@ pub(super) trait Driver: std::fmt::Debug + Send + Sync {
     /// Removes the staged deployment, if there is one. Fails if it is a deployment other than `meant`.
     fn unstage<'a>(&'a self, meant: &'a Deployment) -> Answer<'a, ()>;
 
+    /// Queues the rollback deployment for the next boot. Does nothing if it is queued already. Fails unless its digest
+    /// is `to`. The tool's command is a toggle, so the driver first reads the deployments.
+    fn rollback<'a>(&'a self, to: &'a Digest) -> Answer<'a, ()>;
+
     /// Requests a reboot, which applies an unlocked staged deployment.
     fn reboot(&self) -> Answer<'_, ()>;
 }
@@ -125,6 +129,20 @@ pub struct HostStatus {
 }
 
 impl HostStatus {
+    /// True if the rollback to this digest still has to be queued.
+    ///
+    /// # Errors
+    /// When the rollback deployment has another digest, or there is none.
+    pub(super) fn needs_rollback_to(&self, to: &Digest) -> Result<bool, HostError> {
+        let digest = self.rollback.as_ref().and_then(|rollback| rollback.digest.as_ref());
+        if digest != Some(to) {
+            let found = digest.map_or_else(|| "none".to_owned(), ToString::to_string);
+            let why = format!("the host's rollback deployment is {found} instead of {to}; the agent queued nothing");
+            return Err(HostError::tool_failed(&why));
+        }
+        Ok(!self.rollback_queued)
+    }
+
     /// Returns the staged deployment if it has the image and digest of `meant`; `None` if nothing is staged.
     ///
     /// # Errors

@@ -274,6 +274,16 @@ impl Host {
         self.driver().unstage(meant).await
     }
 
+    /// Queues the rollback deployment for the next boot, after checking that it has the digest `to`. Does nothing if it
+    /// is queued already.
+    ///
+    /// # Errors
+    /// When there is no rollback deployment with this digest, or the tool failed.
+    pub async fn rollback(&self, to: &Digest) -> Result<(), HostError> {
+        self.refuse_while_pulling().await?;
+        self.driver().rollback(to).await
+    }
+
     pub(super) async fn refuse_while_pulling(&self) -> Result<(), HostError> {
         match self.find_pull(None).await? {
             Some(Pull {

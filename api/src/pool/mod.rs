@@ -14,6 +14,7 @@ use crate::quantity::Quantity;
 use crate::{ImageRef, Written, duration};
 
 mod drain;
+mod health;
 mod host;
 pub(crate) mod image;
 mod rollout;
@@ -21,6 +22,7 @@ mod status;
 
 pub use crate::platform::PlatformDigest;
 pub use drain::{DEFAULT_DRAIN_TIMEOUT, Drain, OnTimeout};
+pub use health::{DEFAULT_HEALTH_DEADLINE, Health, OnFailure};
 pub use host::{PoolHost, SignatureRule};
 pub use image::{DEFAULT_POLL_INTERVAL, MIN_POLL_INTERVAL, PoolImage};
 pub use rollout::{
@@ -83,6 +85,9 @@ pub struct BootcNodePoolSpec {
     /// Rules for moving pods away before a reboot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
+    /// Rules for a boot that is not proven in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
     /// Treatment of other updaters that are active on a member: `Wait` or `Tolerate`. Default Wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rival_updaters: Option<RivalUpdaters>,

@@ -75,7 +75,7 @@ pub struct Rollout {
     #[schemars(length(max = 317))]
     pub zone_key: Option<String>,
     /// Longest time from a reboot until the node is proven. After that, the node gets the condition `RebootTimedOut`,
-    /// but keeps its berth. Default 15m.
+    /// but keeps its berth. Should be longer than `health.deadline` and the reboot of a rollback. Default 15m.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")

@@ -10,7 +10,7 @@ use berth_api::node::{BootcNodeStatus, Failure, Turn};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::agent::facts::Past;
+use crate::agent::facts::{Past, Undone};
 use crate::agent::reason::Reason;
 use crate::{BootMoment, Moment};
 
@@ -72,6 +72,7 @@ impl Past {
             _ => {}
         }
         self.tried = None;
+        self.undone = None;
         self.unproven_boot = None;
         let (first, most) = match outcome {
             // Nothing went wrong here: the node may take the next offer at once.
@@ -116,7 +117,7 @@ impl Past {
 
     /// Clears the state that an earlier turn left, before a berth is taken. True if there was something to clear.
     pub fn turn_begins(&mut self) -> bool {
-        self.tried.take().is_some() | self.unproven_boot.take().is_some()
+        self.tried.take().is_some() | self.undone.take().is_some() | self.unproven_boot.take().is_some()
     }
 
     /// Returns when the proof of this boot began: the stored moment, or now.
@@ -135,8 +136,20 @@ impl Past {
         if again && self.unproven_boot.as_ref() != Some(boot_id) {
             self.count_not_applied(digest);
         }
+        // The turn ends with another digest, so its end will not record this failure (I8).
+        if let Some(undone) = self.undone.take() {
+            self.digest_failed(&undone.digest);
+        }
         self.tried = None;
         self.unproven_boot = Some(boot_id.clone());
+    }
+
+    /// Records that the rollback of the running boot is about to be queued.
+    pub fn undo_begins(&mut self, booted: Option<&Digest>, boot_id: &BootId) {
+        self.undone = booted.map(|digest| Undone {
+            digest: digest.clone(),
+            boot_id: boot_id.clone(),
+        });
     }
 
     /// Records the image that runs under a berth. True if the record changed: the target runs unproven.
@@ -162,6 +175,7 @@ impl Past {
         self.not_applied = None;
         // Also during a turn: a node that runs an unproven image may then try the digest again.
         self.tried = None;
+        self.undone = None;
         true
     }
 

@@ -45,6 +45,9 @@ pub fn known(bug: Bug) -> Known {
         Bug::MemoryNotNeeded => OutOfReach("no host of a rollout has a disk that cannot be written"),
         Bug::GuardIgnored => OutOfReach("no rollout removes the admission policies"),
         Bug::RollbackIgnored => OutOfReach("no admin of a rollout queues a rollback on a host"),
+        Bug::RollbackTwice | Bug::RollbackToAny | Bug::UndoneAlways => {
+            OutOfReach("no boot of a rollout waits for its proof until health.deadline")
+        }
         Bug::ScheduledIgnored => OutOfReach("no admin of a rollout schedules a shutdown on a host"),
         Bug::PermitKept => OutOfReach("no node of a rollout leaves its permit to pull unused for 15 minutes"),
         Bug::SilentPulls => OutOfReach("the pools of a rollout let all nodes pull at once"),

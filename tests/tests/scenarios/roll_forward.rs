@@ -6,7 +6,7 @@ use berth_api::keys;
 use berth_api::node::timeline::ChapterName;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Published, has_condition, soon};
 use berth_tests::golden;
-use berth_tests::hosts::sim::{Inhibitor, SimHost};
+use berth_tests::hosts::sim::{Inhibitor, SimHost, Updaters};
 use kube::api::ListParams;
 use serde_json::json;
 
@@ -165,4 +165,66 @@ async fn an_excluded_node_gives_back_and_its_digest_has_failed() -> Result<()> {
     };
     let result = body.await;
     finish("exclude", &cluster, result).await
+}
+
+/// Starts three hosts, one per updater, and waits until one has rolled the image back that never becomes Ready.
+async fn rolled_back(updaters: Vec<Updaters>) -> Result<(Cluster, Published, SimHost)> {
+    let options = ClusterOptions {
+        updaters,
+        ..ClusterOptions::of(3)
+    };
+    let cluster = Cluster::start(options).await?;
+    let bad = cluster.publish("2.0.0").await?;
+    cluster.settings(|s| s.never_ready = [bad.digest.to_string()].into());
+    let paused = json!({ "maxUnavailable": 1, "maxStaging": "100%", "paused": true });
+    cluster.pool("workers", &bad.reference, paused).await?;
+    let health = json!({ "health": { "deadline": "2s" }, "rollout": { "paused": false } });
+    cluster.patch_pool("workers", health).await?;
+    let halted = ("RolloutHalted", "True", "TooManyFailures", "");
+    cluster.until_says("workers", halted, LONG).await?;
+    let first = cluster.boots().into_iter().find(|(_, boots)| *boots == 3);
+    let (name, _) = first.context("no node booted the bad image and then the previous one")?;
+    let host = cluster.fleet.hosts.iter().find(|host| host.name() == name);
+    let host = host.context("its host is gone")?.clone();
+    Ok((cluster, bad, host))
+}
+
+async fn is_rolled_back_once(updaters: Updaters) -> Result<()> {
+    let (cluster, bad, host) = rolled_back(vec![updaters; 3]).await?;
+    let body = async {
+        ensure!(host.facts().booted != bad.digest.to_string(), "{:?}", host.facts());
+        ensure!(cluster.held().await?.is_empty(), "the berth is given back");
+        let words = ("NodeDegraded", "True", "DigestFailed", "rolled the host back");
+        soon(&cluster, "the node names the cause", || async {
+            Ok(has_condition(
+                &cluster.node_status(host.name()).await?.conditions,
+                words,
+            ))
+        })
+        .await?;
+        let told = cluster.node_status(host.name()).await?;
+        ensure!(told.failed_digests == [bad.digest.clone()], "{told:?}");
+        let update = told.timeline.updates.first().context("the timeline is empty")?;
+        ensure!(update.chapter(ChapterName::RolledBack).is_some(), "{update:?}");
+        let others: Vec<_> = cluster.boots().into_values().filter(|boots| *boots == 1).collect();
+        ensure!(others.len() == 2, "no other node tried it: {:?}", cluster.boots());
+        let good = cluster.publish("3.0.0").await?;
+        cluster.set_image("workers", &good.reference).await?;
+        cluster.until_all_run(&good, LONG).await?;
+        ensure!(boots(&cluster, &host) == 4, "{:?}", cluster.boots());
+        Ok(())
+    };
+    let result = body.await;
+    finish("rollback", &cluster, result).await
+}
+
+/// The first failure halts the rollout, the others keep their image, and the next image reaches all.
+#[tokio::test]
+async fn an_unproven_boot_is_rolled_back_once() -> Result<()> {
+    is_rolled_back_once(Updaters::Bootc).await
+}
+
+#[tokio::test]
+async fn rpm_ostree_rolls_an_unproven_boot_back() -> Result<()> {
+    is_rolled_back_once(Updaters::RpmOstree).await
 }

@@ -16,7 +16,7 @@ pub use status::{BootcStatus, BootcVersion};
 
 use self::pull::{PullOptions, Pulls};
 use super::bus::Changes;
-use super::driver::{Answer, BootedSigned, Driver, Pull, PullInputs};
+use super::driver::{Answer, BootedSigned, Driver, HostStatus, Pull, PullInputs};
 use super::error::HostError;
 use super::failure::{Failure, Reason};
 use super::login;
@@ -110,14 +110,30 @@ impl Bootc {
         Ok(status)
     }
 
+    /// Reads the deployments before a change of them.
+    async fn host_status(&self) -> Result<HostStatus, HostError> {
+        match self.status().await? {
+            BootcStatus::Host(host) => Ok(*host),
+            _ => {
+                let why = "bootc no longer reports this host as booted from an image, so the agent changed nothing";
+                Err(HostError::Tool(Failure::new(Reason::NotBootcHost, why)))
+            }
+        }
+    }
+
+    /// Queues the rollback.
+    async fn queue_rollback(&self, to: &Digest) -> Result<(), HostError> {
+        if self.host_status().await?.needs_rollback_to(to)? {
+            self.tools.run("rollback", &["/usr/bin/bootc", "rollback"]).await?;
+        }
+        Ok(())
+    }
+
     /// Removes the staged deployment if it is `meant`. On ostree, `ostree admin undeploy` accepts only an index, and
     /// index 0 is another deployment if nothing is staged. So the agent first checks that `meant` is staged. On
     /// composefs, `bootc delete-deployment` accepts a name.
     async fn remove(&self, meant: &Deployment) -> Result<(), HostError> {
-        let BootcStatus::Host(host) = self.status().await? else {
-            let why = "bootc no longer reports this host as booted from an image, so the agent removed nothing";
-            return Err(HostError::Tool(Failure::new(Reason::NotBootcHost, why)));
-        };
+        let host = self.host_status().await?;
         let Some(staged) = host.staged_as_meant(meant)? else {
             return Ok(());
         };
@@ -183,6 +199,10 @@ impl Driver for Bootc {
 
     fn unstage<'a>(&'a self, meant: &'a Deployment) -> Answer<'a, ()> {
         Box::pin(self.remove(meant))
+    }
+
+    fn rollback<'a>(&'a self, to: &'a Digest) -> Answer<'a, ()> {
+        Box::pin(self.queue_rollback(to))
     }
 
     fn reboot(&self) -> Answer<'_, ()> {

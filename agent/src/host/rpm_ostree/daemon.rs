@@ -127,6 +127,12 @@ impl Daemon {
         .await
     }
 
+    /// Creates a transaction that queues the rollback deployment for the next boot. Returns the transaction's address.
+    pub(super) async fn rollback(&self) -> Result<String, HostError> {
+        self.activate().await?;
+        self.call_os("Rollback", &Options::new()).await.map_err(explain)
+    }
+
     /// Creates a transaction that unlocks the staged deployment of this digest and reboots. Returns the transaction's
     /// address. Does not repeat the call if the reply is lost, since the host may be shutting down.
     pub(super) async fn finalize(&self, digest: &str) -> Result<String, HostError> {

@@ -190,7 +190,21 @@ impl RpmOstree {
         if status.rollback_queued {
             return self.remove_before_a_rollback().await;
         }
-        let address = match self.daemon.remove_staged().await {
+        self.complete(self.daemon.remove_staged().await, "remove the staged deployment")
+            .await
+    }
+
+    /// Queues the rollback.
+    async fn queue_rollback(&self, to: &Digest) -> Result<(), HostError> {
+        if !self.status().await?.needs_rollback_to(to)? {
+            return Ok(());
+        }
+        self.complete(self.daemon.rollback().await, "queue the rollback").await
+    }
+
+    /// Starts a short transaction at the address that the daemon returned, and waits for its end. `what`: its purpose.
+    async fn complete(&self, created: Result<String, HostError>, what: &str) -> Result<(), HostError> {
+        let address = match created {
             Ok(address) => address,
             Err(error) => {
                 // The daemon may have created the transaction, and only its reply was lost. Disconnecting cancels the
@@ -207,10 +221,7 @@ impl RpmOstree {
                 Err(HostError::Tool(Failure::new(reason, &words)))
             }
             None => {
-                let why = format!(
-                    "rpm-ostree did not remove the staged deployment within {} s",
-                    SHORT_TIMEOUT.as_secs()
-                );
+                let why = format!("rpm-ostree did not {what} within {} s", SHORT_TIMEOUT.as_secs());
                 Err(HostError::Timeout(why))
             }
         }
@@ -300,6 +311,10 @@ impl Driver for RpmOstree {
 
     fn unstage<'a>(&'a self, meant: &'a Deployment) -> Answer<'a, ()> {
         Box::pin(self.remove(meant))
+    }
+
+    fn rollback<'a>(&'a self, to: &'a Digest) -> Answer<'a, ()> {
+        Box::pin(self.queue_rollback(to))
     }
 
     fn reboot(&self) -> Answer<'_, ()> {

@@ -7,7 +7,7 @@ use berth_api::digest::Digest;
 use berth_api::duration;
 use berth_api::names::{NodeUid, PoolName};
 use berth_api::node::{BootcNode, DesiredImage, Staging};
-use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain, PhaseDurations, RivalUpdaters};
+use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain, Health, PhaseDurations, RivalUpdaters};
 
 /// Spec of the BootcNode, as the agent uses it.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +33,8 @@ pub struct Member {
     pub staging: Staging,
     /// Drain settings.
     pub drain: Drain,
+    /// Rules for a boot that is not proven in time.
+    pub health: Health,
     /// How the host's backend is chosen.
     pub backend: BackendRule,
     /// Whether the pool tolerates other updaters on the host.
@@ -63,6 +65,7 @@ impl Desired {
             image: spec.image.clone(),
             staging: spec.staging,
             drain: spec.drain.clone(),
+            health: spec.health.clone(),
             backend: spec.backend,
             rivals: spec.rival_updaters,
             tolerated: spec.tolerated_updaters.clone(),

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 pub use self::cluster::{ClusterNode, DrainFacts, Guard, GuardFacts};
 pub use self::desired::{Desired, Member};
 pub use self::host::{Deployments, HostFacts, LockFailure, Os, PullFacts, Reboot, Unreachable};
-pub use self::past::{Past, Verified};
+pub use self::past::{Past, Undone, Verified};
 use crate::agent::host_policy::{Objection, Rules};
 use crate::agent::reason::Reason;
 use crate::finding::{self, Finding, Subject};
@@ -61,6 +61,17 @@ impl AgentFacts {
     pub fn staged_whole(&self, digest: &Digest) -> Option<&Deployment> {
         let staged = self.host.os.staged()?;
         (staged.digest.as_ref() == Some(digest) && self.past.is_complete(digest)).then_some(staged)
+    }
+
+    /// True if the agent has begun to undo the running boot.
+    pub(crate) fn undoes_boot(&self) -> bool {
+        let undone = self.past.undone.as_ref();
+        undone.is_some_and(|undone| undone.boot_id == self.host.boot_id)
+    }
+
+    /// True if the agent has queued the rollback that undoes the running boot.
+    pub(crate) fn has_queued_undo(&self) -> bool {
+        self.undoes_boot() && self.host.os.is_rollback_queued()
     }
 
     /// Returns the host policy's objection to the desired image; `None` if the policy allows it or no image is desired.

@@ -38,6 +38,8 @@ pub struct Past {
     pub not_applied: Option<(Digest, u32)>,
     /// Target digest that booted but is not proven. If another digest boots later, this one failed.
     pub tried: Option<Digest>,
+    /// The rollback that the agent began in this turn.
+    pub undone: Option<Undone>,
     /// Boot ID of an unproven boot, if the agent licensed its berth again under that boot. The boot stays unproven,
     /// although the berth now names its boot ID.
     pub unproven_boot: Option<BootId>,
@@ -57,6 +59,16 @@ pub struct Past {
     pub timeline: Timeline,
     /// Turns, newest first. A turn that still runs has no end.
     pub turns: Vec<TurnRecord>,
+}
+
+/// A rollback that the agent began. Stored on the host before the rollback is queued.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Undone {
+    /// The unproven digest that ran.
+    pub digest: Digest,
+    /// Boot ID of the boot that is undone.
+    pub boot_id: BootId,
 }
 
 /// An image that was pulled under an enforced signature policy and was not in the host's repository before.

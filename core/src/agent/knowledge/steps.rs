@@ -27,7 +27,7 @@ impl Knowledge {
         }
         if !matches!(
             step,
-            Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::LookAtHost | Step::ReadNode
+            Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(_) | Step::LookAtHost | Step::ReadNode
         ) {
             self.turn.changed = None;
         }
@@ -52,9 +52,11 @@ impl Knowledge {
                 self.past.incomplete = Some(digest.clone());
                 self.host.forget_os();
             }
-            Step::Lock(_) | Step::Unlock | Step::Unstage(_) => {
-                if let Step::Unstage(staged) = step {
-                    self.record_unlockable(staged, now);
+            Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(_) => {
+                match step {
+                    Step::Unstage(staged) => self.record_unlockable(staged, now),
+                    Step::Rollback(_) => self.past.undo_begins(self.host.os.booted(), self.host.boot_id()),
+                    _ => {}
                 }
                 self.host.forget_os();
                 // Read the Node again before the next decision about the host.
@@ -139,7 +141,9 @@ impl Knowledge {
                 // Read everything once more between the end of a drain and the commit.
                 self.host.fresh &= !done;
             }
-            (Step::Lock(_) | Step::Unlock | Step::Unstage(_), _) => self.turn.changed = Some(discriminant(step)),
+            (Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(_), _) => {
+                self.turn.changed = Some(discriminant(step))
+            }
             // If the commit is taken back, another drain begins.
             (Step::Commit(_), _) => self.forget_drain_time(),
             (Step::Uncommit(_), _) => self.turn.reboot.commit_taken_back(now),

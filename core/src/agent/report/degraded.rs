@@ -9,8 +9,8 @@ use crate::agent::facts::{AgentFacts, Desired, Os};
 use crate::agent::reason::{self, Reason};
 use crate::agent::rivals;
 use crate::agent::step::{
-    Step, WaitReason, blockers, overdue, reports_ready, rollback_queued, same_deployment, set_aside, taken_away,
-    unlockable,
+    Step, Undo, WaitReason, blockers, overdue, reports_ready, rollback_queued, same_deployment, set_aside, taken_away,
+    undo, unlockable,
 };
 use crate::finding::Finding;
 
@@ -189,11 +189,25 @@ fn unproven(facts: &AgentFacts) -> Option<Finding> {
         .get()
         .filter(|node| reports_ready(facts, node))
         .and_then(|node| node.not_ready_taint.as_deref());
-    let message = match taint {
-        Some(taint) => format!("the Node still has the taint {taint} after rebootTimeout; the berth is kept"),
-        None => "the Node did not become Ready under this boot within rebootTimeout; the berth is kept".to_owned(),
+    let cause = match taint {
+        Some(taint) => format!("the Node still has the taint {taint} after"),
+        None => "the Node did not become Ready under this boot within".to_owned(),
     };
-    is_late(facts).then(|| facts.degraded(Why::NodeNotReady, message))
+    match undo(facts, holding) {
+        Undo::Due => {
+            let message = format!("{cause} health.deadline; the node rolls back to the previous image");
+            Some(facts.degraded(Why::RollingBack, message))
+        }
+        Undo::Hold(why) => {
+            let message = format!("{cause} health.deadline; the berth is kept, without a rollback: {why}");
+            Some(facts.degraded(Why::NodeNotReady, message))
+        }
+        Undo::NotDue if is_late(facts) => {
+            let message = format!("{cause} rebootTimeout; the berth is kept");
+            Some(facts.degraded(Why::NodeNotReady, message))
+        }
+        Undo::NotDue => None,
+    }
 }
 
 fn is_late(facts: &AgentFacts) -> bool {

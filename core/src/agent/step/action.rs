@@ -45,6 +45,8 @@ pub enum Step {
     Unstage(Deployment),
     /// Ask logind to reboot. Only under a committed berth.
     Reboot,
+    /// Queue the rollback deployment, which has this digest, for the next boot. Only under a committed berth.
+    Rollback(Digest),
     /// Take the offered berth.
     Take(Berth),
     /// Cordon the Node, and record the cordon in the same patch.
@@ -91,6 +93,7 @@ impl Step {
             | Self::Unlock
             | Self::Unstage(_)
             | Self::Reboot
+            | Self::Rollback(_)
             | Self::Cordon(_)
             | Self::Drain
             | Self::Restore(_)
@@ -106,7 +109,10 @@ impl Step {
     /// True if the agent must have written its memory file on the host before this step: a host that forgets a failed
     /// target would reboot forever.
     pub fn needs_memory(&self) -> bool {
-        let needs = matches!(self, Self::Take(_) | Self::Commit(_) | Self::Relicense(..));
+        let needs = matches!(
+            self,
+            Self::Take(_) | Self::Commit(_) | Self::Relicense(..) | Self::Rollback(_)
+        );
         needs && !Bug::MemoryNotNeeded.is_awake()
     }
 }

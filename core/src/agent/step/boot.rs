@@ -11,15 +11,12 @@ use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::node::DesiredImage;
 use berth_api::seeded::Bug;
 
-use super::action::{
-    HOST_LOOK_INTERVAL, LOOK_INTERVAL, LOOK_INTERVAL_MAX, READY_LOOK_INTERVAL, REBOOT_RETRY_INTERVAL,
-    REBOOT_START_TIMEOUT, Step, WaitReason,
-};
+use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL, LOOK_INTERVAL_MAX, READY_LOOK_INTERVAL, Step, WaitReason};
 use super::disarm::settle;
 use super::idle::{lacks_policy, set_aside_step, stage};
-use super::turn;
 use super::way::{self, Obstacle, await_reboot, inhibited, is_inhibited};
-use crate::agent::facts::{AgentFacts, Desired, Member, Reboot};
+use super::{turn, undo};
+use crate::agent::facts::{AgentFacts, Desired, Member};
 use crate::agent::node::NodeFacts;
 use crate::agent::past::MAX_NOT_APPLIED;
 
@@ -68,7 +65,15 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
         let (outcome, message) = abandoned(facts, holding, node);
         return Step::Release(berth.clone(), outcome, message);
     }
-    match proof(facts, holding, node) {
+    let proof = proof(facts, holding, node);
+    // A rollback that has begun is finished, even if the Node becomes Ready in the meantime.
+    let is_unproven = matches!(proof, Proof::NotYet(..)) || Bug::UndoneAlways.is_awake();
+    if (facts.undoes_boot() || is_unproven)
+        && let Some(step) = undo::next_step(facts, holding)
+    {
+        return step;
+    }
+    match proof {
         Proof::Target => Step::Release(berth.clone(), Outcome::Updated, String::new()),
         Proof::From => {
             let (outcome, message) = not_applied(facts, holding);
@@ -146,6 +151,15 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
             Outcome::NotStaged,
             "the host rebooted before the turn was committed".to_owned(),
         );
+    }
+    if facts
+        .past
+        .undone
+        .as_ref()
+        .is_some_and(|undone| undone.digest == *target)
+    {
+        let message = format!("{target} was not proven within health.deadline, and the agent rolled the host back");
+        return (Outcome::Failed, message);
     }
     // I5, I8: the target ran and was not proven.
     if facts.past.tried.as_ref() == Some(target) || facts.past.failed_digests.contains(target) {
@@ -282,16 +296,6 @@ fn prepare(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Option<
     }
 }
 
-/// Returns why a requested reboot did not begin; `None` as soon as the agent may request it again.
-fn reboot_held_up(facts: &AgentFacts) -> Option<String> {
-    match &facts.host.reboot {
-        Reboot::NotAsked => None,
-        Reboot::Blocked { why, ago } => (*ago < REBOOT_RETRY_INTERVAL).then(|| why.clone()),
-        Reboot::Asked(ago) => (*ago < REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL)
-            .then(|| "logind accepted the reboot, but no shutdown began".to_owned()),
-    }
-}
-
 /// Returns the next step of a berth that was licensed under this unproven boot: unlock, verify, reboot. The commit
 /// cannot be taken back, so the agent waits until an obstacle is gone.
 fn licensed(
@@ -302,7 +306,7 @@ fn licensed(
     (member, image): NextImage<'_>,
 ) -> Step {
     let staged = facts.staged_whole(&image.digest);
-    let ahead = match (reboot_held_up(facts), staged) {
+    let ahead = match (way::reboot_held_up(facts), staged) {
         (Some(why), _) => Obstacle::Inhibited(why),
         (None, Some(_)) => way::obstacle(facts, berth, holding, node),
         (None, None) if is_inhibited(facts) => Obstacle::Inhibited(inhibited(facts)),

@@ -2,13 +2,14 @@
 //! function. It keeps the design's invariants; their numbers are beside the lines that keep them.
 //!
 //! [`turn`] decides with a berth, [`boot`] under an unproven boot, [`idle`] without a berth. [`way`] holds the checks
-//! before a reboot, which [`turn`] and [`boot`] share.
+//! before a reboot, which [`turn`] and [`boot`] share. [`mod@undo`] rolls an unproven boot back.
 
 mod action;
 mod boot;
 mod disarm;
 mod idle;
 mod turn;
+mod undo;
 mod way;
 
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
@@ -21,6 +22,7 @@ pub(crate) use self::disarm::is_unproven;
 use self::disarm::{held, settle};
 pub use self::idle::taken_away;
 pub(crate) use self::idle::{same_deployment, set_aside, unlockable};
+pub(crate) use self::undo::{Undo, undo};
 pub(crate) use self::way::{blockers, closed_window, is_drained, overdue};
 pub use self::way::{inhibited, is_inhibited, rollback_queued};
 use crate::agent::facts::{AgentFacts, ClusterNode, Desired, Os, Unreachable};

@@ -11,7 +11,7 @@ use berth_api::pool::{Drain, OnTimeout};
 use berth_api::seeded::Bug;
 use jiff::Timestamp;
 
-use super::action::{LOOK_INTERVAL, REBOOT_START_TIMEOUT, Step, WaitReason};
+use super::action::{LOOK_INTERVAL, REBOOT_RETRY_INTERVAL, REBOOT_START_TIMEOUT, Step, WaitReason};
 use crate::agent::facts::{AgentFacts, Desired, Reboot};
 use crate::agent::node::NodeFacts;
 
@@ -137,11 +137,15 @@ fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     let os = &facts.host.os;
     let queued = os.queued_digest();
     let has_failed = queued.is_some_and(|digest| facts.past.failed_digests.contains(digest));
-    os.is_rollback_queued() && !has_failed
+    os.is_rollback_queued() && !has_failed && !facts.has_queued_undo()
 }
 
-/// Message if the next boot takes another deployment than the booted one.
+/// Message if the next boot takes another deployment than the booted one. `None` if the agent queued it to undo the
+/// boot.
 pub fn rollback_queued(facts: &AgentFacts) -> Option<String> {
+    if facts.has_queued_undo() {
+        return None;
+    }
     let os = &facts.host.os;
     let what = os
         .queued_digest()
@@ -189,5 +193,15 @@ pub(super) fn await_reboot(facts: &AgentFacts) -> Option<Step> {
             Some(LOOK_INTERVAL.min(REBOOT_START_TIMEOUT.saturating_sub(ago))),
         )),
         _ => None,
+    }
+}
+
+/// Returns why a requested reboot did not begin; `None` as soon as the agent may request it again.
+pub(super) fn reboot_held_up(facts: &AgentFacts) -> Option<String> {
+    match &facts.host.reboot {
+        Reboot::NotAsked => None,
+        Reboot::Blocked { why, ago } => (*ago < REBOOT_RETRY_INTERVAL).then(|| why.clone()),
+        Reboot::Asked(ago) => (*ago < REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL)
+            .then(|| "logind accepted the reboot, but no shutdown began".to_owned()),
     }
 }

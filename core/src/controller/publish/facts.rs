@@ -7,7 +7,7 @@ use berth_api::backend::BackendRule;
 use berth_api::berth::Holding;
 use berth_api::membership::Membership;
 use berth_api::node::BootcNodeSpec;
-use berth_api::pool::{Drain, PhaseDurations, RivalUpdaters, SignatureRule, Target};
+use berth_api::pool::{Drain, Health, PhaseDurations, RivalUpdaters, SignatureRule, Target};
 use berth_api::{NodeName, NodeUid, PoolName};
 
 use crate::controller::snapshot::Objects;
@@ -28,6 +28,8 @@ pub struct Terms {
     pub max_staging: usize,
     /// `drain`
     pub drain: Drain,
+    /// `health`
+    pub health: Health,
     /// `host.signature`
     pub signature: SignatureRule,
     /// `host.backend`

@@ -204,6 +204,7 @@ fn form(pool: &PoolName, terms: &Terms, fleet_paused: bool, platform: Platform<'
         image: desired_image(terms, platform),
         staging: Staging::Held,
         drain: terms.drain.clone(),
+        health: terms.health.clone(),
         backend: terms.backend,
         rival_updaters: terms.rival_updaters,
         tolerated_updaters: terms.tolerated_updaters.clone(),

@@ -40,6 +40,7 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
             resolving: resolving.contains(&pool.name),
             max_staging,
             drain: spec.drain(),
+            health: spec.health.clone().unwrap_or_default(),
             signature: spec.signature(),
             backend: spec.backend(),
             rival_updaters: spec.rival_updaters.unwrap_or_default(),

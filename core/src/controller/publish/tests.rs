@@ -74,6 +74,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
             timeout: Some("900s".into()),
             ..Drain::default()
         },
+        health: berth_api::pool::Health::default(),
         signature: SignatureRule::AsBooted,
         backend: BackendRule::Auto,
         rival_updaters: RivalUpdaters::Wait,

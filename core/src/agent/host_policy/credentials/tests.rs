@@ -149,6 +149,7 @@ fn a_member_needs_a_spec_for_its_own_uid() {
         image: None,
         staging: berth_api::node::Staging::Held,
         drain: berth_api::pool::Drain::default(),
+        health: berth_api::pool::Health::default(),
         backend: berth_api::backend::BackendRule::Auto,
         rivals: berth_api::pool::RivalUpdaters::Wait,
         tolerated: vec![],

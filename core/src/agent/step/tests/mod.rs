@@ -21,6 +21,7 @@ mod rules;
 mod signs;
 mod troubles;
 mod turns;
+mod undo;
 
 use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL, READY_LOOK_INTERVAL};
 use super::*;
@@ -76,6 +77,10 @@ fn member(n: u8) -> Member {
         drain: Drain {
             timeout: Some("1h".into()),
             ..Drain::default()
+        },
+        health: berth_api::pool::Health {
+            deadline: Some("1h".into()),
+            ..berth_api::pool::Health::default()
         },
         backend: berth_api::backend::BackendRule::Auto,
         rivals: RivalUpdaters::Wait,

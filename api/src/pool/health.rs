@@ -1,0 +1,57 @@
+//! Rules for a boot that is not proven in time. Admins set them in a pool; the controller copies them to the pool's
+//! BootcNodes.
+
+use std::time::Duration;
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Written, duration};
+
+/// Rules for a boot that is not proven in time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    /// Longest time from the boot of a new image until the node is proven; then `onFailure` applies. Default 10m.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
+        .message("health.deadline must be a duration above zero: a whole number and a unit, such as 90s, 10m or 1h"))]
+    pub deadline: Option<Written<Duration>>,
+    /// Action when a boot is not proven within `deadline`: `Rollback` or `Hold`. Default Rollback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<OnFailure>,
+}
+
+/// Action when the boot of a new image is not proven in time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnFailure {
+    /// The node reboots into the previous image, once, under the same berth. When that boot is proven, the node gives
+    /// its berth back, and the new image counts as failed there. If the host no longer has the previous image, the node
+    /// waits as with `Hold`.
+    #[default]
+    Rollback,
+    /// The node keeps its berth and waits for an admin, or for another image.
+    Hold,
+}
+
+/// Default of `health.deadline`.
+pub const DEFAULT_HEALTH_DEADLINE: Duration = Duration::from_secs(600);
+
+impl Health {
+    /// True if no rule is set.
+    pub fn is_unset(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// `deadline`, or its default.
+    pub fn deadline(&self) -> Duration {
+        duration::or(self.deadline.as_ref(), DEFAULT_HEALTH_DEADLINE)
+    }
+
+    /// `onFailure`, or its default.
+    pub fn on_failure(&self) -> OnFailure {
+        self.on_failure.unwrap_or_default()
+    }
+}

@@ -1,0 +1,75 @@
+//! Whether the agent undoes an unproven boot: it queues the rollback to the previous image, and reboots into it under
+//! the same berth.
+
+use berth_api::berth::{HoldPhase, Holding};
+use berth_api::pool::OnFailure;
+use berth_api::seeded::Bug;
+
+use super::action::{LOOK_INTERVAL_MAX, Step, WaitReason};
+use super::way::{await_reboot, is_inhibited, reboot_held_up};
+use crate::agent::facts::{AgentFacts, Desired};
+
+/// Whether an unproven boot of the target is undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Undo {
+    /// The host does not run a target that it rebooted into under this berth, or its `health.deadline` has not passed.
+    NotDue,
+    /// Roll back now.
+    Due,
+    /// The deadline has passed, but the node keeps its image, for this reason.
+    Hold(String),
+}
+
+/// Decides whether the running boot is undone. Only one reboot per turn undoes it (I8): if the host runs the target
+/// again after that reboot, the agent holds.
+pub(crate) fn undo(facts: &AgentFacts, holding: &Holding) -> Undo {
+    let Desired::Member(member) = &facts.desired else {
+        return Undo::NotDue;
+    };
+    let runs_target = facts.host.os.booted() == Some(&holding.target);
+    let is_new_boot = holding.phase == HoldPhase::Committed && holding.boot_id != facts.host.boot_id;
+    if !runs_target || !is_new_boot {
+        return Undo::NotDue;
+    }
+    let undone = facts
+        .past
+        .undone
+        .as_ref()
+        .filter(|undone| undone.digest == holding.target);
+    let is_begun = facts.undoes_boot();
+    if undone.is_some() && !is_begun && !Bug::RollbackTwice.is_awake() {
+        return Undo::Hold("it was rolled back once, and the host booted it again".to_owned());
+    }
+    if !is_begun && facts.proving_for < member.health.deadline() {
+        return Undo::NotDue;
+    }
+    if !is_begun && member.health.on_failure() == OnFailure::Hold {
+        return Undo::Hold("health.onFailure is Hold".to_owned());
+    }
+    let Some(from) = &holding.from else {
+        return Undo::Hold("the berth does not name the previous image".to_owned());
+    };
+    let rollback = facts.host.os.deployments().and_then(|known| known.rollback.as_ref());
+    let is_proven = rollback.is_some_and(|rollback| rollback.digest.as_ref() == Some(from));
+    if is_proven || (rollback.is_some() && Bug::RollbackToAny.is_awake()) {
+        return Undo::Due;
+    }
+    Undo::Hold(format!("the host has no rollback deployment of {from}"))
+}
+
+/// Returns the next step of a rollback that is due: queue it, then reboot. `None` without one.
+pub(super) fn next_step(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
+    if undo(facts, holding) != Undo::Due {
+        return None;
+    }
+    if let Some(wait) = await_reboot(facts) {
+        return Some(wait);
+    }
+    if !facts.has_queued_undo() {
+        return holding.from.clone().map(Step::Rollback);
+    }
+    if reboot_held_up(facts).is_some() || is_inhibited(facts) {
+        return Some(Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX)));
+    }
+    Some(Step::Reboot)
+}
