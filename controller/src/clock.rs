@@ -4,10 +4,10 @@
 //! clear the kernel's unsynchronised flag. Without time synchronisation, this error grows up to 16 s. Reading it needs
 //! no privilege.
 
+use std::io;
 use std::time::Duration;
 
 use berth_core::Moment;
-use rtime_clock::adjtime::{Timex, adjtimex};
 
 /// The kernel's upper limit for the clock error, in microseconds. Without synchronisation, the error grows up to this
 /// value.
@@ -37,8 +37,7 @@ impl Clock {
         if let Some((_, known)) = fresh {
             return known;
         }
-        let mut answer = Timex::new();
-        let error = adjtimex(&mut answer).map(|_| answer.0.maxerror);
+        let error = max_error();
         let synchronized = error.as_ref().is_ok_and(|error| is_kept(*error));
         if self.known.is_none_or(|(_, known)| known != synchronized) {
             log_state(synchronized, &error);
@@ -48,12 +47,24 @@ impl Clock {
     }
 }
 
+/// Returns the kernel's maximum error of the clock, in microseconds. Neither nix nor rustix wraps `adjtimex`.
+#[expect(unsafe_code, reason = "libc has no safe form of adjtimex")]
+pub fn max_error() -> io::Result<i64> {
+    // SAFETY: `timex` is a C struct of integers, so all zeroes is a valid value.
+    let mut answer: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is valid during the call. Without `modes` the kernel only writes to the struct.
+    if unsafe { libc::adjtimex(&raw mut answer) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(answer.maxerror)
+}
+
 /// True if a clock with this maximum error, in microseconds, is synchronised.
-fn is_kept(max_error: i64) -> bool {
+pub fn is_kept(max_error: i64) -> bool {
     (0..UNSYNCHRONIZED_ERROR).contains(&max_error)
 }
 
-fn log_state(synchronized: bool, error: &std::io::Result<i64>) {
+fn log_state(synchronized: bool, error: &io::Result<i64>) {
     match error {
         Ok(_) if synchronized => tracing::info!("the clock of this machine is synchronised"),
         Ok(_) => tracing::warn!(
@@ -97,10 +108,9 @@ mod tests {
 
     #[test]
     fn the_kernel_answers() {
-        let mut answer = Timex::new();
-        match adjtimex(&mut answer) {
-            Ok(_) => assert!(answer.0.maxerror >= 0),
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}"),
+        match max_error() {
+            Ok(error) => assert!(error >= 0),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}"),
         }
     }
 }

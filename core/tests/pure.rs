@@ -10,7 +10,6 @@ const FORBIDDEN: &[&str] = &[
     "hyper",
     "zbus",
     "clap",
-    "rtime-clock",
     "fastrand",
     "rand",
     "getrandom",

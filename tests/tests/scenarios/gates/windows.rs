@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use berth_api::berth::Outcome;
 use berth_api::windows::{Opening, Schedule, WindowSpec};
+use berth_controller::clock;
 use berth_tests::audit::AuditLog;
 use berth_tests::cluster::{Cluster, LONG, Part};
 use berth_tests::hosts::HostChange;
@@ -127,9 +128,8 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
 
 /// True if the kernel reports this machine's clock as synchronized, which is also the controller's test.
 fn clock_is_kept() -> Result<bool> {
-    let mut answer = rtime_clock::adjtime::Timex::new();
-    rtime_clock::adjtime::adjtimex(&mut answer).context("cannot read the clock's maximum error from the kernel")?;
-    Ok(answer.0.maxerror < 16_000_000)
+    let error = clock::max_error().context("cannot read the clock's maximum error from the kernel")?;
+    Ok(clock::is_kept(error))
 }
 
 pub(crate) async fn the_clock_of_the_controller(cluster: &Cluster) -> Result<()> {
