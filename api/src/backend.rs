@@ -41,13 +41,6 @@ pub enum BackendRule {
     RpmOstree,
 }
 
-impl BackendRule {
-    /// True if equal to the default.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 /// Backend of a node's host, and the reason for the choice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]

@@ -183,40 +183,32 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// True, with a reason.
-    pub fn yes(reason: impl Into<Word>, message: impl Into<String>) -> Self {
+    fn new(status: Option<bool>, reason: impl Into<Word>, message: impl Into<String>) -> Self {
         Self {
-            status: Some(true),
+            status,
             reason: reason.into(),
             message: message.into(),
         }
+    }
+
+    /// True, with a reason.
+    pub fn yes(reason: impl Into<Word>, message: impl Into<String>) -> Self {
+        Self::new(Some(true), reason, message)
     }
 
     /// False, with a reason.
     pub fn no(reason: impl Into<Word>, message: impl Into<String>) -> Self {
-        Self {
-            status: Some(false),
-            reason: reason.into(),
-            message: message.into(),
-        }
+        Self::new(Some(false), reason, message)
     }
 
     /// Unknown, with a reason. Unknown never means failed.
     pub fn unknown(reason: impl Into<Word>, message: impl Into<String>) -> Self {
-        Self {
-            status: None,
-            reason: reason.into(),
-            message: message.into(),
-        }
+        Self::new(None, reason, message)
     }
 
     /// True or False, with the reason and message of another condition.
     pub fn repeats(yes: bool, other: &Condition) -> Self {
-        Self {
-            status: Some(yes),
-            reason: Word::stored(&other.reason),
-            message: other.message.clone(),
-        }
+        Self::new(Some(yes), Word::stored(&other.reason), &*other.message)
     }
 }
 
@@ -242,25 +234,18 @@ pub fn one_line(text: &str) -> String {
 /// Sets a condition. `lastTransitionTime` changes only if the status changes.
 pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: Verdict, generation: Option<i64>, now: Timestamp) {
     let status = status_text(verdict.status);
-    let message = one_line(&verdict.message);
+    let same = find(conditions, type_).filter(|c| c.status == status);
+    let condition = Condition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: verdict.reason.into_string(),
+        message: one_line(&verdict.message),
+        last_transition_time: same.map_or_else(|| Time::from(now), |c| c.last_transition_time.clone()),
+        observed_generation: generation,
+    };
     match conditions.iter_mut().find(|c| c.type_ == type_) {
-        Some(condition) => {
-            if condition.status != status {
-                condition.last_transition_time = Time::from(now);
-            }
-            condition.status = status.to_owned();
-            condition.reason = verdict.reason.into_string();
-            condition.message = message;
-            condition.observed_generation = generation;
-        }
-        None => conditions.push(Condition {
-            type_: type_.to_owned(),
-            status: status.to_owned(),
-            reason: verdict.reason.into_string(),
-            message,
-            last_transition_time: Time::from(now),
-            observed_generation: generation,
-        }),
+        Some(before) => *before = condition,
+        None => conditions.push(condition),
     }
 }
 

@@ -38,31 +38,18 @@ fn invalid(text: &str) -> DigestError {
     DigestError(text.chars().take(100).collect())
 }
 
-fn nibble(c: u8) -> Option<u8> {
-    match c {
-        b'0'..=b'9' => Some(c - b'0'),
-        b'a'..=b'f' => Some(c - b'a' + 10),
-        _ => None,
-    }
-}
-
 impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(text: &str) -> Result<Self, DigestError> {
-        let digits = text.strip_prefix("sha256:").ok_or_else(|| invalid(text))?.as_bytes();
-        if digits.len() != 64 {
+        let digits = text.strip_prefix("sha256:").unwrap_or_default();
+        if digits.len() != 64 || !digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(invalid(text));
         }
         let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let [high, low] = pair else {
-                return Err(invalid(text));
-            };
-            let (Some(high), Some(low)) = (nibble(*high), nibble(*low)) else {
-                return Err(invalid(text));
-            };
-            *byte = high << 4 | low;
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            let pair = digits.get(2 * at..2 * at + 2).unwrap_or_default();
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| invalid(text))?;
         }
         Ok(Self(bytes))
     }

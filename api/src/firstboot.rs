@@ -6,49 +6,36 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
+use crate::reasons;
 
-/// Outcome of a machine's first boot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum FirstbootOutcome {
-    /// The boot image is within the limit, or no limit is set.
-    Allowed,
-    /// The boot image exceeds the limit or cannot be compared, but the override file on the machine allows the target.
-    Overridden,
-    /// The boot image exceeds the limit of the target.
-    Refused,
-    /// The boot image and the target cannot be compared.
-    Unknown,
-    /// The registry could not be reached before the deadline.
-    RegistryAway,
-    /// The registry does not serve the target, or serves an unusable image.
-    ImageUnavailable,
-    /// The target is allowed, but the machine could not switch to it.
-    PivotFailed,
-    /// An agent or a kubelet has run on the machine before; nothing was checked.
-    NotFirstBoot,
-    /// The configuration file cannot be read.
-    InvalidConfig,
-    /// The check failed because of a problem of the host.
-    HostFailed,
+reasons! {
+    /// Outcome of a machine's first boot.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    pub enum FirstbootOutcome {
+        /// The boot image is within the limit, or no limit is set.
+        Allowed,
+        /// The boot image exceeds the limit or cannot be compared, but the override file on the machine allows the target.
+        Overridden,
+        /// The boot image exceeds the limit of the target.
+        Refused,
+        /// The boot image and the target cannot be compared.
+        Unknown,
+        /// The registry could not be reached before the deadline.
+        RegistryAway,
+        /// The registry does not serve the target, or serves an unusable image.
+        ImageUnavailable,
+        /// The target is allowed, but the machine could not switch to it.
+        PivotFailed,
+        /// An agent or a kubelet has run on the machine before; nothing was checked.
+        NotFirstBoot,
+        /// The configuration file cannot be read.
+        InvalidConfig,
+        /// The check failed because of a problem of the host.
+        HostFailed,
+    }
 }
 
 impl FirstbootOutcome {
-    /// The word used in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Allowed => "Allowed",
-            Self::Overridden => "Overridden",
-            Self::Refused => "Refused",
-            Self::Unknown => "Unknown",
-            Self::RegistryAway => "RegistryAway",
-            Self::ImageUnavailable => "ImageUnavailable",
-            Self::PivotFailed => "PivotFailed",
-            Self::NotFirstBoot => "NotFirstBoot",
-            Self::InvalidConfig => "InvalidConfig",
-            Self::HostFailed => "HostFailed",
-        }
-    }
-
     /// True if a person should look into the outcome.
     pub fn is_trouble(self) -> bool {
         !matches!(self, Self::Allowed | Self::Overridden | Self::NotFirstBoot)

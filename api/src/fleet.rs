@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::pool::image::{POLL_INTERVAL_MESSAGE, POLL_INTERVAL_RULE, PULL_SECRET_MESSAGE, PULL_SECRET_RULE};
@@ -109,20 +110,16 @@ impl BootcFleetSpec {
 pub const MAX_POOLS: usize = 64;
 
 /// Numbers of nodes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
 pub struct FleetNodes {
     /// Number of members.
-    #[serde(default)]
     pub total: u32,
     /// Members that run the target of their pool.
-    #[serde(default)]
     pub updated: u32,
     /// Members that are degraded.
-    #[serde(default)]
     pub degraded: u32,
     /// Members that are not Ready or not schedulable.
-    #[serde(default)]
     pub unavailable: u32,
 }
 

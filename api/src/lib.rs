@@ -38,3 +38,8 @@ pub use digest::Digest;
 pub use image_ref::ImageRef;
 pub use names::{BootId, NodeName, NodeUid, PoolName};
 pub use written::Written;
+
+/// True for the default of a field, which is not serialized.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

@@ -15,6 +15,7 @@ use crate::firstboot::NodeFirstboot;
 use crate::image_ref::ImageRef;
 use crate::insight::NodeInsight;
 use crate::pool::{Drain, Health, PhaseDurations, RivalUpdaters, SignatureRule};
+use crate::reasons;
 use crate::written::Written;
 
 pub mod timeline;
@@ -80,7 +81,7 @@ pub struct BootcNodeSpec {
     #[schemars(length(max = 16), inner(length(max = 64)))]
     pub tolerated_updaters: Vec<String>,
     /// Rule for choosing the host's backend, copied from the pool.
-    #[serde(default, skip_serializing_if = "BackendRule::is_default")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub backend: BackendRule,
     /// Retry token, copied from the pool. When it changes, digests that failed on this node are tried once more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,7 +101,7 @@ pub struct BootcNodeSpec {
     pub paused: bool,
     /// Medians of the pool, for `estToComplete` on a node without measurements of its own. Updated together with the
     /// next change of the spec.
-    #[serde(default, skip_serializing_if = "PhaseDurations::is_unknown")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub estimates: PhaseDurations,
 }
 
@@ -121,7 +122,7 @@ pub struct DesiredImage {
     #[schemars(length(max = 256))]
     pub version: Option<String>,
     /// Rule for signatures of the image, copied from the pool.
-    #[serde(default, skip_serializing_if = "SignatureRule::is_default")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub signature: SignatureRule,
 }
 
@@ -221,7 +222,7 @@ pub struct BootcNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_seconds: Option<u32>,
     /// Chapters of the node's latest updates, used for estimates.
-    #[serde(default, skip_serializing_if = "Timeline::is_empty")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub timeline: Timeline,
     /// The last completed turns, newest first.
     #[schemars(length(max = 5))]
@@ -319,89 +320,52 @@ pub struct Deployment {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Time>,
     /// True for a staged deployment with finalization locked. A reboot discards it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub locked: bool,
     /// True for a deployment that an admin has pinned (`ostree admin pin`). The host keeps it when others are
     /// deployed.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
 }
 
-/// State of a node in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Phase {
-    /// No update is requested yet.
-    Idle,
-    /// The node needs an update but may not pull yet.
-    Pending,
-    /// The host is pulling or staging the image.
-    Staging,
-    /// The image is staged and locked; the node waits for a berth.
-    Waiting,
-    /// The node holds a berth and moves its pods away.
-    Draining,
-    /// The update is committed, and the host is rebooting.
-    Rebooting,
-    /// The host is back from the reboot but not proven yet.
-    Proving,
-    /// The node is giving its berth back.
-    Releasing,
-    /// The node runs the desired image.
-    Updated,
-    /// Something is wrong; see `NodeDegraded`.
-    Degraded,
-    /// The node left its pool, and Berth's changes to it are undone.
-    Released,
-}
-
-impl Phase {
-    /// All of them.
-    pub const ALL: &[Self] = &[
-        Self::Idle,
-        Self::Pending,
-        Self::Staging,
-        Self::Waiting,
-        Self::Draining,
-        Self::Rebooting,
-        Self::Proving,
-        Self::Releasing,
-        Self::Updated,
-        Self::Degraded,
-        Self::Released,
-    ];
-
-    /// The word used in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Idle => "Idle",
-            Self::Pending => "Pending",
-            Self::Staging => "Staging",
-            Self::Waiting => "Waiting",
-            Self::Draining => "Draining",
-            Self::Rebooting => "Rebooting",
-            Self::Proving => "Proving",
-            Self::Releasing => "Releasing",
-            Self::Updated => "Updated",
-            Self::Degraded => "Degraded",
-            Self::Released => "Released",
-        }
+reasons! {
+    /// State of a node in one word.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    pub enum Phase {
+        /// No update is requested yet.
+        Idle,
+        /// The node needs an update but may not pull yet.
+        Pending,
+        /// The host is pulling or staging the image.
+        Staging,
+        /// The image is staged and locked; the node waits for a berth.
+        Waiting,
+        /// The node holds a berth and moves its pods away.
+        Draining,
+        /// The update is committed, and the host is rebooting.
+        Rebooting,
+        /// The host is back from the reboot but not proven yet.
+        Proving,
+        /// The node is giving its berth back.
+        Releasing,
+        /// The node runs the desired image.
+        Updated,
+        /// Something is wrong; see `NodeDegraded`.
+        Degraded,
+        /// The node left its pool, and Berth's changes to it are undone.
+        Released,
     }
 }
 
 /// Progress of a pull. Counts the bytes to download; layers that the host already has do not count.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Progress {
     /// Bytes downloaded.
-    #[serde(default)]
     pub bytes: u64,
     /// Bytes to download; 0 if the host tool does not report it.
-    #[serde(default)]
     pub bytes_total: u64,
     /// Bytes per second since the last report.
-    #[serde(default)]
     pub bytes_per_second: u64,
 }
 

@@ -5,9 +5,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-use crate::berth::Outcome;
-use crate::node::Phase;
-
 /// A set of condition reasons, with a list of its members.
 pub trait Reason: Copy + 'static {
     /// All of them.
@@ -17,7 +14,8 @@ pub trait Reason: Copy + 'static {
     fn word(self) -> &'static str;
 }
 
-/// Defines an enum of condition reasons, with `ALL`, `as_str` and `from_word`. A variant's word is its name, or the text after `=`.
+/// Defines an enum of words, such as the reasons of conditions, with `ALL`, `as_str` and `from_word`. A variant's word is its name,
+/// or the text after `=`.
 #[macro_export]
 macro_rules! reasons {
     ($(#[$of_type:meta])* pub enum $name:ident { $($(#[$of_one:meta])* $variant:ident $(= $word:literal)?,)+ }) => {
@@ -29,12 +27,12 @@ macro_rules! reasons {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The CamelCase word that a condition shows as its reason.
+            /// The word that an object stores, such as the reason of a condition.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $crate::reasons!(@word $variant $($word)?)),+ }
             }
 
-            /// Returns the reason with this word; `None` if this version does not know it.
+            /// Returns the variant with this word; `None` if this version does not know it.
             pub fn from_word(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
             }
@@ -97,22 +95,6 @@ impl PartialEq<&str> for Word {
 impl PartialEq<Word> for String {
     fn eq(&self, other: &Word) -> bool {
         *self == *other.0
-    }
-}
-
-impl Reason for Outcome {
-    const ALL: &'static [Self] = Self::ALL;
-
-    fn word(self) -> &'static str {
-        self.as_str()
-    }
-}
-
-impl Reason for Phase {
-    const ALL: &'static [Self] = Self::ALL;
-
-    fn word(self) -> &'static str {
-        self.as_str()
     }
 }
 

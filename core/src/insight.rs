@@ -88,37 +88,24 @@ pub fn held(is_excluded: bool, is_paused: bool) -> Option<Held> {
     }
 }
 
-/// Assessment of a node in one word, the worst first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Assessment {
-    /// Something is wrong.
-    Degraded,
-    /// Unavailable for another reason than its update.
-    Unavailable,
-    /// Being updated.
-    Progressing,
-    /// Held back by an admin.
-    Excluded,
-    /// Its turn has not come.
-    Outdated,
-    /// Nothing is known about its update.
-    Unknown,
-    /// On the desired image.
-    Completed,
-}
-
-impl Assessment {
-    /// Printed name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Degraded => "Degraded",
-            Self::Unavailable => "Unavailable",
-            Self::Progressing => "Progressing",
-            Self::Excluded => "Excluded",
-            Self::Outdated => "Outdated",
-            Self::Unknown => "Unknown",
-            Self::Completed => "Completed",
-        }
+reasons! {
+    /// Assessment of a node in one word, the worst first.
+    #[derive(PartialOrd, Ord)]
+    pub enum Assessment {
+        /// Something is wrong.
+        Degraded,
+        /// Unavailable for another reason than its update.
+        Unavailable,
+        /// Being updated.
+        Progressing,
+        /// Held back by an admin.
+        Excluded,
+        /// Its turn has not come.
+        Outdated,
+        /// Nothing is known about its update.
+        Unknown,
+        /// On the desired image.
+        Completed,
     }
 }
 

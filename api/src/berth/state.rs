@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use crate::digest::Digest;
 use crate::names::{BootId, NodeName, NodeUid, PoolName};
+use crate::reasons;
 use crate::seeded::Bug;
 
 /// A berth as it was read.
@@ -45,27 +46,29 @@ pub struct Closed {
     pub outcome: Option<Outcome>,
 }
 
-/// Why a berth is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ClosedReason {
-    /// Just created.
-    New,
-    /// Given back.
-    Released,
-    /// Given back by a node where the target failed.
-    Failed,
-    /// The Node that held it, or that it was offered to, no longer exists.
-    Gone,
-    /// The pool's capacity is smaller now.
-    Shrunk,
-    /// The offer was not taken in time.
-    Lapsed,
-    /// The offer was withdrawn: the pool is paused, or the node is no longer eligible.
-    Withdrawn,
-    /// The node that held it is excluded and did not give it back.
-    Excluded,
-    /// Closed by an admin.
-    Admin,
+reasons! {
+    /// Why a berth is closed.
+    #[derive(Hash)]
+    pub enum ClosedReason {
+        /// Just created.
+        New = "new",
+        /// Given back.
+        Released = "released",
+        /// Given back by a node where the target failed.
+        Failed = "failed",
+        /// The Node that held it, or that it was offered to, no longer exists.
+        Gone = "gone",
+        /// The pool's capacity is smaller now.
+        Shrunk = "shrunk",
+        /// The offer was not taken in time.
+        Lapsed = "lapsed",
+        /// The offer was withdrawn: the pool is paused, or the node is no longer eligible.
+        Withdrawn = "withdrawn",
+        /// The node that held it is excluded and did not give it back.
+        Excluded = "excluded",
+        /// Closed by an admin.
+        Admin = "admin",
+    }
 }
 
 /// An offer.
@@ -115,27 +118,29 @@ pub enum HoldPhase {
     Releasing(Outcome),
 }
 
-/// Outcome of a turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The target is booted and proven.
-    Updated,
-    /// The drain did not end in time.
-    DrainTimeout,
-    /// The controller asked for the berth back.
-    Revoked,
-    /// The target is no longer desired on this node.
-    Withdrawn,
-    /// The staged image is gone, or is not the target.
-    NotStaged,
-    /// logind refused the reboot, or something inhibits it.
-    RebootBlocked,
-    /// The node rebooted but still runs its previous image.
-    NotApplied,
-    /// The offer lapsed.
-    Lapsed,
-    /// The digest failed on the node or was never proven there.
-    Failed,
+reasons! {
+    /// Outcome of a turn.
+    #[derive(Hash)]
+    pub enum Outcome {
+        /// The target is booted and proven.
+        Updated,
+        /// The drain did not end in time.
+        DrainTimeout,
+        /// The controller asked for the berth back.
+        Revoked,
+        /// The target is no longer desired on this node.
+        Withdrawn,
+        /// The staged image is gone, or is not the target.
+        NotStaged,
+        /// logind refused the reboot, or something inhibits it.
+        RebootBlocked,
+        /// The node rebooted but still runs its previous image.
+        NotApplied,
+        /// The offer lapsed.
+        Lapsed,
+        /// The digest failed on the node or was never proven there.
+        Failed,
+    }
 }
 
 /// A transition that the protocol does not allow.
@@ -451,32 +456,3 @@ impl Berth {
         }
     }
 }
-
-macro_rules! words {
-    ($type:ty { $($variant:ident => $word:literal),+ $(,)? }) => {
-        impl $type {
-            /// All values.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            /// The word that the Lease stores.
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
-            }
-
-            /// Reads the word that the Lease stores.
-            pub fn from_word(word: &str) -> Option<Self> {
-                match word { $($word => Some(Self::$variant),)+ _ => None }
-            }
-        }
-    };
-}
-
-words!(ClosedReason {
-    New => "new", Released => "released", Failed => "failed", Gone => "gone", Shrunk => "shrunk",
-    Lapsed => "lapsed", Withdrawn => "withdrawn", Excluded => "excluded", Admin => "admin",
-});
-words!(Outcome {
-    Updated => "Updated", DrainTimeout => "DrainTimeout", Revoked => "Revoked", Withdrawn => "Withdrawn",
-    NotStaged => "NotStaged", RebootBlocked => "RebootBlocked", NotApplied => "NotApplied", Lapsed => "Lapsed",
-    Failed => "Failed",
-});

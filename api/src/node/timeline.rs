@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::berth::Outcome;
 use crate::digest::Digest;
+use crate::reasons;
 
 /// Maximum number of updates that are kept.
 pub const MAX_UPDATES: usize = 2;
@@ -90,69 +91,48 @@ pub struct Chapter {
     pub end_time: Option<Time>,
 }
 
-/// Name of a chapter, in chronological order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub enum ChapterName {
-    /// The machine is checked before its kubelet runs for the first time.
-    Firstboot,
-    /// The image is pulled and staged, including pauses between attempts.
-    Prepared,
-    /// The image is staged and locked, and the node waits for a berth.
-    Waited,
-    /// The node has taken a berth and moves its pods away.
-    Drained,
-    /// The update is committed and the host reboots. Ends when an agent first sees the new boot.
-    Rebooted,
-    /// The new boot is being checked, until it is proven or given up.
-    Proven,
-    /// The update is proven and the berth is given back.
-    Completed,
-    /// The image booted but was not proven, and the host returned to the previous image.
-    RolledBack,
-    /// The image failed on this node or was never proven on it.
-    Failed,
-    /// The host rebooted but still runs its previous image.
-    NotApplied,
-    /// The drain took too long.
-    TimedOut,
-    /// The reboot was refused or inhibited.
-    RebootBlocked,
-    /// The staged image was missing, or was another image.
-    NotStaged,
-    /// The controller asked for the berth back.
-    Revoked,
-    /// The image is no longer desired on this node.
-    Withdrawn,
-    /// The image was not proven and was replaced by another image under the same berth.
-    Replaced,
-    /// The berth was closed by an admin or the controller.
-    TakenAway,
+reasons! {
+    /// Name of a chapter, in chronological order.
+    #[derive(PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    pub enum ChapterName {
+        /// The machine is checked before its kubelet runs for the first time.
+        Firstboot,
+        /// The image is pulled and staged, including pauses between attempts.
+        Prepared,
+        /// The image is staged and locked, and the node waits for a berth.
+        Waited,
+        /// The node has taken a berth and moves its pods away.
+        Drained,
+        /// The update is committed and the host reboots. Ends when an agent first sees the new boot.
+        Rebooted,
+        /// The new boot is being checked, until it is proven or given up.
+        Proven,
+        /// The update is proven and the berth is given back.
+        Completed,
+        /// The image booted but was not proven, and the host returned to the previous image.
+        RolledBack,
+        /// The image failed on this node or was never proven on it.
+        Failed,
+        /// The host rebooted but still runs its previous image.
+        NotApplied,
+        /// The drain took too long.
+        TimedOut,
+        /// The reboot was refused or inhibited.
+        RebootBlocked,
+        /// The staged image was missing, or was another image.
+        NotStaged,
+        /// The controller asked for the berth back.
+        Revoked,
+        /// The image is no longer desired on this node.
+        Withdrawn,
+        /// The image was not proven and was replaced by another image under the same berth.
+        Replaced,
+        /// The berth was closed by an admin or the controller.
+        TakenAway,
+    }
 }
 
 impl ChapterName {
-    /// The word used in the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Firstboot => "Firstboot",
-            Self::Prepared => "Prepared",
-            Self::Waited => "Waited",
-            Self::Drained => "Drained",
-            Self::Rebooted => "Rebooted",
-            Self::Proven => "Proven",
-            Self::Completed => "Completed",
-            Self::RolledBack => "RolledBack",
-            Self::Failed => "Failed",
-            Self::NotApplied => "NotApplied",
-            Self::TimedOut => "TimedOut",
-            Self::RebootBlocked => "RebootBlocked",
-            Self::NotStaged => "NotStaged",
-            Self::Revoked => "Revoked",
-            Self::Withdrawn => "Withdrawn",
-            Self::Replaced => "Replaced",
-            Self::TakenAway => "TakenAway",
-        }
-    }
-
     /// True if the update ends with this chapter.
     pub const fn is_ending(self) -> bool {
         !matches!(
@@ -358,11 +338,6 @@ impl Timeline {
         let pulls = self.updates.iter().filter_map(NodeUpdate::staged);
         let mut measured = pulls.filter(|pull| pull.seconds().is_some());
         Some(measured.next()?.end_time.as_ref()?.0)
-    }
-
-    /// True if nothing is recorded.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
     }
 }
 

@@ -29,10 +29,3 @@ pub enum SignatureRule {
     /// A host stages the image only with an enforced signature policy, which must reject unsigned images.
     Required,
 }
-
-impl SignatureRule {
-    /// True if equal to the default.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}

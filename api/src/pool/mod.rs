@@ -181,34 +181,31 @@ impl BootcNodePoolSpec {
     }
 
     /// The rollout's settings, or the defaults if absent.
-    pub fn rollout(&self) -> Rollout {
-        self.rollout.clone().unwrap_or_default()
+    pub fn rollout(&self) -> &Rollout {
+        static UNSET: LazyLock<Rollout> = LazyLock::new(Rollout::default);
+        self.rollout.as_ref().unwrap_or(&UNSET)
     }
 
     /// True if an admin has paused the pool.
     pub fn is_paused(&self) -> bool {
-        self.rollout.as_ref().is_some_and(|r| r.paused)
+        self.rollout().paused
     }
 
     /// Names of the pools to update before this pool.
     pub fn after(&self) -> &[String] {
-        self.rollout.as_ref().map_or(&[], |r| &r.after)
+        &self.rollout().after
     }
 
     /// Capacity of the pool (number of its berths), given the number of members.
     pub fn capacity(&self, members: usize) -> usize {
-        self.rollout()
-            .max_unavailable
-            .unwrap_or(Quantity::Nodes(1))
-            .rounded_down(members)
+        let most = self.rollout().max_unavailable.unwrap_or(Quantity::Nodes(1));
+        most.rounded_down(members)
     }
 
     /// Maximum number of members that may stage at once, given the number of members.
     pub fn max_staging(&self, members: usize) -> usize {
-        self.rollout()
-            .max_staging
-            .unwrap_or(Quantity::Percent(25))
-            .rounded_up(members)
+        let most = self.rollout().max_staging.unwrap_or(Quantity::Percent(25));
+        most.rounded_up(members)
     }
 
     /// `rollout.rebootTimeout`, or its default.
@@ -223,26 +220,17 @@ impl BootcNodePoolSpec {
 
     /// `rollout.maxFailures`, or its default.
     pub fn max_failures(&self) -> usize {
-        self.rollout
-            .as_ref()
-            .and_then(|r| r.max_failures)
-            .unwrap_or(DEFAULT_MAX_FAILURES) as usize
+        self.rollout().max_failures.unwrap_or(DEFAULT_MAX_FAILURES) as usize
     }
 
     /// `rollout.retryToken`; empty if absent.
     pub fn retry_token(&self) -> &str {
-        self.rollout
-            .as_ref()
-            .and_then(|r| r.retry_token.as_deref())
-            .unwrap_or_default()
+        self.rollout().retry_token.as_deref().unwrap_or_default()
     }
 
     /// `rollout.zoneKey`, or its default.
     pub fn zone_key(&self) -> &str {
-        self.rollout
-            .as_ref()
-            .and_then(|r| r.zone_key.as_deref())
-            .unwrap_or(DEFAULT_ZONE_KEY)
+        self.rollout().zone_key.as_deref().unwrap_or(DEFAULT_ZONE_KEY)
     }
 
     /// The drain's settings, or the defaults if absent.

@@ -119,7 +119,7 @@ pub struct ImageMetadata {
     pub labels: BTreeMap<String, String>,
     /// Number of labels that are left out: they are too many, too long (128 characters of a name, 512 of a value), not
     /// text, or contain control characters.
-    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub labels_left_out: u32,
 }
 
@@ -193,56 +193,42 @@ pub struct DeployedImage {
 }
 
 /// Number of members in each state. A node counts in `total` and in every state that applies to it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
 pub struct NodeCounts {
     /// Number of members.
-    #[serde(default)]
     pub total: u32,
     /// Members that run the target and are not being updated.
-    #[serde(default)]
     pub updated: u32,
     /// Members that pull or stage the target.
-    #[serde(default)]
     pub staging: u32,
     /// Members that have the target staged and locked and wait for a berth.
-    #[serde(default)]
     pub staged: u32,
     /// Members that are cordoned and drained under a berth.
-    #[serde(default)]
     pub draining: u32,
     /// Members that have committed and are rebooting or being proven.
-    #[serde(default)]
     pub rebooting: u32,
     /// Members that do not run the target and are in none of the states above.
-    #[serde(default)]
     pub pending: u32,
     /// Nodes that would be members but have the label `berth.dev/exclude`. Not counted in `total`.
-    #[serde(default)]
     pub excluded: u32,
     /// Members that report a problem.
-    #[serde(default)]
     pub degraded: u32,
     /// Members that are not Ready or not schedulable, for any reason.
-    #[serde(default)]
     pub unavailable: u32,
 }
 
 /// Number of berths in each state.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
 pub struct BerthCounts {
     /// Current capacity of the pool.
-    #[serde(default)]
     pub total: u32,
     /// Berths held by a node.
-    #[serde(default)]
     pub held: u32,
     /// Berths offered to a node.
-    #[serde(default)]
     pub offered: u32,
     /// Closed berths.
-    #[serde(default)]
     pub closed: u32,
 }
 
@@ -277,18 +263,8 @@ pub struct WaveStatus {
     pub state: WaveState,
     /// Seconds that the wave has been soaking. Each leader adds to them by its own clock; a few seconds are lost when
     /// the leader changes.
-    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub soaked_seconds: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero_u32(n: &u32) -> bool {
-    *n == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero_u64(n: &u64) -> bool {
-    *n == 0
 }
 
 /// State of a wave.
@@ -321,11 +297,6 @@ pub struct PhaseDurations {
 }
 
 impl PhaseDurations {
-    /// True if no median is known.
-    pub fn is_unknown(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// These durations, with missing ones taken from `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {

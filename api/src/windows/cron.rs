@@ -6,6 +6,8 @@ use croner::parser::{CronParser, Seconds, Year};
 use croner::{CronPattern, Weekday};
 use jiff::civil::{Date, date};
 
+use super::error::shortened;
+
 /// A field of a schedule, and the values that it accepts.
 struct Field {
     name: &'static str,
@@ -52,22 +54,6 @@ const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 /// of them never matches.
 const EVERY_KIND_OF_YEAR: (Date, Date) = (date(2000, 1, 1), date(2027, 12, 31));
 
-/// Error of a schedule.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    Empty,
-    Nickname {
-        instead: &'static str,
-    },
-    FieldCount(usize),
-    Field {
-        text: String,
-        name: &'static str,
-        instead: &'static str,
-    },
-    NeverMatches,
-}
-
 /// A schedule that matches at least once.
 #[derive(Clone)]
 pub(super) struct Cron {
@@ -84,41 +70,50 @@ impl fmt::Debug for Cron {
 }
 
 impl Cron {
-    pub(super) fn parse(text: &str) -> Result<Self, Fault> {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let shown = shortened(text);
         let text = text.to_ascii_uppercase();
         let fields: Vec<&str> = text.split_whitespace().collect();
         match fields.as_slice() {
-            [] => return Err(Fault::Empty),
+            [] => {
+                return Err(
+                    "has an empty schedule; write five fields (minute, hour, day of month, month, day of week), such as \
+                     \"0 22 * * FRI\""
+                        .to_owned(),
+                );
+            }
             [first, ..] if first.starts_with('@') => {
-                return Err(Fault::Nickname {
-                    instead: spelt_out(first),
-                });
+                let instead = spelt_out(first);
+                return Err(format!(
+                    "{shown:?} is a nickname; write it as five fields, such as {instead:?}"
+                ));
             }
             [_, _, _, _, _] => {}
-            other => return Err(Fault::FieldCount(other.len())),
+            other => {
+                return Err(format!(
+                    "{shown:?} has {} fields; write five (minute, hour, day of month, month, day of week), without seconds \
+                     or years, and the time zone in timeZone",
+                    other.len()
+                ));
+            }
         }
         for (position, (field, text)) in FIELDS.iter().zip(&fields).enumerate() {
             if !is_valid_field(field, text, position) {
-                let text = super::error::shortened(text);
-                return Err(Fault::Field {
-                    text,
-                    name: field.name,
-                    instead: field.instead,
-                });
+                return Err(not_valid(&shown, text, field.name, field.instead));
             }
         }
         // Each field is valid on its own, so the whole schedule is valid.
-        let days = parser().parse(&text).map_err(|_| Fault::Field {
-            text: super::error::shortened(&text),
-            name: "schedule",
-            instead: "five fields, such as 0 22 * * FRI",
-        })?;
+        let days = parser()
+            .parse(&text)
+            .map_err(|_| not_valid(&shown, &text, "schedule", "five fields, such as 0 22 * * FRI"))?;
         let days = days.pattern;
         let minutes = minutes_of_day(&days);
         let cron = Self { days, minutes };
         let (first, last) = EVERY_KIND_OF_YEAR;
         if cron.minutes.is_empty() || cron.day_from(first, last).is_none() {
-            return Err(Fault::NeverMatches);
+            return Err(format!(
+                "{shown:?} never matches: no month has such a day; correct the day or the month"
+            ));
         }
         Ok(cron)
     }
@@ -159,6 +154,13 @@ impl Cron {
             .day_match(i32::from(day.year()), month, number, weekday)
             .unwrap_or(false)
     }
+}
+
+fn not_valid(schedule: &str, text: &str, field: &str, instead: &str) -> String {
+    format!(
+        "{schedule:?}: {:?} is not a valid {field}; write {instead}",
+        shortened(text)
+    )
 }
 
 fn parser() -> CronParser {

@@ -85,11 +85,13 @@ impl Schedule {
         let windows = specs
             .iter()
             .enumerate()
-            .map(|(index, spec)| Window::parse(index, spec))
+            .map(|(index, spec)| Window::parse(spec).map_err(|why| WindowError(format!("windows[{index}] {why}"))))
             .collect::<Result<_, _>>()?;
         for (index, &(from, to)) in exclusions.iter().enumerate() {
             if to <= from {
-                return Err(WindowError::EmptyExclusion { index, from, to });
+                return Err(WindowError(format!(
+                    "exclusions[{index}] ends at {to}, which is not after its start {from}; write a later time in to"
+                )));
             }
         }
         Ok(Self {

@@ -6,8 +6,8 @@ use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
 use jiff::{SignedDuration, Span, Timestamp};
 
-use super::cron::{Cron, Fault};
-use super::error::{WindowError, shortened};
+use super::cron::Cron;
+use super::error::{shortened, text};
 use super::spec::{MAX_DURATION, MIN_DURATION, WindowSpec};
 
 /// Years until each kind of year recurs: 28, or up to 40 across a year such as 2100 without a leap day.
@@ -35,35 +35,27 @@ struct Start {
 }
 
 impl Window {
-    pub(super) fn parse(index: usize, spec: &WindowSpec<'_>) -> Result<Self, WindowError> {
-        let schedule = shortened(spec.schedule);
-        let cron = match Cron::parse(spec.schedule) {
-            Ok(cron) => cron,
-            Err(fault) => return Err(refused(index, schedule, fault)),
-        };
+    pub(super) fn parse(spec: &WindowSpec<'_>) -> Result<Self, String> {
+        let shown = shortened(spec.schedule);
+        let cron = Cron::parse(spec.schedule)?;
         let WindowSpec { duration, splay, .. } = *spec;
         if !(MIN_DURATION..=MAX_DURATION).contains(&duration) {
-            return Err(WindowError::Duration {
-                index,
-                schedule,
-                duration,
-            });
+            let duration = text(duration);
+            return Err(format!("{shown:?} has a duration of {duration}; write 1m to 168h"));
         }
         if splay >= duration {
-            return Err(WindowError::Splay {
-                index,
-                schedule,
-                splay,
-                duration,
-            });
+            return Err(format!(
+                "{shown:?} has a splay of {}, which must be shorter than its duration of {}; write less",
+                text(splay),
+                text(duration)
+            ));
         }
-        let zone = TimeZoneDatabase::bundled()
-            .get(spec.time_zone)
-            .map_err(|_| WindowError::TimeZone {
-                index,
-                schedule: schedule.clone(),
-                time_zone: shortened(spec.time_zone),
-            })?;
+        let zone = TimeZoneDatabase::bundled().get(spec.time_zone).map_err(|_| {
+            format!(
+                "{shown:?} has the unknown time zone {:?}; write an IANA name, such as Europe/Berlin or UTC",
+                shortened(spec.time_zone)
+            )
+        })?;
         let (duration, splay) = (signed(duration), signed(splay));
         Ok(Self {
             run_ends: run_ends(&cron.minutes, duration),
@@ -247,28 +239,4 @@ fn minute_of_day(civil: DateTime) -> u16 {
 
 fn add(t: Timestamp, duration: SignedDuration) -> Timestamp {
     t.saturating_add(duration).unwrap_or(Timestamp::MAX)
-}
-
-fn refused(index: usize, schedule: String, fault: Fault) -> WindowError {
-    match fault {
-        Fault::Empty => WindowError::Empty { index },
-        Fault::Nickname { instead } => WindowError::Nickname {
-            index,
-            schedule,
-            instead,
-        },
-        Fault::FieldCount(fields) => WindowError::FieldCount {
-            index,
-            schedule,
-            fields,
-        },
-        Fault::Field { text, name, instead } => WindowError::Field {
-            index,
-            schedule,
-            text,
-            field: name,
-            instead,
-        },
-        Fault::NeverMatches => WindowError::NeverMatches { index, schedule },
-    }
 }

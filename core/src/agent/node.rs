@@ -94,13 +94,11 @@ pub struct Signs {
 
 /// Annotation that Berth's cordon patch writes to the Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 pub struct CordonRecord {
     /// Name of the berth that the node held when it was cordoned.
-    #[serde(default)]
     pub berth: String,
     /// True if the node was unschedulable before Berth cordoned it.
-    #[serde(default)]
     pub unschedulable: bool,
 }
 

@@ -73,23 +73,16 @@ impl GateCache {
     pub fn gates(&mut self, inputs: Inputs<'_>) -> Gates {
         let rollout = inputs.spec.rollout();
         let judged = self.0.get(inputs.pool);
-        if let Some(judged) = judged.filter(|judged| judged.is_current(&rollout, &inputs)) {
+        if let Some(judged) = judged.filter(|judged| judged.is_current(rollout, &inputs)) {
             return judged.gates.clone();
         }
-        let Inputs {
-            fleet,
-            clock_synchronized,
-            needed,
-            now,
-            ..
-        } = inputs;
         let gates = gates(inputs);
         let judged = Judged {
-            rollout,
-            fleet,
-            clock_synchronized,
-            needed,
-            at: now,
+            rollout: rollout.clone(),
+            fleet: inputs.fleet,
+            clock_synchronized: inputs.clock_synchronized,
+            needed: inputs.needed,
+            at: inputs.now,
             gates: gates.clone(),
         };
         self.0.insert(inputs.pool.clone(), judged);

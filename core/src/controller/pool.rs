@@ -201,7 +201,11 @@ impl Pool {
 
     /// Returns the waves of the spec, then the implied ones: the remaining nodes and the control plane.
     pub(super) fn waves(&self, soaks: &Soaks) -> Vec<Wave> {
-        let rollout = self.object.as_ref().map(|o| o.spec.rollout()).unwrap_or_default();
+        let rollout = self
+            .object
+            .as_ref()
+            .map(|o| o.spec.rollout().clone())
+            .unwrap_or_default();
         let named = rollout.waves.iter();
         let named = named.map(|wave| (wave.name.clone(), rollout.soak_time_of(Some(wave))));
         let implied = [waves::REST, waves::CONTROL_PLANE].map(|name| (name.to_owned(), rollout.soak_time_of(None)));

@@ -2,27 +2,19 @@
 
 use std::fmt;
 
+use berth_api::reasons;
 use serde::Serialize;
 
-/// Severity of a finding, the lowest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Level {
-    /// Worth knowing.
-    Info,
-    /// Slows the update down, or may pass without action.
-    Warning,
-    /// An admin has to act.
-    Error,
-}
-
-impl Level {
-    /// Returns the word that is printed.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Info => "Info",
-            Self::Warning => "Warning",
-            Self::Error => "Error",
-        }
+reasons! {
+    /// Severity of a finding, the lowest first.
+    #[derive(PartialOrd, Ord, Serialize)]
+    pub enum Level {
+        /// Worth knowing.
+        Info,
+        /// Slows the update down, or may pass without action.
+        Warning,
+        /// An admin has to act.
+        Error,
     }
 }
 

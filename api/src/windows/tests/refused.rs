@@ -129,10 +129,8 @@ fn durations_splay_and_time_zones_have_bounds() {
 fn exclusions_end_after_they_start() {
     let (day, next) = ("2026-12-20T00:00:00Z", "2026-12-21T00:00:00Z");
     assert!(parsed(&[], &[(day, next)]).is_ok());
-    assert!(matches!(
-        parsed(&[], &[(day, next), (day, day)]),
-        Err(WindowError::EmptyExclusion { index: 1, .. })
-    ));
+    let empty = parsed(&[], &[(day, next), (day, day)]).unwrap_err().to_string();
+    assert!(empty.starts_with("exclusions[1] ends at "), "{empty}");
     assert_eq!(
         parsed(&[], &[(next, day)]).unwrap_err().to_string(),
         "exclusions[0] ends at 2026-12-20T00:00:00Z, which is not after its start 2026-12-21T00:00:00Z; write a later \

@@ -134,7 +134,7 @@ impl Change {
         let name = case.node.clone();
         let (facts, rules) = (&mut case.facts, &mut case.rules);
         let own = facts.members.iter_mut().find(|member| member.name == name)?;
-        let mut rollout = rules.spec.rollout();
+        let mut rollout = rules.spec.rollout().clone();
         Some(match self {
             Self::TurnEnds(node) => ends(facts, node) || is_elsewhere(facts, node),
             Self::Prepared => prepare(own)?,

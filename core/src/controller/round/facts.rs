@@ -58,8 +58,8 @@ impl Round<'_> {
     pub fn of(&self, pool: &Pool) -> PoolFacts {
         let names: Vec<&NodeName> = self.membership.members(&pool.name).collect();
         let capacity = pool.capacity(names.len());
-        let waves = pool.object.as_ref().map(|o| o.spec.rollout().waves).unwrap_or_default();
-        let waves = Waves::of(&waves);
+        let waves = pool.object.as_ref().map(|o| o.spec.rollout().waves.as_slice());
+        let waves = Waves::of(waves.unwrap_or_default());
         let leaving = self
             .membership
             .leaving(&pool.name)
