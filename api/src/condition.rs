@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-pub use crate::reason::{Reason, Why, Word};
+pub use crate::reason::{CommonReason, Reason, Word};
 
 /// Condition types of a BootcNode. Where MachineConfigNode has the same meaning, the name is the same.
 pub mod node {
@@ -272,11 +272,29 @@ mod tests {
     fn transition_time_changes_only_with_the_status() {
         let [first, second, third] = [1, 2, 3].map(|second| Timestamp::from_second(second).unwrap());
         let mut conditions = vec![];
-        set(&mut conditions, "X", Verdict::no(Why::NotYet, "one"), None, first);
-        set(&mut conditions, "X", Verdict::no(Why::NotReady, "two"), None, second);
+        set(
+            &mut conditions,
+            "X",
+            Verdict::no(CommonReason::NotYet, "one"),
+            None,
+            first,
+        );
+        set(
+            &mut conditions,
+            "X",
+            Verdict::no(CommonReason::NotReady, "two"),
+            None,
+            second,
+        );
         assert_eq!(conditions[0].last_transition_time.0, first);
         assert_eq!(conditions[0].reason, "NotReady");
-        set(&mut conditions, "X", Verdict::yes(Why::AsExpected, ""), None, third);
+        set(
+            &mut conditions,
+            "X",
+            Verdict::yes(CommonReason::AsExpected, ""),
+            None,
+            third,
+        );
         assert_eq!(conditions[0].last_transition_time.0, third);
         assert_eq!(conditions.len(), 1);
     }

@@ -100,7 +100,7 @@ impl PartialEq<Word> for String {
 
 reasons! {
     /// Reasons that no other enum defines.
-    pub enum Why {
+    pub enum CommonReason {
         /// Nothing is wrong, or the step is done as it should be.
         AsExpected,
         /// The step is not done yet.

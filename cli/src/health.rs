@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::condition::{self, Why, fleet as of_fleets, pool as of_pools};
+use berth_api::condition::{self, CommonReason, fleet as of_fleets, pool as of_pools};
 use berth_api::insight::conditions::{DRAINING, REBOOTING, WORKING};
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
@@ -148,7 +148,7 @@ pub(crate) fn of_pool(
     }
     if let Some(first) = view.berths.unreadable.first() {
         let subject = Subject::Pool(name);
-        let found = Finding::new(Kind::BerthUnreadable, subject, Why::UnreadableLease, first);
+        let found = Finding::new(Kind::BerthUnreadable, subject, CommonReason::UnreadableLease, first);
         groups.push(vec![found]);
     }
     groups.iter().filter_map(|group| HealthInsight::of(group)).collect()

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use berth_api::condition::Why;
+use berth_api::condition::CommonReason;
 use berth_api::pool::{DigestFailures, ImageMetadata, WaveState};
 use berth_api::text::names;
 use berth_core::finding::kind::Level;
@@ -162,7 +162,7 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
 
 /// True unless the lines about the pool's nodes already show the content of this condition `Progressing`.
 fn is_worth_a_line(progressing: &Warning) -> bool {
-    let is_shown = [Why::Updated, Why::NoNodes]
+    let is_shown = [CommonReason::Updated, CommonReason::NoNodes]
         .iter()
         .any(|why| why.as_str() == progressing.reason);
     progressing.status == "True" || !progressing.message.is_empty() && !is_shown

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::berth::{BerthState, Closed, ClosedReason, lease};
-use berth_api::condition::{self, Why, pool as types};
+use berth_api::condition::{self, CommonReason, pool as types};
 use berth_api::keys;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, ImageMetadata, WaveStatus};
 use berth_api::quantity::Quantity;
@@ -166,7 +166,7 @@ fn pool_view(
         berths: berths(snapshot, pool),
         progressing: condition::find(&status.conditions, types::PROGRESSING).map(Warning::from),
         window: condition::find(&status.conditions, types::WINDOW_OPEN)
-            .filter(|c| c.reason != Why::AlwaysOpen.as_str())
+            .filter(|c| c.reason != CommonReason::AlwaysOpen.as_str())
             .map(Warning::from),
         after: pool.spec.after().iter().map(|name| clean(name)).collect(),
         waves: status.waves.iter().map(|wave| wave_view(pool, wave)).collect(),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use berth_api::backend::NodeBackend;
 use berth_api::berth::{BerthState, HoldPhase, lease};
-use berth_api::condition::{Why, node as types};
+use berth_api::condition::{CommonReason, node as types};
 use berth_api::firstboot::NodeFirstboot;
 use berth_api::node::timeline::{Chapter, ImageVersion, NodeUpdate, TurnRecord};
 use berth_api::node::{BootcNode, DrainBlocker, Phase};
@@ -130,7 +130,7 @@ fn berth_line(lease: &Lease, node: &str) -> Option<BerthLine> {
 fn advice(node: &BootcNode, phase: Option<Phase>, now: Timestamp) -> Vec<String> {
     let troubles = troubles(node, now);
     if troubles.is_empty() {
-        let phase = phase.map_or(Why::CannotDetermine.as_str(), Phase::as_str);
+        let phase = phase.map_or(CommonReason::CannotDetermine.as_str(), Phase::as_str);
         return vec![subject(node).remedy(phase)];
     }
     troubles.iter().map(Finding::remedy).collect()
@@ -243,8 +243,8 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
 
 /// `updated by rpm-ostree: packages are layered on its image (layered: htop, strace)`.
 fn backend(backend: &NodeBackend) -> String {
-    let why =
-        backend::Why::from_word(&backend.reason).map_or_else(|| clean(&backend.reason), |why| why.words().to_owned());
+    let why = backend::CommonReason::from_word(&backend.reason)
+        .map_or_else(|| clean(&backend.reason), |why| why.words().to_owned());
     let mut line = format!("  updated by {}: {why}", backend.name.tool());
     if !backend.layered_packages.is_empty() {
         let packages: Vec<String> = backend.layered_packages.iter().map(|name| clean(name)).collect();

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use berth_api::berth::Outcome;
-use berth_api::condition::{Reason, Why};
+use berth_api::condition::{CommonReason, Reason};
 use berth_api::node::Phase;
 use berth_core::agent::reason;
 use berth_core::controller::gate::GateReason;
@@ -305,7 +305,9 @@ fn reasons() -> BTreeSet<&'static str> {
     fn words<R: Reason>() -> impl Iterator<Item = &'static str> {
         R::ALL.iter().map(|reason| reason.word())
     }
-    let of_both = words::<Why>().chain(words::<Outcome>()).chain(words::<Phase>());
+    let of_both = words::<CommonReason>()
+        .chain(words::<Outcome>())
+        .chain(words::<Phase>());
     let of_agent = words::<reason::Reason>().chain(words::<Unavailable>());
     let of_controller = words::<GateReason>()
         .chain(words::<ResolveReason>())

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use berth_api::condition::{self, Verdict, Why, node as types};
+use berth_api::condition::{self, CommonReason, Verdict, node as types};
 use berth_api::insight::conditions::{
     AVAILABLE, DEGRADED, DRAINING, PAUSED, PENDING, REBOOTING, UPDATED, UPDATING, WORKING,
 };
@@ -120,7 +120,7 @@ pub fn insight(facts: &Inputs<'_>, before: Option<&NodeInsight>, now: Timestamp)
     let known = available(facts).or_else(|| {
         conditions
             .is_empty()
-            .then(|| Verdict::unknown(Why::CannotDetermine, ""))
+            .then(|| Verdict::unknown(CommonReason::CannotDetermine, ""))
     });
     let message = message(facts, &updating, &degraded);
     let estimate = estimate(facts, &updating).map(Written::from);
@@ -160,20 +160,22 @@ fn runs_desired(facts: &Inputs<'_>) -> bool {
 
 fn updating(facts: &Inputs<'_>) -> Verdict {
     match facts.status.phase {
-        Some(Phase::Draining) => Verdict::yes(Why::Draining, ""),
-        Some(Phase::Rebooting | Phase::Proving) => Verdict::yes(Why::Rebooting, ""),
-        Some(Phase::Staging | Phase::Releasing) => Verdict::yes(Why::Updating, ""),
-        _ if facts.desired.is_none() => Verdict::unknown(Why::CannotDetermine, "no image is published for this node"),
-        None => Verdict::unknown(Why::CannotDetermine, "no word from an agent yet"),
-        Some(_) if runs_desired(facts) => Verdict::no(Why::Updated, ""),
-        Some(_) if facts.held.is_some() => Verdict::no(Why::Paused, ""),
-        Some(_) => Verdict::no(Why::Pending, ""),
+        Some(Phase::Draining) => Verdict::yes(CommonReason::Draining, ""),
+        Some(Phase::Rebooting | Phase::Proving) => Verdict::yes(CommonReason::Rebooting, ""),
+        Some(Phase::Staging | Phase::Releasing) => Verdict::yes(CommonReason::Updating, ""),
+        _ if facts.desired.is_none() => {
+            Verdict::unknown(CommonReason::CannotDetermine, "no image is published for this node")
+        }
+        None => Verdict::unknown(CommonReason::CannotDetermine, "no word from an agent yet"),
+        Some(_) if runs_desired(facts) => Verdict::no(CommonReason::Updated, ""),
+        Some(_) if facts.held.is_some() => Verdict::no(CommonReason::Paused, ""),
+        Some(_) => Verdict::no(CommonReason::Pending, ""),
     }
 }
 
 fn available(facts: &Inputs<'_>) -> Option<Verdict> {
     Some(match facts.unavailable.as_deref()?.first() {
-        None => Verdict::yes(Why::AsExpected, ""),
+        None => Verdict::yes(CommonReason::AsExpected, ""),
         Some(first) => Verdict::no(*first, reasons(facts).unwrap_or_default()),
     })
 }
@@ -189,7 +191,7 @@ fn degraded(facts: &Inputs<'_>) -> Verdict {
     let node = Subject::Node(facts.node.into(), facts.pool.into());
     let (own, is_unpublished) = (&facts.status.conditions, facts.desired.is_none());
     let trouble = finding::node::trouble(&node, own, facts.told, facts.silent, is_unpublished);
-    trouble.map_or_else(|| Verdict::no(Why::AsExpected, ""), Finding::verdict)
+    trouble.map_or_else(|| Verdict::no(CommonReason::AsExpected, ""), Finding::verdict)
 }
 
 fn version(status: &BootcNodeStatus) -> Option<String> {
@@ -263,7 +265,7 @@ pub fn phase(insight: &NodeInsight) -> &str {
 /// True if the node is degraded because its agent is silent, rather than because its reboot timed out.
 pub fn is_silent(insight: &NodeInsight) -> bool {
     let degraded = condition::find_true(&insight.conditions, DEGRADED);
-    degraded.is_some_and(|c| c.reason == Why::AgentSilent.as_str())
+    degraded.is_some_and(|c| c.reason == CommonReason::AgentSilent.as_str())
 }
 
 fn has_condition(insight: &NodeInsight, type_: &str, status: &str) -> bool {

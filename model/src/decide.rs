@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use berth_api::berth::{self, Outcome};
-use berth_api::condition::{self, Why};
+use berth_api::condition::{self, CommonReason};
 use berth_api::node::{BootcNodeStatus, Phase};
 use berth_core::agent::facts::AgentFacts;
 use berth_core::agent::knowledge::{Ending, Event, Knowledge};
@@ -188,11 +188,11 @@ fn decide(view: &AgentView) -> Decision {
 fn work(reported: &BootcNodeStatus) -> Work {
     let pulled = condition::find(&reported.conditions, condition::node::IMAGE_PULLED);
     let reason = pulled.map(|pulled| &*pulled.reason);
-    if reason == Some(Why::Pulling.as_str()) {
+    if reason == Some(CommonReason::Pulling.as_str()) {
         Work::Pulls
     } else if reported.phase == Some(Phase::Proving) {
         Work::Proves
-    } else if reason == Some(Why::Blocked.as_str()) {
+    } else if reason == Some(CommonReason::Blocked.as_str()) {
         Work::Blocked
     } else {
         Work::Other

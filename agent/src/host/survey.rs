@@ -1,7 +1,7 @@
 //! Surveys the host: chooses its backend, and reads the deployments from that backend.
 
 use berth_api::backend::{Backend, BackendRule};
-use berth_core::agent::backend::{self, Bootc as BootcFinding, Choice, Options, Why};
+use berth_core::agent::backend::{self, Bootc as BootcFinding, Choice, CommonReason, Options};
 use berth_core::agent::facts::{Deployments, Os};
 use berth_core::agent::storage::{Means, Storage, refusal};
 
@@ -143,7 +143,7 @@ impl Host {
         })
     }
 
-    fn bootc_os(&self, answer: BootcAnswer, why: Why, terms: &Terms) -> Os {
+    fn bootc_os(&self, answer: BootcAnswer, why: CommonReason, terms: &Terms) -> Os {
         let Some(host) = answer.status else {
             return unusable(Reason::StatusFailed, "bootc status lists no deployments");
         };
@@ -163,7 +163,7 @@ impl Host {
         })
     }
 
-    fn rpm_ostree_os(&self, host: HostStatus, why: Why) -> Os {
+    fn rpm_ostree_os(&self, host: HostStatus, why: CommonReason) -> Os {
         if let Some(unreadable) = &host.unreadable_lock {
             let message = format!("cannot read whether the staged deployment is locked: {unreadable}");
             return unusable(Reason::StatusFailed, &message);
@@ -174,7 +174,7 @@ impl Host {
         })
     }
 
-    fn deployments(&self, name: Backend, host: HostStatus, why: Why) -> Deployments {
+    fn deployments(&self, name: Backend, host: HostStatus, why: CommonReason) -> Deployments {
         Deployments {
             backend: backend::shown(name, why, &host.layered_packages),
             storage: host.storage,

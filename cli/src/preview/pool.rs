@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::condition::{self, Why};
+use berth_api::condition::{self, CommonReason};
 use berth_api::keys;
 use berth_api::node::{BootcNodeStatus, DesiredImage, Phase};
 use berth_api::platform::{Choice, Variant};
@@ -210,7 +210,7 @@ impl<'a> Outlook<'a> {
         let wait = self.wait(member);
         blocks.extend(wait.and_then(|wait| self.wait_words(wait, member)));
         let degraded = condition::find_true(&status.conditions, condition::node::NODE_DEGRADED);
-        let is_failed_digest = degraded.is_some_and(|c| c.reason == Why::DigestFailed.as_str());
+        let is_failed_digest = degraded.is_some_and(|c| c.reason == CommonReason::DigestFailed.as_str());
         if let Some(c) = degraded.filter(|_| !is_failed_digest || wait != Some(BlockReason::FailedBefore)) {
             blocks.push(format!("{}: {}", c.reason, clean(&c.message)));
         }
@@ -293,11 +293,12 @@ impl<'a> Outlook<'a> {
         let image = clean(self.pool.spec.image_ref().as_str());
         let conditions = self.pool.status.as_ref().map(|s| &*s.conditions).unwrap_or_default();
         let skew = condition::find(conditions, condition::pool::BOOT_IMAGE_SKEW).filter(|c| c.status == "True");
-        let refused = skew.filter(|c| c.reason == Why::NextImageRefused.as_str());
+        let refused = skew.filter(|c| c.reason == CommonReason::NextImageRefused.as_str());
         blocks.extend(refused.map(|c| format!("the next image is refused (BootImageSkew): {}", clean(&c.message))));
         let unresolved = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
         // The line about BootImageSkew already gives this reason.
-        let is_repeated = refused.is_some() && unresolved.is_some_and(|c| c.reason == Why::BootImageSkew.as_str());
+        let is_repeated =
+            refused.is_some() && unresolved.is_some_and(|c| c.reason == CommonReason::BootImageSkew.as_str());
         if self.target.is_none() && !is_repeated {
             let why = unresolved.map_or_else(String::new, |c| format!(": {}: {}", c.reason, clean(&c.message)));
             blocks.push(format!("{image} is not resolved to a digest yet{why}"));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::condition::{self, Verdict, Why, node as types};
+use berth_api::condition::{self, CommonReason, Verdict, node as types};
 use berth_api::fleet::BootcFleetStatus;
 use berth_api::keys;
 use berth_api::membership::Membership;
@@ -253,7 +253,10 @@ impl World<'_> {
                 let node = &pass.seen.nodes[holding.node.as_str()].view;
                 let allowed = pass.timeouts(&holding.node).allowed(&holding.phase, node.ready);
                 let message = overdue::message(node, lease, &holding.phase, allowed);
-                verdicts.push((holding.node.clone(), Verdict::yes(Why::RebootTimedOut, message)));
+                verdicts.push((
+                    holding.node.clone(),
+                    Verdict::yes(CommonReason::RebootTimedOut, message),
+                ));
             }
         }
         verdicts

@@ -4,7 +4,7 @@
 pub mod writer;
 
 use berth_api::berth::{Berth, BerthState, ClosedReason, Outcome};
-use berth_api::condition::{Why, find, fleet, pool as types};
+use berth_api::condition::{CommonReason, find, fleet, pool as types};
 use berth_api::fleet::{BootcFleet, BootcFleetStatus};
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_api::{Digest, NodeName, NodeUid};
@@ -355,7 +355,7 @@ fn image_words(version: Option<&str>, digest: &Digest) -> String {
 fn not_compared(status: &BootcNodePoolStatus) -> Option<(Option<&Digest>, String)> {
     let skew = find(&status.conditions, types::BOOT_IMAGE_SKEW)?;
     let target = status.target.as_ref().map(|target| &target.digest);
-    (skew.reason == Why::CannotCompare.as_str()).then(|| (target, skew.message.clone()))
+    (skew.reason == CommonReason::CannotCompare.as_str()).then(|| (target, skew.message.clone()))
 }
 
 fn reference<K: Resource<DynamicType = ()>>(name: &str, uid: Option<String>) -> ObjectReference {

@@ -102,7 +102,7 @@ mod tests {
             &host,
             (
                 condition::node::WAITING,
-                Verdict::yes(condition::Why::WaveWaiting, "a\nb"),
+                Verdict::yes(condition::CommonReason::WaveWaiting, "a\nb"),
             ),
             now,
         );

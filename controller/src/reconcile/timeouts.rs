@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use berth_api::NodeUid;
 use berth_api::berth::Holding;
 use berth_api::condition::node::REBOOT_TIMED_OUT;
-use berth_api::condition::{Verdict, Why};
+use berth_api::condition::{CommonReason, Verdict};
 use berth_core::controller::overdue::{self, Holder, Timeouts};
 use berth_core::controller::pool::Pool;
 use berth_core::controller::view::{BootcNodeView, LeaseView, NodeView};
@@ -64,10 +64,16 @@ impl Reconciler {
                 let timeouts = self.timeouts_of(observed, lease);
                 let allowed = timeouts.allowed(&holding.phase, node.ready);
                 let message = overdue::message(node, lease, &holding.phase, allowed);
-                (Why::RebootTimedOut, message)
+                (CommonReason::RebootTimedOut, message)
             }
-            Some(_) => (Why::HeardAgain, format!("node {} was heard from again", node.name)),
-            None => (Why::NoBerth, format!("node {} no longer holds a berth", node.name)),
+            Some(_) => (
+                CommonReason::HeardAgain,
+                format!("node {} was heard from again", node.name),
+            ),
+            None => (
+                CommonReason::NoBerth,
+                format!("node {} no longer holds a berth", node.name),
+            ),
         };
         let verdict = if is_lost {
             Verdict::yes(reason, &*message)

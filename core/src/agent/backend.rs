@@ -49,14 +49,14 @@ pub struct Options<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
     /// The backend, and why it was chosen.
-    Take(Backend, Why),
+    Take(Backend, CommonReason),
     /// No backend: Berth does nothing on the host. Reason and message.
     Refuse(Reason, String),
 }
 
 reasons! {
     /// Why a backend was chosen, as the node's status shows it.
-    pub enum Why {
+    pub enum CommonReason {
         /// bootc can update the host.
         BootcUsable,
         /// The host keeps its deployments in composefs, which rpm-ostree does not support.
@@ -76,7 +76,7 @@ reasons! {
     }
 }
 
-impl Why {
+impl CommonReason {
     /// Returns the reason as a message.
     pub fn words(self) -> &'static str {
         match self {
@@ -104,8 +104,12 @@ pub fn choose(options: &Options<'_>) -> Choice {
 
 fn by_begun_update(options: &Options<'_>) -> Option<Choice> {
     match (options.begun, options.bootc) {
-        (Some(Backend::RpmOstree), _) if options.rpm_ostree => Some(Choice::Take(Backend::RpmOstree, Why::Begun)),
-        (Some(Backend::Bootc), Bootc::Usable | Bootc::Composefs) => Some(Choice::Take(Backend::Bootc, Why::Begun)),
+        (Some(Backend::RpmOstree), _) if options.rpm_ostree => {
+            Some(Choice::Take(Backend::RpmOstree, CommonReason::Begun))
+        }
+        (Some(Backend::Bootc), Bootc::Usable | Bootc::Composefs) => {
+            Some(Choice::Take(Backend::Bootc, CommonReason::Begun))
+        }
         (Some(Backend::Bootc), Bootc::Silent(..)) => Some(bootc(options)),
         // The host no longer has the tool that began, for example after a reboot into an image without it; or a
         // deployment with packages has replaced what bootc staged.
@@ -120,7 +124,7 @@ fn by_host_and_pool(options: &Options<'_>) -> Choice {
                        not support: set it to Auto or Bootc";
             Choice::Refuse(Reason::ComposefsNotSupported, why.to_owned())
         }
-        BackendRule::RpmOstree if options.rpm_ostree => Choice::Take(Backend::RpmOstree, Why::AskedByPool),
+        BackendRule::RpmOstree if options.rpm_ostree => Choice::Take(Backend::RpmOstree, CommonReason::AskedByPool),
         BackendRule::RpmOstree => {
             let why = "the pool's host.backend is RpmOstree, but the host has no rpm-ostreed.service: set it to Auto or Bootc, or \
                        use an image with rpm-ostree";
@@ -136,20 +140,20 @@ fn by_host_and_pool(options: &Options<'_>) -> Choice {
 
 /// Returns why rpm-ostree is used instead of bootc. A bootc that does not answer is not a reason, since it may be
 /// temporary.
-fn instead_of_bootc(options: &Options<'_>) -> Option<Why> {
+fn instead_of_bootc(options: &Options<'_>) -> Option<CommonReason> {
     match options.bootc {
         Bootc::Usable | Bootc::Composefs | Bootc::Silent(..) => None,
-        Bootc::Layered | Bootc::LayersStaged => Some(Why::LayeredHost),
-        Bootc::NotBooted => Some(Why::NotBootcHost),
-        Bootc::Missing => Some(Why::BootcMissing),
-        Bootc::TooOld(_) => Some(Why::BootcTooOld),
+        Bootc::Layered | Bootc::LayersStaged => Some(CommonReason::LayeredHost),
+        Bootc::NotBooted => Some(CommonReason::NotBootcHost),
+        Bootc::Missing => Some(CommonReason::BootcMissing),
+        Bootc::TooOld(_) => Some(CommonReason::BootcTooOld),
     }
 }
 
 fn bootc(options: &Options<'_>) -> Choice {
     let why = match options.rule {
-        BackendRule::Bootc => Why::AskedByPool,
-        _ => Why::BootcUsable,
+        BackendRule::Bootc => CommonReason::AskedByPool,
+        _ => CommonReason::BootcUsable,
     };
     // On a host with rpm-ostree, this text is shown only if the pool's rule is `Bootc`: `Auto` would use rpm-ostree.
     let remedy = if options.rpm_ostree {
@@ -159,7 +163,7 @@ fn bootc(options: &Options<'_>) -> Choice {
     };
     let (reason, message) = match options.bootc {
         Bootc::Usable | Bootc::LayersStaged => return Choice::Take(Backend::Bootc, why),
-        Bootc::Composefs => return Choice::Take(Backend::Bootc, Why::Composefs),
+        Bootc::Composefs => return Choice::Take(Backend::Bootc, CommonReason::Composefs),
         Bootc::Layered => {
             let what = if options.packages.is_empty() {
                 "has packages layered by rpm-ostree, which an update by bootc would drop".to_owned()
@@ -191,7 +195,7 @@ fn bootc(options: &Options<'_>) -> Choice {
 }
 
 /// Returns the backend as the node's status shows it.
-pub fn shown(name: Backend, why: Why, packages: &[String]) -> NodeBackend {
+pub fn shown(name: Backend, why: CommonReason, packages: &[String]) -> NodeBackend {
     let packages = packages.iter().take(MAX_PACKAGES);
     NodeBackend {
         name,
@@ -240,48 +244,66 @@ mod tests {
         use Backend::{Bootc as B, RpmOstree as R};
         use BackendRule::{Auto, Bootc as OnlyB, RpmOstree as OnlyR};
         for (bootc, rpm_ostree, rule, begun, expected) in [
-            (Bootc::Usable, true, Auto, None, Ok((B, Why::BootcUsable))),
-            (Bootc::Usable, false, Auto, None, Ok((B, Why::BootcUsable))),
-            (Bootc::Composefs, true, Auto, None, Ok((B, Why::Composefs))),
-            (Bootc::Missing, true, Auto, None, Ok((R, Why::BootcMissing))),
+            (Bootc::Usable, true, Auto, None, Ok((B, CommonReason::BootcUsable))),
+            (Bootc::Usable, false, Auto, None, Ok((B, CommonReason::BootcUsable))),
+            (Bootc::Composefs, true, Auto, None, Ok((B, CommonReason::Composefs))),
+            (Bootc::Missing, true, Auto, None, Ok((R, CommonReason::BootcMissing))),
             (Bootc::Missing, false, Auto, None, Err(Reason::BootcMissing)),
-            (old(), true, Auto, None, Ok((R, Why::BootcTooOld))),
+            (old(), true, Auto, None, Ok((R, CommonReason::BootcTooOld))),
             (old(), false, Auto, None, Err(Reason::BootcTooOld)),
-            (Bootc::NotBooted, true, Auto, None, Ok((R, Why::NotBootcHost))),
+            (Bootc::NotBooted, true, Auto, None, Ok((R, CommonReason::NotBootcHost))),
             (Bootc::NotBooted, false, Auto, None, Err(Reason::NotBootcHost)),
-            (Bootc::Layered, true, Auto, None, Ok((R, Why::LayeredHost))),
+            (Bootc::Layered, true, Auto, None, Ok((R, CommonReason::LayeredHost))),
             (Bootc::Layered, false, Auto, None, Err(Reason::LayeredHost)),
-            (Bootc::LayersStaged, true, Auto, None, Ok((R, Why::LayeredHost))),
-            (Bootc::LayersStaged, false, Auto, None, Ok((B, Why::BootcUsable))),
+            (
+                Bootc::LayersStaged,
+                true,
+                Auto,
+                None,
+                Ok((R, CommonReason::LayeredHost)),
+            ),
+            (
+                Bootc::LayersStaged,
+                false,
+                Auto,
+                None,
+                Ok((B, CommonReason::BootcUsable)),
+            ),
             // A bootc that does not answer may have begun the current update.
             (silent(), true, Auto, None, Err(Reason::StatusFailed)),
-            (Bootc::Usable, true, OnlyB, None, Ok((B, Why::AskedByPool))),
+            (Bootc::Usable, true, OnlyB, None, Ok((B, CommonReason::AskedByPool))),
             (Bootc::Layered, true, OnlyB, None, Err(Reason::LayeredHost)),
             (Bootc::Missing, true, OnlyB, None, Err(Reason::BootcMissing)),
-            (Bootc::Usable, true, OnlyR, None, Ok((R, Why::AskedByPool))),
-            (Bootc::Missing, true, OnlyR, None, Ok((R, Why::AskedByPool))),
-            (silent(), true, OnlyR, None, Ok((R, Why::AskedByPool))),
+            (Bootc::Usable, true, OnlyR, None, Ok((R, CommonReason::AskedByPool))),
+            (Bootc::Missing, true, OnlyR, None, Ok((R, CommonReason::AskedByPool))),
+            (silent(), true, OnlyR, None, Ok((R, CommonReason::AskedByPool))),
             (Bootc::Usable, false, OnlyR, None, Err(Reason::RpmOstreeMissing)),
             (Bootc::Composefs, true, OnlyR, None, Err(Reason::ComposefsNotSupported)),
             // Both backends are never used in one update.
-            (Bootc::Usable, true, Auto, Some(R), Ok((R, Why::Begun))),
-            (Bootc::Usable, true, OnlyB, Some(R), Ok((R, Why::Begun))),
-            (Bootc::Usable, true, OnlyR, Some(B), Ok((B, Why::Begun))),
-            (Bootc::Composefs, true, OnlyR, Some(B), Ok((B, Why::Begun))),
+            (Bootc::Usable, true, Auto, Some(R), Ok((R, CommonReason::Begun))),
+            (Bootc::Usable, true, OnlyB, Some(R), Ok((R, CommonReason::Begun))),
+            (Bootc::Usable, true, OnlyR, Some(B), Ok((B, CommonReason::Begun))),
+            (Bootc::Composefs, true, OnlyR, Some(B), Ok((B, CommonReason::Begun))),
             (silent(), true, Auto, Some(B), Err(Reason::StatusFailed)),
             (silent(), true, OnlyR, Some(B), Err(Reason::StatusFailed)),
             // The choice would be the same without the begun update.
-            (Bootc::Usable, true, Auto, Some(B), Ok((B, Why::BootcUsable))),
-            (Bootc::Composefs, true, Auto, Some(B), Ok((B, Why::Composefs))),
-            (Bootc::Layered, true, Auto, Some(R), Ok((R, Why::LayeredHost))),
-            (Bootc::Missing, true, OnlyR, Some(R), Ok((R, Why::AskedByPool))),
+            (Bootc::Usable, true, Auto, Some(B), Ok((B, CommonReason::BootcUsable))),
+            (Bootc::Composefs, true, Auto, Some(B), Ok((B, CommonReason::Composefs))),
+            (Bootc::Layered, true, Auto, Some(R), Ok((R, CommonReason::LayeredHost))),
+            (Bootc::Missing, true, OnlyR, Some(R), Ok((R, CommonReason::AskedByPool))),
             // The new image has only the other backend.
-            (Bootc::Usable, false, Auto, Some(R), Ok((B, Why::BootcUsable))),
-            (Bootc::Missing, true, Auto, Some(B), Ok((R, Why::BootcMissing))),
+            (Bootc::Usable, false, Auto, Some(R), Ok((B, CommonReason::BootcUsable))),
+            (Bootc::Missing, true, Auto, Some(B), Ok((R, CommonReason::BootcMissing))),
             (Bootc::Usable, false, OnlyR, Some(R), Err(Reason::RpmOstreeMissing)),
             // A deployment with packages has replaced what bootc staged.
-            (Bootc::LayersStaged, true, Auto, Some(B), Ok((R, Why::LayeredHost))),
-            (Bootc::Layered, true, Auto, Some(B), Ok((R, Why::LayeredHost))),
+            (
+                Bootc::LayersStaged,
+                true,
+                Auto,
+                Some(B),
+                Ok((R, CommonReason::LayeredHost)),
+            ),
+            (Bootc::Layered, true, Auto, Some(B), Ok((R, CommonReason::LayeredHost))),
         ] {
             let found = match choice(&bootc, rpm_ostree, rule, begun) {
                 Choice::Take(backend, why) => Ok((backend, why)),
@@ -327,18 +349,18 @@ mod tests {
 
     #[test]
     fn a_stored_reason_has_its_words() {
-        for why in Why::ALL {
-            assert_eq!(Why::from_word(why.as_str()), Some(*why));
-            let alike = Why::ALL.iter().filter(|other| other.words() == why.words());
+        for why in CommonReason::ALL {
+            assert_eq!(CommonReason::from_word(why.as_str()), Some(*why));
+            let alike = CommonReason::ALL.iter().filter(|other| other.words() == why.words());
             assert_eq!(alike.count(), 1, "{}", why.words());
         }
-        assert_eq!(Why::from_word("Nonsense"), None);
+        assert_eq!(CommonReason::from_word("Nonsense"), None);
     }
 
     #[test]
     fn a_status_shows_a_bounded_list() {
         let names: Vec<String> = (0..100).map(|n| format!("{n:0>300}")).collect();
-        let shown = shown(Backend::RpmOstree, Why::LayeredHost, &names);
+        let shown = shown(Backend::RpmOstree, CommonReason::LayeredHost, &names);
         assert_eq!(shown.layered_packages.len(), MAX_PACKAGES);
         assert!(shown.layered_packages.iter().all(|name| name.len() == MAX_PACKAGE_NAME));
     }

@@ -32,12 +32,12 @@ fn reason_of_updated(status: &BootcNodeStatus) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::condition::{Verdict, Why};
+    use berth_api::condition::{CommonReason, Verdict};
     use jiff::Timestamp;
 
     use super::*;
 
-    fn status(updated: Why, degraded: bool) -> BootcNodeStatus {
+    fn status(updated: CommonReason, degraded: bool) -> BootcNodeStatus {
         let mut status = BootcNodeStatus::default();
         let verdict = Verdict::no(updated, "");
         condition::set(
@@ -48,9 +48,9 @@ mod tests {
             Timestamp::UNIX_EPOCH,
         );
         let verdict = if degraded {
-            Verdict::yes(Why::Failed, "why")
+            Verdict::yes(CommonReason::Failed, "why")
         } else {
-            Verdict::no(Why::AsExpected, "")
+            Verdict::no(CommonReason::AsExpected, "")
         };
         let type_ = types::NODE_DEGRADED;
         condition::set(&mut status.conditions, type_, verdict, None, Timestamp::UNIX_EPOCH);
@@ -64,17 +64,17 @@ mod tests {
     #[test]
     fn only_a_new_short_lived_state_may_pass() {
         let (pulls, proves) = (wait(WaitReason::Pulling), wait(WaitReason::NotReady));
-        let updated = status(Why::Waiting, false);
-        let staging = status(Why::Staging, false);
-        let proving = status(Why::Proving, false);
-        let rebooting = status(Why::Rebooting, false);
+        let updated = status(CommonReason::Waiting, false);
+        let staging = status(CommonReason::Staging, false);
+        let proving = status(CommonReason::Proving, false);
+        let rebooting = status(CommonReason::Rebooting, false);
         for (next, now, known, expected) in [
             (&pulls, &staging, &updated, true),
             (&proves, &proving, &rebooting, true),
             (&pulls, &staging, &staging, false),
             (&pulls, &staging, &BootcNodeStatus::default(), false),
-            (&pulls, &status(Why::Staging, true), &updated, false),
-            (&pulls, &staging, &status(Why::Waiting, true), false),
+            (&pulls, &status(CommonReason::Staging, true), &updated, false),
+            (&pulls, &staging, &status(CommonReason::Waiting, true), false),
             (&wait(WaitReason::NoBerth), &updated, &staging, false),
             (&wait(WaitReason::Draining), &rebooting, &staging, false),
             (&Step::Reboot, &rebooting, &staging, false),

@@ -1,6 +1,6 @@
 //! Condition reasons for failures on a host. Programs read them; the host tool's own words are in the message.
 
-use berth_api::condition::{Why, Word};
+use berth_api::condition::{CommonReason, Word};
 use berth_api::reasons;
 
 reasons! {
@@ -97,7 +97,7 @@ reasons! {
 
 /// Returns the condition reason for a stored name: a known reason, or `Failed`.
 pub(crate) fn word(stored: &str) -> Word {
-    Reason::from_word(stored).map_or(Why::Failed.into(), Word::from)
+    Reason::from_word(stored).map_or(CommonReason::Failed.into(), Word::from)
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ fn pause(inputs: Inputs<'_>) -> Option<Gate> {
 }
 
 /// Returns the gates while reboots may start.
-fn open(reason: condition::Why, message: &str) -> Gates {
+fn open(reason: condition::CommonReason, message: &str) -> Gates {
     Gates {
         gate: None,
         closes: None,
@@ -147,7 +147,7 @@ fn closed(reason: GateReason, message: String, changes: Option<Timestamp>) -> Ga
 fn window(inputs: Inputs<'_>) -> Gates {
     let rollout = inputs.spec.rollout();
     if rollout.windows.is_empty() && rollout.exclusions.is_empty() {
-        return open(condition::Why::AlwaysOpen, "");
+        return open(condition::CommonReason::AlwaysOpen, "");
     }
     let schedule = match schedule(inputs.spec) {
         Ok(schedule) => schedule,
@@ -160,11 +160,14 @@ fn window(inputs: Inputs<'_>) -> Gates {
     }
     let salt = inputs.pool.as_str();
     match schedule.at(inputs.now, salt) {
-        Opening::Open { until: None } => open(condition::Why::Open, "no window or exclusion ahead"),
+        Opening::Open { until: None } => open(condition::CommonReason::Open, "no window or exclusion ahead"),
         Opening::Open { until: Some(until) } => Gates {
             closes: Some(until),
             changes: Some(until),
-            ..open(condition::Why::Open, &format!("reboots may start until {until}"))
+            ..open(
+                condition::CommonReason::Open,
+                &format!("reboots may start until {until}"),
+            )
         },
         Opening::Closed { next, why } => {
             let what = match why {

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use berth_api::NodeName;
-use berth_api::condition::{Reason as _, Why, find, find_true, is_true, pool as types};
+use berth_api::condition::{CommonReason, Reason as _, find, find_true, is_true, pool as types};
 use berth_api::fleet::BootcFleetStatus;
 use berth_api::node::Phase;
 use berth_api::pool::{BerthCounts, BootcNodePoolStatus, NodeCounts};
@@ -197,8 +197,8 @@ fn of_images(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) 
 fn of_boot_image(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) {
     let skew = find(&status.conditions, types::BOOT_IMAGE_SKEW);
     let unchecked = skew.is_some_and(|skew| {
-        [Why::Disabled, Why::CannotCompare]
-            .map(Why::as_str)
+        [CommonReason::Disabled, CommonReason::CannotCompare]
+            .map(CommonReason::as_str)
             .contains(&&*skew.reason)
     });
     families.unchecked.add([("pool", pool)], i64::from(unchecked));
@@ -276,7 +276,7 @@ fn age(content: &BootcNodeContent, phase: Phase) -> u64 {
 /// Returns a known reason, or [`OTHER`], as a label value.
 fn known(reason: &str) -> &'static str {
     let of_hosts = Reason::ALL.iter().map(|known| known.word());
-    let others = Why::ALL.iter().map(|known| known.word());
+    let others = CommonReason::ALL.iter().map(|known| known.word());
     let outcomes = berth_api::berth::Outcome::ALL.iter().map(|known| known.as_str());
     let of_registries = ResolveReason::ALL.iter().map(|known| known.as_str());
     let mut all = of_hosts.chain(others).chain(outcomes).chain(of_registries);

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::condition::{Verdict, Why, Word};
+use berth_api::condition::{CommonReason, Verdict, Word};
 use berth_api::pool::{Available, Target};
 use berth_api::seeded::Bug;
 use berth_api::{Digest, ImageRef, PoolName, Written};
@@ -235,7 +235,7 @@ impl<'a> ImageFacts<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// Reason.
-    pub reason: Why,
+    pub reason: CommonReason,
     /// Details: a verb phrase that follows the image in a message.
     pub words: String,
 }
@@ -247,7 +247,7 @@ pub fn decide(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusa
         Err(error) => {
             return Decision {
                 next: Next::Clear,
-                ..unchanged(facts, Verdict::no(Why::InvalidReference, error.to_string()))
+                ..unchanged(facts, Verdict::no(CommonReason::InvalidReference, error.to_string()))
             };
         }
     };
@@ -261,7 +261,7 @@ pub fn decide(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusa
 fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     if facts.answers.fleet_unreadable {
         let words = "the BootcFleet cannot be read; no image is resolved until it can be read";
-        return unchanged(facts, Verdict::unknown(Why::FleetUnreadable, words));
+        return unchanged(facts, Verdict::unknown(CommonReason::FleetUnreadable, words));
     }
     let answer = &facts.answers.named;
     if let Some(found) = &answer.found {
@@ -270,7 +270,7 @@ fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>,
             return Decision {
                 verdict: Verdict::no(refusal.reason, words),
                 next: Next::Refused(refusal),
-                ..unchanged(facts, Verdict::unknown(Why::Resolving, ""))
+                ..unchanged(facts, Verdict::unknown(CommonReason::Resolving, ""))
             };
         }
         let target = facts.adopted(&found.image, now);
@@ -283,7 +283,10 @@ fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>,
     }
     let verdict = match &answer.trouble {
         Some(trouble) => Verdict::no(trouble.reason.clone(), trouble.words()),
-        None => Verdict::unknown(Why::Resolving, format!("asking the registry for {}", facts.reference)),
+        None => Verdict::unknown(
+            CommonReason::Resolving,
+            format!("asking the registry for {}", facts.reference),
+        ),
     };
     unchanged(facts, verdict)
 }
@@ -332,7 +335,7 @@ fn kept(
         let available = facts.available.filter(|a| a.digest != current.digest).cloned();
         let Verdict { message, .. } = resolved(current);
         let words = format!("{message}; no newer image is queried while the BootcFleet cannot be read");
-        return stays_unknown(current, available, Verdict::yes(Why::FleetUnreadable, words));
+        return stays_unknown(current, available, Verdict::yes(CommonReason::FleetUnreadable, words));
     }
     if questions.tag.is_none() {
         return stays(current, None, resolved(current));
@@ -389,15 +392,15 @@ fn described(current: &Target, same: &Target) -> Target {
     }
 }
 
-fn untold(facts: &ImageFacts<'_>, questions: &Questions) -> Option<(Why, String)> {
+fn untold(facts: &ImageFacts<'_>, questions: &Questions) -> Option<(CommonReason, String)> {
     untold_of(facts, questions, facts.available?)
 }
 
 /// Returns why the available image is not the target yet: reason and message.
-fn untold_of(facts: &ImageFacts<'_>, questions: &Questions, available: &Available) -> Option<(Why, String)> {
+fn untold_of(facts: &ImageFacts<'_>, questions: &Questions, available: &Available) -> Option<(CommonReason, String)> {
     if !questions.follows() {
         let words = "is adopted when image.ref names its digest; to do that: kubectl berth approve";
-        return Some((Why::ImageAvailable, words.to_owned()));
+        return Some((CommonReason::ImageAvailable, words.to_owned()));
     }
     let left = facts.minimum_age.as_secs().saturating_sub(available.seen_seconds);
     let words = match left {
@@ -407,7 +410,7 @@ fn untold_of(facts: &ImageFacts<'_>, questions: &Questions, available: &Availabl
             about(left)
         ),
     };
-    Some((Why::MinimumAge, words))
+    Some((CommonReason::MinimumAge, words))
 }
 
 /// Formats a duration, given in seconds, in s, min or h, rounded up.
@@ -429,7 +432,7 @@ fn said(
     target: &Target,
     trouble: Option<&QueryFailure>,
     available: Option<&Available>,
-    why: impl FnOnce() -> Option<(Why, String)>,
+    why: impl FnOnce() -> Option<(CommonReason, String)>,
 ) -> Verdict {
     let pinned = target.image.get().ok().and_then(ImageRef::digest);
     let mut message = if pinned == Some(&target.digest) {
@@ -437,7 +440,7 @@ fn said(
     } else {
         format!("{} is {}", target.image, target.digest)
     };
-    let mut reason = Word::from(Why::Resolved);
+    let mut reason = Word::from(CommonReason::Resolved);
     if let (Some(available), Some((because, words))) = (available, why()) {
         let version = available.version.as_ref().map_or_else(String::new, |v| format!("{v} "));
         message = format!(

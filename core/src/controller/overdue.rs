@@ -170,9 +170,9 @@ mod tests {
         ));
         if let Ok(BootcNodeContent { told, .. }) = &mut host.content {
             let verdict = if said {
-                condition::Verdict::yes(condition::Why::RebootTimedOut, "")
+                condition::Verdict::yes(condition::CommonReason::RebootTimedOut, "")
             } else {
-                condition::Verdict::no(condition::Why::NoBerth, "")
+                condition::Verdict::no(condition::CommonReason::NoBerth, "")
             };
             condition::set(
                 told,

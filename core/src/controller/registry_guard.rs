@@ -1,6 +1,6 @@
 //! Checks pools against the registries that the fleet allows.
 
-use berth_api::condition::{self, Why};
+use berth_api::condition::{self, CommonReason};
 use berth_api::fleet::BootcFleetSpec;
 use berth_api::image_ref::allowed;
 
@@ -8,7 +8,7 @@ use crate::controller::pool::Pool;
 use crate::text::few;
 
 /// Reason of `ImageResolved` for a pool whose registry is not allowed.
-pub const NOT_ALLOWED: Why = Why::RegistryNotAllowed;
+pub const NOT_ALLOWED: CommonReason = CommonReason::RegistryNotAllowed;
 
 impl Pool {
     /// Sets [`Pool::refused`] if the fleet does not allow the registry of the pool's reference. Invalid references are
@@ -54,7 +54,7 @@ mod tests {
         let mut object: BootcNodePool = serde_json::from_value(object).unwrap();
         let verdict = match refused {
             Some(words) => Verdict::no(NOT_ALLOWED, words),
-            None => Verdict::yes(Why::Resolved, "it is resolved"),
+            None => Verdict::yes(CommonReason::Resolved, "it is resolved"),
         };
         let conditions = &mut object.status.as_mut().unwrap().conditions;
         condition::set(

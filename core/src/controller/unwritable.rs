@@ -1,7 +1,7 @@
 //! Leases that the controller cannot write. Each counts as a used berth; the pool continues with its other berths. The
 //! pool's condition `Degraded` names the Lease.
 
-use berth_api::condition::Why;
+use berth_api::condition::CommonReason;
 use berth_api::{PoolName, keys};
 
 /// A Lease that the controller cannot write.
@@ -26,10 +26,10 @@ pub enum Obstacle {
 
 impl Unwritable {
     /// Reason of the pool's `Degraded`.
-    pub fn reason(&self) -> Why {
+    pub fn reason(&self) -> CommonReason {
         match self.why {
-            Obstacle::Refused(_) => Why::WriteRefused,
-            Obstacle::NoLabel => Why::NameTaken,
+            Obstacle::Refused(_) => CommonReason::WriteRefused,
+            Obstacle::NoLabel => CommonReason::NameTaken,
         }
     }
 

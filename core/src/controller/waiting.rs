@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::condition::{self, Verdict, Why, Word, one_line};
+use berth_api::condition::{self, CommonReason, Verdict, Word, one_line};
 use berth_api::membership::Membership;
 use berth_api::platform::{Choice, Platform, Variant};
 use berth_api::pool::{Target, WaveState};
@@ -67,15 +67,15 @@ impl<'a> Words<'a> {
     fn waiting(&self, node: &NodeName, wait: Option<BlockReason>, platform: Platform<'_>) -> Waiting<'_> {
         let Some(wait) = wait else { return Waiting::No };
         match wait {
-            BlockReason::Wave => Waiting::Yes(Why::WaveWaiting.into(), self.proven.as_str().into()),
-            BlockReason::Soaking => Waiting::Yes(Why::WaveSoaking.into(), self.soaked.as_str().into()),
-            BlockReason::HeldBack => Waiting::Yes(Why::Held.into(), HELD.into()),
-            BlockReason::FailedBefore => Waiting::Yes(Why::FailedBefore.into(), wait.words().into()),
+            BlockReason::Wave => Waiting::Yes(CommonReason::WaveWaiting.into(), self.proven.as_str().into()),
+            BlockReason::Soaking => Waiting::Yes(CommonReason::WaveSoaking.into(), self.soaked.as_str().into()),
+            BlockReason::HeldBack => Waiting::Yes(CommonReason::Held.into(), HELD.into()),
+            BlockReason::FailedBefore => Waiting::Yes(CommonReason::FailedBefore.into(), wait.words().into()),
             // These causes affect every control plane node, and end soon after a leader starts.
             BlockReason::ControlPlane(Cause::Unfenced | Cause::NotListed) => Waiting::Unjudged,
             BlockReason::ControlPlane(cause) => Waiting::Yes(cause.into(), self.plan.wait_words(wait, &[node]).into()),
-            BlockReason::NoClock => Waiting::Yes(Why::ClockNotSynchronized.into(), wait.words().into()),
-            BlockReason::TooLate => Waiting::Yes(Why::WindowTooShort.into(), wait.words().into()),
+            BlockReason::NoClock => Waiting::Yes(CommonReason::ClockNotSynchronized.into(), wait.words().into()),
+            BlockReason::TooLate => Waiting::Yes(CommonReason::WindowTooShort.into(), wait.words().into()),
             BlockReason::NoImage => match self.target {
                 Some(target) => without_image(target, platform),
                 None => Waiting::Unjudged,
@@ -113,18 +113,18 @@ fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
         Choice::Image(_) => return Waiting::No,
         Choice::NoSuchPlatform => {
             let message = format!("{image} has no image for {platform}; it has: {there}");
-            (Why::NoSuchPlatform, message)
+            (CommonReason::NoSuchPlatform, message)
         }
         Choice::VariantUnknown if platform.variant == Variant::NotReported => {
             let message = format!("{image} supports {there}; waiting for the node's agent to report its CPU");
-            (Why::CpuLevelUnknown, message)
+            (CommonReason::CpuLevelUnknown, message)
         }
         Choice::VariantUnknown => {
             let message = format!(
                 "{image} supports {there}, and it is unknown which of them the node's CPU runs; update the agent, \
                  or label the node with {label}"
             );
-            (Why::CpuLevelUnknown, message)
+            (CommonReason::CpuLevelUnknown, message)
         }
     };
     Waiting::Yes(reason.into(), message.into())
@@ -151,7 +151,7 @@ pub fn wanted(
         let node = node.view.as_ref();
         let conflict = membership.conflicts.get(&node.name);
         let waiting = match (conflict, membership.pool_of(&node.name)) {
-            (Some(conflict), _) => Waiting::Yes(Why::NodeConflict.into(), conflict.message().into()),
+            (Some(conflict), _) => Waiting::Yes(CommonReason::NodeConflict.into(), conflict.message().into()),
             (None, None) => Waiting::No,
             (None, Some(pool)) => words.get(pool).map_or(Waiting::Unjudged, |words| {
                 let wait = words.plan.waiting.get(&node.name).copied();
@@ -172,12 +172,12 @@ fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Op
         // While a gate is closed the node's own reason is unknown. But the node is no longer held back, so the old
         // condition `Held` would be wrong.
         (Waiting::Unjudged, Some(now))
-            if now.reason == Why::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD) =>
+            if now.reason == CommonReason::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD) =>
         {
-            Some(Verdict::no(Why::NotWaiting, ""))
+            Some(Verdict::no(CommonReason::NotWaiting, ""))
         }
         (Waiting::Unjudged, _) | (Waiting::No, None) => None,
-        (Waiting::No, Some(_)) => Some(Verdict::no(Why::NotWaiting, "")),
+        (Waiting::No, Some(_)) => Some(Verdict::no(CommonReason::NotWaiting, "")),
         (Waiting::Yes(reason, message), Some(now))
             if now.reason == reason && (now.message == *message || now.message == one_line(&message)) =>
         {

@@ -1,6 +1,6 @@
 //! Findings about the fleet, from the conditions of the BootcFleet.
 
-use berth_api::condition::{Why, fleet as types};
+use berth_api::condition::{CommonReason, fleet as types};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::kind::Kind;
@@ -23,7 +23,7 @@ fn kind(c: &Condition) -> Kind {
         types::AGENTS_HEALTHY => Kind::AgentsSilent,
         types::REGISTRY_REACHABLE => Kind::RegistryAway,
         types::GUARDED => Kind::Unguarded,
-        types::BOOTSTRAP_HEALTHY if c.reason == Why::MachinesHeld.as_str() => Kind::MachinesHeld,
+        types::BOOTSTRAP_HEALTHY if c.reason == CommonReason::MachinesHeld.as_str() => Kind::MachinesHeld,
         types::BOOTSTRAP_HEALTHY => Kind::FirstBootFailed,
         _ => Kind::OfFleet,
     }

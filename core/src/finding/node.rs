@@ -1,6 +1,6 @@
 //! Findings about a node, from its BootcNode.
 
-use berth_api::condition::{self, Why, Word, node as types};
+use berth_api::condition::{self, CommonReason, Word, node as types};
 use berth_api::node::{BootcNodeStatus, Phase};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -36,7 +36,7 @@ pub fn trouble(
     }
     if let Some(lost) = condition::find_true(of_controller, types::REBOOT_TIMED_OUT) {
         return Some(Finding {
-            reason: Why::RebootTimedOut.into(),
+            reason: CommonReason::RebootTimedOut.into(),
             ..Finding::of_condition(Kind::RebootTimedOut, node.clone(), lost)
         });
     }
@@ -50,7 +50,7 @@ pub fn trouble(
 /// published since. Without an image, the agent reports no error.
 fn unserved(node: &Subject, conditions: &[Condition], is_unpublished: bool) -> Option<Finding> {
     let waiting = condition::find_true(conditions, types::WAITING)?;
-    let is_unserved = is_unpublished && waiting.reason == Why::NoSuchPlatform.as_str();
+    let is_unserved = is_unpublished && waiting.reason == CommonReason::NoSuchPlatform.as_str();
     is_unserved.then(|| Finding::of_condition(Kind::PlatformUnsupported, node.clone(), waiting))
 }
 
@@ -58,7 +58,7 @@ fn unserved(node: &Subject, conditions: &[Condition], is_unpublished: bool) -> O
 pub fn silent(node: Subject, message: &str, since: Option<Timestamp>) -> Finding {
     Finding {
         since,
-        ..Finding::new(Kind::AgentSilent, node, Why::AgentSilent, message)
+        ..Finding::new(Kind::AgentSilent, node, CommonReason::AgentSilent, message)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Findings about a pool, from the conditions of its BootcNodePool.
 
-use berth_api::condition::{self, Why, pool as types};
+use berth_api::condition::{self, CommonReason, pool as types};
 use berth_api::{PoolName, pool::BootcNodePool};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -12,7 +12,7 @@ use crate::controller::image::ResolveReason;
 pub fn notable(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
     let failing = condition::find_true(conditions, types::FEED_FAILING);
     let skew = condition::find_true(conditions, types::BOOT_IMAGE_SKEW);
-    let is_refused = skew.is_some_and(|skew| skew.reason == Why::NextImageRefused.as_str());
+    let is_refused = skew.is_some_and(|skew| skew.reason == CommonReason::NextImageRefused.as_str());
     conditions
         .iter()
         .filter(move |c| needs_attention(c, failing, is_refused))
@@ -23,14 +23,18 @@ pub fn notable(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
 fn needs_attention(c: &Condition, failing: Option<&Condition>, is_refused: bool) -> bool {
     match c.type_.as_str() {
         // BootImageSkew already reports this.
-        types::FEED_FAILING if is_refused && c.reason == Why::BootImageSkew.as_str() => false,
-        types::IMAGE_RESOLVED if is_refused && c.status == "True" && c.reason == Why::BootImageSkew.as_str() => false,
+        types::FEED_FAILING if is_refused && c.reason == CommonReason::BootImageSkew.as_str() => false,
+        types::IMAGE_RESOLVED
+            if is_refused && c.status == "True" && c.reason == CommonReason::BootImageSkew.as_str() =>
+        {
+            false
+        }
         // FeedFailing already reports this, with its start.
         types::IMAGE_RESOLVED if c.status == "True" && failing.is_some_and(|f| f.reason == c.reason) => false,
         // CannotCompare: it is unknown whether new machines could join.
-        types::BOOT_IMAGE_SKEW => c.status == "True" || c.reason == Why::CannotCompare.as_str(),
+        types::BOOT_IMAGE_SKEW => c.status == "True" || c.reason == CommonReason::CannotCompare.as_str(),
         // True with another reason: the image is used, but the registry does not answer or another image waits.
-        types::IMAGE_RESOLVED => c.status != "True" || c.reason != Why::Resolved.as_str(),
+        types::IMAGE_RESOLVED => c.status != "True" || c.reason != CommonReason::Resolved.as_str(),
         types::PROGRESSING | types::UPDATED | types::WINDOW_OPEN => false,
         type_ if types::SUMMARY.contains(&type_) => false,
         _ => c.status == "True",
@@ -46,11 +50,11 @@ pub fn finding(pool: &PoolName, c: &Condition, is_outdated: bool) -> Finding {
         types::PAUSED => Kind::PoolPaused,
         types::IMAGE_RESOLVED => of_image(&c.reason, is_true),
         types::FEED_FAILING => of_feed(&c.reason),
-        types::BOOT_IMAGE_SKEW if c.reason == Why::NextImageRefused.as_str() => Kind::BootImageRefused,
+        types::BOOT_IMAGE_SKEW if c.reason == CommonReason::NextImageRefused.as_str() => Kind::BootImageRefused,
         types::BOOT_IMAGE_SKEW if is_true => Kind::BootImageTooOld,
         types::BOOT_IMAGE_SKEW => Kind::BootImageUnknown,
         types::ROLLOUT_HALTED => Kind::RolloutHalted,
-        types::NODE_CONFLICT if c.reason == Why::AddressShared.as_str() => Kind::AddressShared,
+        types::NODE_CONFLICT if c.reason == CommonReason::AddressShared.as_str() => Kind::AddressShared,
         types::NODE_CONFLICT => Kind::SelectedTwice,
         types::DEGRADED => Kind::PoolDegraded,
         _ => Kind::OfPool,
@@ -61,28 +65,28 @@ pub fn finding(pool: &PoolName, c: &Condition, is_outdated: bool) -> Finding {
 /// Returns the finding about outdated nodes of a paused pool whose conditions do not show the pause yet.
 pub fn paused(pool: &BootcNodePool, name: &PoolName) -> Finding {
     let reason = if pool.spec.is_paused() {
-        Why::PausedByAdmin
+        CommonReason::PausedByAdmin
     } else {
-        Why::PausedByFleet
+        CommonReason::PausedByFleet
     };
     let subject = Subject::Pool(name.clone());
     Finding::new(Kind::OutdatedPaused, subject, reason, "the pool or the fleet is paused")
 }
 
 fn of_image(reason: &str, is_used: bool) -> Kind {
-    match Why::from_word(reason) {
-        Some(Why::ImageAvailable) => Kind::ImageAvailable,
-        Some(Why::MinimumAge | Why::Resolving) => Kind::ImageChecked,
+    match CommonReason::from_word(reason) {
+        Some(CommonReason::ImageAvailable) => Kind::ImageAvailable,
+        Some(CommonReason::MinimumAge | CommonReason::Resolving) => Kind::ImageChecked,
         _ if !is_used => Kind::ImageUnresolved,
-        Some(Why::NoSuchPlatform | Why::BootImageSkew) => Kind::ImageNotAdopted,
+        Some(CommonReason::NoSuchPlatform | CommonReason::BootImageSkew) => Kind::ImageNotAdopted,
         _ => Kind::TagUnchecked,
     }
 }
 
 fn of_feed(reason: &str) -> Kind {
-    match (Why::from_word(reason), ResolveReason::from_word(reason)) {
+    match (CommonReason::from_word(reason), ResolveReason::from_word(reason)) {
         // The tag was resolved, but its image is refused.
-        (Some(Why::NoSuchPlatform | Why::BootImageSkew), _) => Kind::FeedRefused,
+        (Some(CommonReason::NoSuchPlatform | CommonReason::BootImageSkew), _) => Kind::FeedRefused,
         (_, Some(failure)) if failure.is_passing() => Kind::FeedInterrupted,
         _ => Kind::FeedFailing,
     }

@@ -48,7 +48,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use berth_api::berth::Outcome;
-    use berth_api::condition::{self, Reason, Why};
+    use berth_api::condition::{self, CommonReason, Reason};
     use berth_api::node::Phase;
 
     use super::*;
@@ -67,7 +67,9 @@ mod tests {
         let of_pools = words::<GateReason>()
             .chain(words::<ResolveReason>())
             .chain(words::<Cause>());
-        let others = words::<Why>().chain(words::<Outcome>()).chain(words::<Unavailable>());
+        let others = words::<CommonReason>()
+            .chain(words::<Outcome>())
+            .chain(words::<Unavailable>());
         let known: BTreeSet<&str> = of_nodes.chain(of_pools).chain(others).collect();
         let listed: Vec<&str> = rows().map(|(reason, _, _)| reason).collect();
         assert_eq!(listed.iter().copied().collect::<BTreeSet<&str>>(), known);

@@ -1,7 +1,7 @@
 //! Finding about a change of a pool that the controller has not read within a grace time.
 
 use berth_api::PoolName;
-use berth_api::condition::Why;
+use berth_api::condition::CommonReason;
 use berth_api::pool::BootcNodePool;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
@@ -27,7 +27,7 @@ pub fn finding(pool: &BootcNodePool, now: Timestamp) -> Option<Finding> {
     let message = "the controller has not read the last change of this pool yet";
     (!is_new).then(|| Finding {
         since,
-        ..Finding::new(Kind::ControllerBehind, subject, Why::ControllerBehind, message)
+        ..Finding::new(Kind::ControllerBehind, subject, CommonReason::ControllerBehind, message)
     })
 }
 

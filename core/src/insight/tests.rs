@@ -338,7 +338,7 @@ proptest! {
 fn a_node_on_an_unsupported_platform_is_degraded() {
     let mut status = status(Phase::Idle);
     let words = "quay.io/os:1 has no image for arm64; it has: amd64";
-    let waiting = Verdict::yes(Why::NoSuchPlatform, words);
+    let waiting = Verdict::yes(CommonReason::NoSuchPlatform, words);
     condition::set(&mut status.conditions, types::WAITING, waiting, None, at(10));
     let expected = format!("Degraded CannotDetermine 1.0 ? {words}");
     assert_eq!(line(&status, '2', |facts| facts.desired = None), expected);

@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use berth_api::berth::Outcome;
-use berth_api::condition::{Reason as _, Why, fleet, pool};
+use berth_api::condition::{CommonReason, Reason as _, fleet, pool};
 use berth_api::node::Phase;
 use berth_core::agent::reason::Reason;
 use berth_tests::programs::{read, workspace_root};
@@ -231,7 +231,7 @@ pub(super) fn the_dashboard_shows(prometheus: &mut Prometheus) -> Result<()> {
 
 /// Possible values of a label of a series, if the code defines them.
 fn words(series: &str, label: &str) -> Option<Vec<&'static str>> {
-    let others = Why::ALL.iter().map(|why| why.word());
+    let others = CommonReason::ALL.iter().map(|why| why.word());
     let outcomes = Outcome::ALL.iter().map(|outcome| outcome.as_str());
     Some(match (series, label) {
         ("berth_fleet_condition", "condition") => fleet::ALL.to_vec(),

@@ -53,7 +53,7 @@ use berth_api::seeded::Bug;
 use super::event::{Event, HostFailure, Look, PullReading, Services};
 use super::state::Knowledge;
 use crate::Now;
-use crate::agent::backend::Why;
+use crate::agent::backend::CommonReason;
 use crate::agent::facts::{ClusterNode, Deployments, Desired, Os, Verified};
 use crate::agent::reason::Reason;
 
@@ -232,7 +232,7 @@ impl Knowledge {
         if !self.has_staged() && !in_turn && self.pulls.running.is_none() {
             self.past.staged_with = None;
             // The deployments were read with the old choice; the next read chooses again.
-            if deployments.backend.reason == Why::Begun.as_str() {
+            if deployments.backend.reason == CommonReason::Begun.as_str() {
                 self.host.forget_os();
             }
         }

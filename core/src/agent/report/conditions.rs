@@ -1,7 +1,7 @@
 //! The conditions of a BootcNode that its agent writes.
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
-use berth_api::condition::{self, Verdict, Why, Word, node as types};
+use berth_api::condition::{self, CommonReason, Verdict, Word, node as types};
 use berth_api::node::Phase;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -31,7 +31,7 @@ pub(super) fn conditions(
 
 /// Returns the verdict for `NodeDegraded`: True with a finding, False without one.
 pub(super) fn verdict(trouble: Option<Finding>) -> Verdict {
-    trouble.map_or_else(|| Verdict::no(Why::AsExpected, ""), Finding::verdict)
+    trouble.map_or_else(|| Verdict::no(CommonReason::AsExpected, ""), Finding::verdict)
 }
 
 /// Returns the verdict for `Released`: whether Berth's changes on a node without a pool are undone. `None` if they are
@@ -49,7 +49,7 @@ fn guarded(facts: &AgentFacts, before: &[Condition]) -> Option<Verdict> {
     match unguarded(facts) {
         Some(message) => Some(Verdict::no(Reason::Unguarded, message)),
         None if facts.guard.unguarded().is_some() => None,
-        None => condition::find(before, types::GUARDED).map(|_| Verdict::yes(Why::AsExpected, "")),
+        None => condition::find(before, types::GUARDED).map(|_| Verdict::yes(CommonReason::AsExpected, "")),
     }
 }
 
@@ -62,7 +62,7 @@ fn update_conditions(
     before: &[Condition],
 ) -> Verdicts {
     let Some(desired) = facts.desired.digest() else {
-        let why = Verdict::unknown(Why::NothingDesired, "no image is published for this node");
+        let why = Verdict::unknown(CommonReason::NothingDesired, "no image is published for this node");
         return [
             types::UPDATED,
             types::IMAGE_PULLED,
@@ -74,14 +74,17 @@ fn update_conditions(
     };
     let runs = facts.host.os.booted() == Some(desired);
     let updated = match (runs, phase) {
-        (true, Phase::Updated) => Verdict::yes(Why::Updated, format!("runs {desired}")),
+        (true, Phase::Updated) => Verdict::yes(CommonReason::Updated, format!("runs {desired}")),
         (true, _) if matches!(step, Step::Wait(WaitReason::Excluded, _)) => {
-            Verdict::yes(Why::Updated, format!("runs {desired}; the Node is excluded"))
+            Verdict::yes(CommonReason::Updated, format!("runs {desired}; the Node is excluded"))
         }
         (true, _) if facts.host.os.is_rollback_queued() => {
-            Verdict::no(Why::RollbackQueued, rollback_queued(facts).unwrap_or_default())
+            Verdict::no(CommonReason::RollbackQueued, rollback_queued(facts).unwrap_or_default())
         }
-        (true, _) => Verdict::no(Why::Proving, format!("runs {desired}; the berth is not given back yet")),
+        (true, _) => Verdict::no(
+            CommonReason::Proving,
+            format!("runs {desired}; the berth is not given back yet"),
+        ),
         (false, _) => match waiting_for(facts, holding, step) {
             Some((reason, message)) => Verdict::no(reason, format!("should run {desired}: {message}")),
             None => Verdict::no(phase, format!("should run {desired}")),
@@ -90,21 +93,26 @@ fn update_conditions(
     let here = is_staged(facts) || runs;
     let refused = facts.objection().map(|o| Verdict::no(o.reason, o.message));
     let pulled = match (here, &facts.past.failure) {
-        (true, _) => Verdict::yes(Why::AsExpected, ""),
-        (false, _) if facts.host.pull.is_some() => Verdict::unknown(Why::Pulling, format!("pulling {desired}")),
+        (true, _) => Verdict::yes(CommonReason::AsExpected, ""),
+        (false, _) if facts.host.pull.is_some() => {
+            Verdict::unknown(CommonReason::Pulling, format!("pulling {desired}"))
+        }
         (false, _) if is_blocked(facts, step) => {
-            Verdict::unknown(Why::Blocked, "see NodeDegraded for the problem to fix first")
+            Verdict::unknown(CommonReason::Blocked, "see NodeDegraded for the problem to fix first")
         }
         (false, Some(f)) if f.digest.as_ref() == Some(desired) => {
             Verdict::no(reason::word(&f.reason), f.message.clone())
         }
-        (false, _) => Verdict::unknown(Why::NotStarted, ""),
+        (false, _) => Verdict::unknown(CommonReason::NotStarted, ""),
     };
     let pulled = refused.filter(|_| !here).unwrap_or(pulled);
     let staged_now = match (runs, is_staged(facts)) {
-        (true, _) => Verdict::no(Why::Booted, "the image runs; nothing is staged"),
-        (false, true) => Verdict::yes(Why::Locked, format!("{desired} is staged with finalization locked")),
-        (false, false) => Verdict::no(Why::NotStaged, ""),
+        (true, _) => Verdict::no(CommonReason::Booted, "the image runs; nothing is staged"),
+        (false, true) => Verdict::yes(
+            CommonReason::Locked,
+            format!("{desired} is staged with finalization locked"),
+        ),
+        (false, false) => Verdict::no(CommonReason::NotStaged, ""),
     };
     let prepared = prepared(facts, holding, runs, step, before);
     vec![
@@ -121,26 +129,26 @@ fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Op
         (Step::Wait(WaitReason::Revoked, _), Some(holding)) => {
             let gate = holding.revoke.as_deref().unwrap_or_default();
             return Some((
-                Why::Revoked.into(),
+                CommonReason::Revoked.into(),
                 format!("the berth is not licensed again until the gate opens: {gate}"),
             ));
         }
         (Step::Wait(WaitReason::WindowClosed, _), Some(holding)) => {
             return Some((
-                Why::WindowClosed.into(),
+                CommonReason::WindowClosed.into(),
                 closed_window(facts, holding.open_until).unwrap_or_default(),
             ));
         }
         (Step::Wait(WaitReason::Inhibited, _), Some(_)) => {
             let asked = "a requested reboot did not begin; it is requested again".to_owned();
             return Some((
-                Why::Inhibited.into(),
+                CommonReason::Inhibited.into(),
                 if is_inhibited(facts) { inhibited(facts) } else { asked },
             ));
         }
         (Step::Wait(WaitReason::Excluded, _), _) => {
             return Some((
-                Why::Excluded.into(),
+                CommonReason::Excluded.into(),
                 "the Node is excluded; to update it, remove its label berth.dev/exclude".to_owned(),
             ));
         }
@@ -153,37 +161,39 @@ fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Op
 /// or waits for an offer. A step that only reads keeps the condition True.
 fn prepared(facts: &AgentFacts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
     if runs {
-        return Verdict::no(Why::Booted, "nothing is left to prepare");
+        return Verdict::no(CommonReason::Booted, "nothing is left to prepare");
     }
     if holding.is_some() {
-        return Verdict::no(Why::InTurn, "the node holds a berth");
+        return Verdict::no(CommonReason::InTurn, "the node holds a berth");
     }
     match step {
-        Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth, _) | Step::Take(_) => Verdict::yes(Why::Ready, ""),
-        Step::Wait(WaitReason::Inhibited, _) => Verdict::no(Why::Inhibited, inhibited(facts)),
+        Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth, _) | Step::Take(_) => {
+            Verdict::yes(CommonReason::Ready, "")
+        }
+        Step::Wait(WaitReason::Inhibited, _) => Verdict::no(CommonReason::Inhibited, inhibited(facts)),
         Step::Wait(WaitReason::Unguarded, _) => {
             Verdict::no(Reason::Unguarded, facts.guard.unguarded().unwrap_or_default())
         }
         Step::Wait(WaitReason::BackingOff, _) if is_staged(facts) => {
             let turn = facts.past.last_turn.as_ref();
             Verdict::no(
-                Why::BackingOff,
+                CommonReason::BackingOff,
                 turn.map_or_else(String::new, |t| format!("{}: {}", t.outcome, t.message)),
             )
         }
         Step::ReadNode | Step::LookAtHost | Step::TryGuard if condition::is_true(before, types::UPDATE_PREPARED) => {
-            Verdict::yes(Why::Ready, "")
+            Verdict::yes(CommonReason::Ready, "")
         }
-        _ if !is_staged(facts) => Verdict::no(Why::NotStaged, ""),
-        _ => Verdict::no(Why::NotReady, ""),
+        _ if !is_staged(facts) => Verdict::no(CommonReason::NotStaged, ""),
+        _ => Verdict::no(CommonReason::NotReady, ""),
     }
 }
 
 fn as_is(yes: bool) -> Verdict {
     if yes {
-        Verdict::yes(Why::AsExpected, "")
+        Verdict::yes(CommonReason::AsExpected, "")
     } else {
-        Verdict::no(Why::NotYet, "")
+        Verdict::no(CommonReason::NotYet, "")
     }
 }
 
@@ -216,7 +226,7 @@ fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
 /// Returns the condition of the drain: done, pods left behind, or pods that have blocked it for too long.
 fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     if let Some(message) = drains_too_long(facts) {
-        return Verdict::no(Why::DrainTimeout, message);
+        return Verdict::no(CommonReason::DrainTimeout, message);
     }
     let left: Vec<_> = facts
         .drain
@@ -225,7 +235,7 @@ fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
         .map(|b| format!("{}: {}", b.pod, b.reason))
         .collect();
     if facts.drain.done && !left.is_empty() {
-        Verdict::yes(Why::LeftBehind, format!("drained except {}", left.join("; ")))
+        Verdict::yes(CommonReason::LeftBehind, format!("drained except {}", left.join("; ")))
     } else {
         as_is(facts.drain.done || committed)
     }
@@ -237,7 +247,7 @@ pub(super) fn rest_conditions(facts: &AgentFacts, cordoned: bool) -> Verdicts {
     let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
     let drained = match facts.failed_turn() {
         Some(turn) if turn.outcome == Outcome::DrainTimeout.as_str() => {
-            Verdict::no(Why::DrainTimeout, turn.message.clone())
+            Verdict::no(CommonReason::DrainTimeout, turn.message.clone())
         }
         _ => as_is(runs),
     };

@@ -1,7 +1,7 @@
 //! The finding behind the condition `NodeDegraded`: the first trouble that a table of checks finds.
 
 use berth_api::berth::Outcome;
-use berth_api::condition::{Why, Word};
+use berth_api::condition::{CommonReason, Word};
 use berth_api::node::Phase;
 use berth_api::pool::OnTimeout;
 
@@ -74,7 +74,7 @@ fn staging_problem(facts: &AgentFacts, step: &Step) -> Option<Finding> {
         return Some(found);
     }
     if let Some(message) = rollback_queued(facts) {
-        return Some(facts.degraded(Why::RollbackQueued, message));
+        return Some(facts.degraded(CommonReason::RollbackQueued, message));
     }
     if let Some(message) = facts.host.os.unit_missing() {
         return Some(facts.degraded(Reason::UnitMissing, message));
@@ -100,7 +100,7 @@ fn image_problem(facts: &AgentFacts) -> Option<Finding> {
             "{desired} failed here and is not tried again{}",
             message.unwrap_or_default()
         );
-        return Some(facts.degraded(Why::DigestFailed, message));
+        return Some(facts.degraded(CommonReason::DigestFailed, message));
     }
     let message = same_deployment(facts, facts.desired.digest()?)?;
     Some(facts.degraded(Reason::SameDeployment, message))
@@ -110,10 +110,10 @@ fn image_problem(facts: &AgentFacts) -> Option<Finding> {
 fn turn_problem(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Finding> {
     if matches!(step, Step::Wait(WaitReason::ForeignBerth, _)) {
         let message = "a berth is for another Node object of this name; the controller will close it";
-        return Some(facts.degraded(Why::ForeignBerth, message));
+        return Some(facts.degraded(CommonReason::ForeignBerth, message));
     }
     if let Some(message) = drains_too_long(facts) {
-        return Some(facts.degraded(Why::DrainTimeout, message));
+        return Some(facts.degraded(CommonReason::DrainTimeout, message));
     }
     if phase == Phase::Proving {
         return unproven(facts);
@@ -140,7 +140,7 @@ fn retried_problem(facts: &AgentFacts) -> Option<Finding> {
         let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
         let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
         let outcome = Outcome::from_word(&turn.outcome);
-        let reason = outcome.map_or(Word::from(Why::TurnFailed), Word::from);
+        let reason = outcome.map_or(Word::from(CommonReason::TurnFailed), Word::from);
         return Some(facts.degraded(reason, message));
     }
     None
@@ -182,7 +182,7 @@ fn unproven(facts: &AgentFacts) -> Option<Finding> {
     if booted.is_none() || (booted != Some(&holding.target) && booted != holding.from.as_ref()) {
         let booted = booted.map_or_else(|| "an unknown image".to_owned(), ToString::to_string);
         let message = format!("runs {booted}, which is neither the target nor the previous image; the berth is kept");
-        return Some(facts.degraded(Why::BootUnproven, message));
+        return Some(facts.degraded(CommonReason::BootUnproven, message));
     }
     let taint = facts
         .cluster_node
@@ -196,15 +196,15 @@ fn unproven(facts: &AgentFacts) -> Option<Finding> {
     match undo(facts, holding) {
         Undo::Due => {
             let message = format!("{cause} health.deadline; the node rolls back to the previous image");
-            Some(facts.degraded(Why::RollingBack, message))
+            Some(facts.degraded(CommonReason::RollingBack, message))
         }
         Undo::Hold(why) => {
             let message = format!("{cause} health.deadline; the berth is kept, without a rollback: {why}");
-            Some(facts.degraded(Why::NodeNotReady, message))
+            Some(facts.degraded(CommonReason::NodeNotReady, message))
         }
         Undo::NotDue if is_late(facts) => {
             let message = format!("{cause} rebootTimeout; the berth is kept");
-            Some(facts.degraded(Why::NodeNotReady, message))
+            Some(facts.degraded(CommonReason::NodeNotReady, message))
         }
         Undo::NotDue => None,
     }

@@ -8,7 +8,7 @@ mod subject;
 
 use berth_api::backend::NodeBackend;
 use berth_api::berth::Berth;
-use berth_api::condition::{self, Verdict, Why, node as types};
+use berth_api::condition::{self, CommonReason, Verdict, node as types};
 use berth_api::node::{BootcNodeStatus, DrainBlocker, NotApplied, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -132,7 +132,7 @@ fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeS
             (types::UPDATE_PREPARED, no_offer),
         ];
         if !condition::is_true(&before.conditions, types::IMAGE_PULLED) {
-            let not_pulled = Verdict::unknown(Why::Blocked, "the host does not answer");
+            let not_pulled = Verdict::unknown(CommonReason::Blocked, "the host does not answer");
             verdicts.push((types::IMAGE_PULLED, not_pulled));
         }
         // The turn may have ended while the host did not answer.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_api::boot_image::{
     BootImageEnforcement, BootImageLimit, BootImagePolicy, BootImageSource, BootImageStatus, MAX_NAMED,
 };
-use berth_api::condition::{Verdict, Why};
+use berth_api::condition::{CommonReason, Verdict};
 use berth_api::pool::Target;
 use berth_api::seeded::Bug;
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ use crate::controller::image::{Next, Refusal};
 use crate::skew::{Skew, skew};
 
 /// Reason for refusing an image that the current boot image is too old for.
-pub(super) const REASON: Why = Why::BootImageSkew;
+pub(super) const REASON: CommonReason = CommonReason::BootImageSkew;
 
 /// Input for judging a pool's boot image.
 #[derive(Clone, Copy)]
@@ -130,19 +130,22 @@ pub(super) fn assess(
     let is_disabled = enforcement(facts.policy) == BootImageEnforcement::Disabled;
     let verdict = if is_disabled {
         let words = "bootImage.enforcement is Disabled: boot images are not checked";
-        Verdict::no(Why::Disabled, words)
+        Verdict::no(CommonReason::Disabled, words)
     } else if let Some(refused) = refused(said, next) {
         refused
     } else if let Some(target) = target {
         match (skew_of(facts, version, target), &in_use) {
-            (Skew::NoLimit, _) => Verdict::no(Why::NoLimit, ""),
-            (_, None) => Verdict::unknown(Why::NotReported, "no machine has reported its boot image"),
-            (Skew::Within, _) => Verdict::no(Why::WithinLimit, ""),
-            (Skew::Exceeded(why), Some(in_use)) => Verdict::yes(Why::BootImageTooOld, in_use.words(&why)),
-            (Skew::Unknown(why), Some(in_use)) => Verdict::unknown(Why::CannotCompare, in_use.words(&why)),
+            (Skew::NoLimit, _) => Verdict::no(CommonReason::NoLimit, ""),
+            (_, None) => Verdict::unknown(CommonReason::NotReported, "no machine has reported its boot image"),
+            (Skew::Within, _) => Verdict::no(CommonReason::WithinLimit, ""),
+            (Skew::Exceeded(why), Some(in_use)) => Verdict::yes(CommonReason::BootImageTooOld, in_use.words(&why)),
+            (Skew::Unknown(why), Some(in_use)) => Verdict::unknown(CommonReason::CannotCompare, in_use.words(&why)),
         }
     } else {
-        Verdict::unknown(Why::ImageNotResolved, "the pool has no image yet; see ImageResolved")
+        Verdict::unknown(
+            CommonReason::ImageNotResolved,
+            "the pool has no image yet; see ImageResolved",
+        )
     };
     if let Some(target) = target.filter(|_| !is_disabled) {
         // Thousands of machines were installed from a few images.
@@ -173,10 +176,10 @@ fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     match next {
         Next::Refused(refusal) if refusal.reason == REASON => {
             let words = format!("the next image {}", refusal.words);
-            Some(Verdict::yes(Why::NextImageRefused, words))
+            Some(Verdict::yes(CommonReason::NextImageRefused, words))
         }
         Next::Unknown => {
-            let said = said.filter(|said| said.reason == Why::NextImageRefused.as_str())?;
+            let said = said.filter(|said| said.reason == CommonReason::NextImageRefused.as_str())?;
             Some(Verdict::repeats(true, said))
         }
         Next::Refused(_) | Next::Clear => None,

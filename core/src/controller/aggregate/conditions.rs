@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::NodeName;
-use berth_api::condition::{Verdict, Why, Word, pool as types};
+use berth_api::condition::{CommonReason, Verdict, Word, pool as types};
 use berth_api::pool::Target;
 
 use super::facts::{MemberState, PoolStatusFacts};
@@ -54,34 +54,37 @@ fn is_current(facts: &PoolStatusFacts<'_>, target: &Target) -> bool {
 fn updated(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &MemberStates<'_>) -> Verdict {
     let Some(target) = target.filter(|t| is_current(facts, t)) else {
         return Verdict::no(
-            Why::ImageNotResolved,
+            CommonReason::ImageNotResolved,
             "the image of the spec is not resolved; see ImageResolved",
         );
     };
     let done = count(doing, MemberState::Updated);
     if facts.members.is_empty() {
-        return Verdict::unknown(Why::NoNodes, "the selector matches no node");
+        return Verdict::unknown(CommonReason::NoNodes, "the selector matches no node");
     }
     let message = format!("{done} of {} nodes run {}", facts.members.len(), version(target));
     if done == facts.members.len() {
-        Verdict::yes(Why::AllUpdated, message)
+        Verdict::yes(CommonReason::AllUpdated, message)
     } else {
-        Verdict::no(Why::NotAllUpdated, message)
+        Verdict::no(CommonReason::NotAllUpdated, message)
     }
 }
 
 fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &MemberStates<'_>) -> Verdict {
     if facts.deleting {
-        return Verdict::yes(Why::Deleting, "the pool waits for its nodes and berths to be released");
+        return Verdict::yes(
+            CommonReason::Deleting,
+            "the pool waits for its nodes and berths to be released",
+        );
     }
     if facts.members.is_empty() {
-        return Verdict::no(Why::NoNodes, "the selector matches no node");
+        return Verdict::no(CommonReason::NoNodes, "the selector matches no node");
     }
 
     let active = [
-        (MemberState::Rebooting, Why::Rebooting, "reboot"),
-        (MemberState::Draining, Why::Draining, "drain"),
-        (MemberState::Staging, Why::Staging, "stage"),
+        (MemberState::Rebooting, CommonReason::Rebooting, "reboot"),
+        (MemberState::Draining, CommonReason::Draining, "drain"),
+        (MemberState::Staging, CommonReason::Staging, "stage"),
     ];
     let parts: Vec<String> = active
         .iter()
@@ -98,14 +101,18 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
     }
     let Some(target) = target else {
         return Verdict::no(
-            Why::ImageNotResolved,
+            CommonReason::ImageNotResolved,
             "the image is not resolved to a digest yet; see ImageResolved",
         );
     };
     if count(doing, MemberState::Updated) == facts.members.len() {
         let current = is_current(facts, target);
         return Verdict::no(
-            if current { Why::Updated } else { Why::ImageNotResolved },
+            if current {
+                CommonReason::Updated
+            } else {
+                CommonReason::ImageNotResolved
+            },
             format!("all {} nodes run {}", facts.members.len(), version(target)),
         );
     }
@@ -120,7 +127,7 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
                 target.image, facts.reference
             ),
         };
-        return Verdict::no(Why::ImageNotResolved, message);
+        return Verdict::no(CommonReason::ImageNotResolved, message);
     }
     if let Some(order) = waits(facts, BlockReason::Order).next().and(facts.plan.order.as_ref()) {
         return Verdict::no(order.reason, order.message.clone());
@@ -139,23 +146,23 @@ fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
         let offered = facts.plan.used_by.iter().filter(|u| u.how == UseKind::IsOffered);
         let names = few(offered.map(|u| u.who.clone()));
-        return Verdict::yes(Why::Offered, format!("a berth is offered to {names}"));
+        return Verdict::yes(CommonReason::Offered, format!("a berth is offered to {names}"));
     }
     if waits(facts, BlockReason::Capacity).next().is_some() {
         let users = few(facts.plan.used_by.iter().map(CapacityUse::words));
         let (used, total) = (facts.plan.used_by.len(), facts.plan.counts.total);
         let message = format!("{used} of {total} used: {users}");
-        return Verdict::no(Why::Waiting, message);
+        return Verdict::no(CommonReason::Waiting, message);
     }
     let fleet = waits(facts, BlockReason::FleetCapacity)
         .next()
         .and(facts.plan.fleet.as_ref());
     if let Some(fleet) = fleet {
-        return Verdict::no(Why::FleetCapacity, fleet.words());
+        return Verdict::no(CommonReason::FleetCapacity, fleet.words());
     }
     let fleet = waits(facts, BlockReason::Fencing).next().and(facts.plan.fleet.as_ref());
     if let Some(unfenced) = fleet.and_then(FleetUse::unfenced_words) {
-        return Verdict::no(Why::Fencing, unfenced);
+        return Verdict::no(CommonReason::Fencing, unfenced);
     }
     let mut groups: BTreeMap<BlockReason, Vec<&NodeName>> = BTreeMap::new();
     for (node, wait) in &facts.plan.waiting {
@@ -171,14 +178,14 @@ fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
         })
         .collect::<Vec<_>>()
         .join("; ");
-    Verdict::no(Why::Waiting, message)
+    Verdict::no(CommonReason::Waiting, message)
 }
 
 /// Returns `Degraded`. Troubles of the pool come before troubles of its nodes; the first trouble gives the condition's
 /// reason.
 fn degraded(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Verdict {
     match (pool_trouble(facts), node_trouble(facts, target)) {
-        (None, None) => Verdict::no(Why::AsExpected, ""),
+        (None, None) => Verdict::no(CommonReason::AsExpected, ""),
         (Some((reason, pool)), Some((_, nodes))) => Verdict::yes(reason, format!("{pool}; {nodes}")),
         (Some((reason, message)), None) | (None, Some((reason, message))) => Verdict::yes(reason, message),
     }
@@ -187,11 +194,11 @@ fn degraded(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Verdict {
 fn pool_trouble(facts: &PoolStatusFacts<'_>) -> Option<(Word, String)> {
     if let Some(error) = facts.bad_selector {
         let message = format!("{error}; the pool keeps its nodes and gets no new ones");
-        return Some((Why::InvalidSelector.into(), message));
+        return Some((CommonReason::InvalidSelector.into(), message));
     }
     if !facts.unreadable.is_empty() {
         let unreadable = facts.unreadable.iter().map(|e| (*e).to_owned());
-        return Some((Why::UnreadableLease.into(), few(unreadable)));
+        return Some((CommonReason::UnreadableLease.into(), few(unreadable)));
     }
     if let Some(first) = facts.unwritable.first() {
         let words = facts.unwritable.iter().map(|lease| lease.words());
@@ -211,9 +218,9 @@ fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<
     let away = away.filter(|found| found.kind == Kind::RebootTimedOut);
     let troubles: Vec<Finding> = all.chain(away).collect();
     let reason = if troubles.iter().any(|found| found.kind == Kind::RebootTimedOut) {
-        Why::RebootTimedOut.into()
+        CommonReason::RebootTimedOut.into()
     } else if troubles.iter().any(|found| found.kind != Kind::BadTurn) {
-        Why::NodesDegraded.into()
+        CommonReason::NodesDegraded.into()
     } else {
         troubles.iter().max_by_key(|found| &*found.reason)?.reason.clone()
     };
@@ -228,7 +235,7 @@ fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<
 fn paused(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.paused {
         let message = "no berth is offered; nodes that have not committed give their berths back";
-        Verdict::yes(Why::PausedByAdmin, message)
+        Verdict::yes(CommonReason::PausedByAdmin, message)
     } else if facts
         .plan
         .gate
@@ -236,25 +243,25 @@ fn paused(facts: &PoolStatusFacts<'_>) -> Verdict {
         .is_some_and(|g| g.reason == GateReason::FleetPaused)
     {
         Verdict::yes(
-            Why::PausedByFleet,
+            CommonReason::PausedByFleet,
             "BootcFleet cluster is paused, so every pool is paused",
         )
     } else {
-        Verdict::no(Why::NotPaused, "")
+        Verdict::no(CommonReason::NotPaused, "")
     }
 }
 
 fn window(facts: &PoolStatusFacts<'_>) -> Verdict {
     match facts.gates {
         Some(gates) => gates.window.clone(),
-        None => Verdict::unknown(Why::NotJudged, ""),
+        None => Verdict::unknown(CommonReason::NotJudged, ""),
     }
 }
 
 fn halted(facts: &PoolStatusFacts<'_>) -> Verdict {
     match &facts.plan.halt {
-        Some(halt) => Verdict::yes(Why::TooManyFailures, halt.message.clone()),
-        None => Verdict::no(Why::AsExpected, ""),
+        Some(halt) => Verdict::yes(CommonReason::TooManyFailures, halt.message.clone()),
+        None => Verdict::no(CommonReason::AsExpected, ""),
     }
 }
 
@@ -262,10 +269,10 @@ fn node_conflict(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.conflicts.is_empty() {
         let shared = &facts.plan.address_conflicts;
         if shared.is_empty() {
-            return Verdict::no(Why::NoConflict, "");
+            return Verdict::no(CommonReason::NoConflict, "");
         }
-        return Verdict::yes(Why::AddressShared, few(shared.iter().cloned()));
+        return Verdict::yes(CommonReason::AddressShared, few(shared.iter().cloned()));
     }
     let named = facts.conflicts.iter().map(|c| format!("{}: {}", c.node, c.message()));
-    Verdict::yes(Why::SelectedTwice, few(named))
+    Verdict::yes(CommonReason::SelectedTwice, few(named))
 }

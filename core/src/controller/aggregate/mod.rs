@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::berth::{HoldPhase, Outcome};
 use berth_api::boot_image::{BootImagePolicy, BootImageStatus};
-use berth_api::condition::{self, Verdict, Why};
+use berth_api::condition::{self, CommonReason, Verdict};
 use berth_api::node::{Phase, Staging};
 use berth_api::pool::{BootcNodePoolStatus, DeployedImage, DigestFailures, NodeCounts, PhaseDurations, Target};
 use berth_api::{Digest, NodeName};
@@ -80,7 +80,7 @@ pub fn status(facts: &PoolStatusFacts<'_>, now: Timestamp) -> BootcNodePoolStatu
     let feed = feed(facts, target.as_ref(), &image.next);
     let feed = feed.map(|verdict| (condition::pool::FEED_FAILING, verdict));
     let resolved = match facts.refused {
-        Some(words) => Verdict::no(Why::RegistryNotAllowed, words),
+        Some(words) => Verdict::no(CommonReason::RegistryNotAllowed, words),
         None => image.verdict,
     };
     let own = (condition::pool::IMAGE_RESOLVED, resolved);
@@ -143,7 +143,7 @@ fn feed(facts: &PoolStatusFacts<'_>, target: Option<&Target>, next: &image::Next
     if facts.deleting {
         None
     } else if facts.refused.is_some() {
-        Some(Verdict::unknown(Why::ImageNotResolved, "see ImageResolved"))
+        Some(Verdict::unknown(CommonReason::ImageNotResolved, "see ImageResolved"))
     } else {
         image::feed::assess(&facts.image(), target, next, facts.polled)
     }
@@ -179,7 +179,7 @@ fn no_such_platform(members: &[MemberView<'_>], image: &Target) -> Option<Refusa
         image.shown_platforms()
     );
     Some(Refusal {
-        reason: Why::NoSuchPlatform,
+        reason: CommonReason::NoSuchPlatform,
         words,
     })
 }

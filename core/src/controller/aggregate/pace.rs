@@ -56,7 +56,7 @@ fn lasting(status: &BootcNodePoolStatus) -> ([u32; 4], Vec<WaveState>) {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::condition::{self, Verdict, Why};
+    use berth_api::condition::{self, CommonReason, Verdict};
     use berth_api::pool::{Available, DigestFailures, Target, WaveStatus};
     use jiff::Timestamp;
     use serde_json::json;
@@ -66,7 +66,7 @@ mod tests {
     fn with(change: impl FnOnce(&mut BootcNodePoolStatus)) -> BootcNodePoolStatus {
         let mut status = BootcNodePoolStatus::default();
         for type_ in [types::PROGRESSING, types::UPDATED, types::PAUSED] {
-            let verdict = Verdict::no(Why::Waiting, "");
+            let verdict = Verdict::no(CommonReason::Waiting, "");
             condition::set(&mut status.conditions, type_, verdict, None, Timestamp::UNIX_EPOCH);
         }
         change(&mut status);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     fn turns_true(type_: &'static str) -> BootcNodePoolStatus {
-        let verdict = Verdict::yes(Why::Offered, "");
+        let verdict = Verdict::yes(CommonReason::Offered, "");
         with(|s| condition::set(&mut s.conditions, type_, verdict, None, Timestamp::UNIX_EPOCH))
     }
 

@@ -1,7 +1,7 @@
 //! Conditions for tools that use kstatus: `Ready`, `Reconciling` and `Stalled`. All three are derived from the other
 //! conditions.
 
-use berth_api::condition::{self, Verdict, Why, pool as types};
+use berth_api::condition::{self, CommonReason, Verdict, pool as types};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::controller::image::ResolveReason;
@@ -16,7 +16,11 @@ const POOL_TROUBLES: [&str; 6] = [
     "UnknownPool",
 ];
 /// Reasons of `ImageResolved` and `FeedFailing` that do not come from a registry and need a person to act.
-const REFUSALS: [Why; 3] = [Why::NoSuchPlatform, Why::BootImageSkew, Why::RegistryNotAllowed];
+const REFUSALS: [CommonReason; 3] = [
+    CommonReason::NoSuchPlatform,
+    CommonReason::BootImageSkew,
+    CommonReason::RegistryNotAllowed,
+];
 
 /// True if an image with this reason of `ImageResolved` stays unresolved until a person acts. A missing image may still
 /// be pushed.
@@ -42,18 +46,18 @@ pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str
         State::Ready(why) => (Verdict::repeats(true, why), as_expected(), as_expected()),
         State::Stalled(why) => (
             Verdict::repeats(false, why),
-            Verdict::no(Why::Stalled, ""),
+            Verdict::no(CommonReason::Stalled, ""),
             Verdict::repeats(true, why),
         ),
         State::Paused(why) => (
             Verdict::repeats(false, why),
-            Verdict::no(Why::Paused, ""),
+            Verdict::no(CommonReason::Paused, ""),
             as_expected(),
         ),
         State::Reconciling(Some(why)) => (Verdict::repeats(false, why), Verdict::repeats(true, why), as_expected()),
         State::Reconciling(None) => (
-            Verdict::no(Why::Progressing, ""),
-            Verdict::yes(Why::Progressing, ""),
+            Verdict::no(CommonReason::Progressing, ""),
+            Verdict::yes(CommonReason::Progressing, ""),
             as_expected(),
         ),
     };
@@ -65,7 +69,7 @@ pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str
 }
 
 fn as_expected() -> Verdict {
-    Verdict::no(Why::AsExpected, "")
+    Verdict::no(CommonReason::AsExpected, "")
 }
 
 /// State of a pool, with the condition that it is derived from.

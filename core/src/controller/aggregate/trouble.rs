@@ -1,7 +1,7 @@
 //! Troubles of members that a pool's status reports.
 
 use berth_api::berth::{HoldPhase, Outcome};
-use berth_api::condition::Why;
+use berth_api::condition::CommonReason;
 use berth_api::platform::Choice;
 use berth_api::pool::Target;
 
@@ -21,11 +21,20 @@ pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Targe
             HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",
         };
         let message = format!("{what}; the node keeps its berth until it is proven, deleted or excluded");
-        return Some(Finding::new(Kind::RebootTimedOut, node, Why::RebootTimedOut, message));
+        return Some(Finding::new(
+            Kind::RebootTimedOut,
+            node,
+            CommonReason::RebootTimedOut,
+            message,
+        ));
     }
     let own = match member.host.map(|host| &host.content) {
         Some(Ok(content)) => content.report.degraded.clone(),
-        Some(Err(error)) => Some(finding::node::degraded(node.clone(), Why::UnreadableObjects, error)),
+        Some(Err(error)) => Some(finding::node::degraded(
+            node.clone(),
+            CommonReason::UnreadableObjects,
+            error,
+        )),
         None => None,
     };
     if own.is_some() {
@@ -43,7 +52,7 @@ fn unserved_trouble(member: &MemberView<'_>, node: &Subject, target: &Target) ->
     }
     let message = format!("{} has no image for {}", target.image, member.platform());
     let kind = Kind::PlatformUnsupported;
-    Some(Finding::new(kind, node.clone(), Why::NoSuchPlatform, message))
+    Some(Finding::new(kind, node.clone(), CommonReason::NoSuchPlatform, message))
 }
 
 /// True unless the target has no image for the member's platform. Members that have not reported their architecture or

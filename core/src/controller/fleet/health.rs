@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::condition::{self, Verdict, Why, Word, fleet as types};
+use berth_api::condition::{self, CommonReason, Verdict, Word, fleet as types};
 use berth_api::fleet::{BootcFleetStatus, FleetNodes, MAX_POOLS, PoolSummary};
 use berth_api::pool::BootcNodePoolStatus;
 use jiff::Timestamp;
@@ -161,7 +161,7 @@ fn nodes(status: &BootcNodePoolStatus) -> FleetNodes {
 /// Returns the reason of the pool's condition `Ready`: the pool's state in one word.
 fn state(status: &BootcNodePoolStatus) -> Word {
     let ready = condition::find(&status.conditions, condition::pool::READY);
-    ready.map_or(Why::NotJudged.into(), |ready| Word::stored(&ready.reason))
+    ready.map_or(CommonReason::NotJudged.into(), |ready| Word::stored(&ready.reason))
 }
 
 fn updating(facts: &FleetStatusFacts<'_>) -> Verdict {
@@ -170,21 +170,24 @@ fn updating(facts: &FleetStatusFacts<'_>) -> Verdict {
     let total: FleetNodes = facts.pools.iter().map(|pool| nodes(pool.status)).sum();
     let updated = format!("{} of {} nodes updated", total.updated, total.total);
     if !going.is_empty() {
-        Verdict::yes(Why::Progressing, format!("{updated}; in progress: {}", few(going)))
+        Verdict::yes(
+            CommonReason::Progressing,
+            format!("{updated}; in progress: {}", few(going)),
+        )
     } else if facts.unreadable_pools > 0 {
         let pools = format!("{} pools cannot be read; see ControllerHealthy", facts.unreadable_pools);
-        Verdict::unknown(Why::UnreadableObjects, pools)
+        Verdict::unknown(CommonReason::UnreadableObjects, pools)
     } else if facts.pools.is_empty() {
-        Verdict::no(Why::NoPools, "there is no BootcNodePool")
+        Verdict::no(CommonReason::NoPools, "there is no BootcNodePool")
     } else if !stalled.is_empty() {
         let message = format!("{updated}; waiting for a person: {}", few(stalled));
-        Verdict::no(Why::Stalled, message)
+        Verdict::no(CommonReason::Stalled, message)
     } else if facts.pools.iter().all(|pool| pool.has(condition::pool::READY)) {
-        Verdict::no(Why::AllUpdated, updated)
+        Verdict::no(CommonReason::AllUpdated, updated)
     } else {
         let rest = facts.pools.iter().filter(|pool| !pool.has(condition::pool::READY));
         let rest = few(rest.map(|pool| format!("{} ({})", pool.name, state(pool.status))));
-        Verdict::no(Why::Waiting, format!("{updated}; held back: {rest}"))
+        Verdict::no(CommonReason::Waiting, format!("{updated}; held back: {rest}"))
     }
 }
 
@@ -208,9 +211,9 @@ fn pools_with(facts: &FleetStatusFacts<'_>, type_: &str) -> Vec<String> {
 fn paused(facts: &FleetStatusFacts<'_>) -> Verdict {
     if facts.paused {
         let message = "every pool is paused: no node begins to pull; nodes that have committed still reboot";
-        Verdict::yes(Why::Paused, message)
+        Verdict::yes(CommonReason::Paused, message)
     } else {
-        Verdict::no(Why::NotPaused, "each pool follows its own spec")
+        Verdict::no(CommonReason::NotPaused, "each pool follows its own spec")
     }
 }
 
@@ -218,9 +221,9 @@ fn paused(facts: &FleetStatusFacts<'_>) -> Verdict {
 /// work.
 fn controller(facts: &FleetStatusFacts<'_>) -> Verdict {
     match facts.unreadable {
-        [] => Verdict::yes(Why::AsExpected, ""),
+        [] => Verdict::yes(CommonReason::AsExpected, ""),
         some => Verdict::no(
-            Why::UnreadableObjects,
+            CommonReason::UnreadableObjects,
             format!("cannot be read: {}", few(some.iter().cloned())),
         ),
     }
@@ -242,15 +245,15 @@ fn agents(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
             facts.agents.len(),
             facts.silent_after.as_secs()
         );
-        return Some(Verdict::no(Why::AgentsSilent, message));
+        return Some(Verdict::no(CommonReason::AgentsSilent, message));
     }
     let said = condition::find(&facts.old.conditions, types::AGENTS_HEALTHY);
     if said.is_some_and(|said| said.status == "False") && facts.listened < facts.silent_after {
         return None;
     }
     Some(match facts.agents {
-        [] => Verdict::unknown(Why::NoNodes, "no pool has a node"),
-        _ => Verdict::yes(Why::AsExpected, ""),
+        [] => Verdict::unknown(CommonReason::NoNodes, "no pool has a node"),
+        _ => Verdict::yes(CommonReason::AsExpected, ""),
     })
 }
 
@@ -269,9 +272,12 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
         return None;
     }
     Some(match (facts.pools, away.is_empty()) {
-        ([], _) => Verdict::unknown(Why::NoPools, "there is no BootcNodePool"),
-        (_, true) => Verdict::yes(Why::AsExpected, ""),
-        (_, false) => Verdict::no(Why::RegistryAway, format!("pools keep their images; {}", few(away))),
+        ([], _) => Verdict::unknown(CommonReason::NoPools, "there is no BootcNodePool"),
+        (_, true) => Verdict::yes(CommonReason::AsExpected, ""),
+        (_, false) => Verdict::no(
+            CommonReason::RegistryAway,
+            format!("pools keep their images; {}", few(away)),
+        ),
     })
 }
 
@@ -280,9 +286,9 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
 fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     let failing: Vec<String> = facts.pools.iter().filter_map(failing_feed).collect();
     if facts.pools.is_empty() {
-        Verdict::unknown(Why::NoPools, "there is no BootcNodePool")
+        Verdict::unknown(CommonReason::NoPools, "there is no BootcNodePool")
     } else if failing.is_empty() {
-        Verdict::yes(Why::AsExpected, "")
+        Verdict::yes(CommonReason::AsExpected, "")
     } else {
         let message = format!(
             "{} of {} pools get no new image: {}; see their conditions ImageResolved and FeedFailing",
@@ -290,7 +296,7 @@ fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
             facts.pools.len(),
             few(failing)
         );
-        Verdict::no(Why::FeedsFailing, message)
+        Verdict::no(CommonReason::FeedsFailing, message)
     }
 }
 
@@ -311,9 +317,9 @@ fn guarded(facts: &FleetStatusFacts<'_>) -> Verdict {
         .map(|a| a.node.to_owned())
         .collect();
     match (facts.agents, named.is_empty()) {
-        ([], _) => Verdict::unknown(Why::NoNodes, "no pool has a node"),
+        ([], _) => Verdict::unknown(CommonReason::NoNodes, "no pool has a node"),
         (_, true) => Verdict::yes(
-            Why::AsExpected,
+            CommonReason::AsExpected,
             "no agent reports that it can write other nodes' objects",
         ),
         (_, false) => Verdict::no(
@@ -334,7 +340,7 @@ fn bootstrap(facts: &FleetStatusFacts<'_>) -> Verdict {
     if held.is_empty() {
         return match &facts.events_unread {
             Some(error) if nodes.status != Some(false) => Verdict::unknown(
-                Why::EventsUnreadable,
+                CommonReason::EventsUnreadable,
                 format!(
                     "cannot list the events of machines that are held back on their first boot: {error}; if the API server forbids \
                      it, apply the controller's role of this version"
@@ -355,23 +361,23 @@ fn bootstrap(facts: &FleetStatusFacts<'_>) -> Verdict {
     if nodes.status == Some(false) {
         message = format!("{message}; {}", nodes.message);
     }
-    Verdict::no(Why::MachinesHeld, message)
+    Verdict::no(CommonReason::MachinesHeld, message)
 }
 
 fn bootstrap_of_nodes(facts: &FleetStatusFacts<'_>) -> Verdict {
     let named: Vec<String> = facts.agents.iter().filter_map(first_boot_trouble).collect();
     let checked = facts.agents.iter().filter(|agent| agent.firstboot.is_some()).count();
     match (facts.agents, named.len()) {
-        ([], _) => Verdict::unknown(Why::NoNodes, "no pool has a node"),
+        ([], _) => Verdict::unknown(CommonReason::NoNodes, "no pool has a node"),
         (_, 0) => Verdict::yes(
-            Why::AsExpected,
+            CommonReason::AsExpected,
             format!(
                 "{checked} of {} nodes were checked on their first boot",
                 facts.agents.len()
             ),
         ),
         (_, count) => Verdict::no(
-            Why::FirstBootFailed,
+            CommonReason::FirstBootFailed,
             format!(
                 "{count} of {checked} first-boot checks failed: {}; see status.firstboot of each node",
                 few(named)

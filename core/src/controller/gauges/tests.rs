@@ -188,7 +188,7 @@ fn a_pool_has_gauges_for_conditions_and_windows() {
     let digest: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
     let status = halted(&digest);
     let [open, closed] = [
-        (Verdict::yes(Why::Open, ""), 500),
+        (Verdict::yes(CommonReason::Open, ""), 500),
         (Verdict::no(GateReason::OutsideWindows, ""), 600),
     ]
     .map(|(window, changes)| Gates {
@@ -253,10 +253,10 @@ fn a_pool_that_is_gone_has_no_series() {
 #[test]
 fn unchecked_boot_images_have_a_gauge() {
     for (why, unchecked) in [
-        (Some(Why::Disabled), 1),
-        (Some(Why::CannotCompare), 1),
-        (Some(Why::NotReported), 0),
-        (Some(Why::WithinLimit), 0),
+        (Some(CommonReason::Disabled), 1),
+        (Some(CommonReason::CannotCompare), 1),
+        (Some(CommonReason::NotReported), 0),
+        (Some(CommonReason::WithinLimit), 0),
         (None, 0),
     ] {
         let mut status = BootcNodePoolStatus::default();

@@ -2,7 +2,7 @@
 //! and stays True while the tag cannot be queried. `FeedFailing` reports that, and its `lastTransitionTime` gives the
 //! start.
 
-use berth_api::condition::{Verdict, Why};
+use berth_api::condition::{CommonReason, Verdict};
 use berth_api::pool::Target;
 
 use super::{ImageFacts, Next, Questions, Refusal};
@@ -15,7 +15,7 @@ pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, po
     let is_resolved = in_force.is_some_and(|target| target.is_of(facts.reference));
     if !is_resolved {
         return Some(Verdict::unknown(
-            Why::ImageNotResolved,
+            CommonReason::ImageNotResolved,
             "the reference in the spec is not resolved yet; see ImageResolved",
         ));
     }
@@ -24,11 +24,14 @@ pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, po
     }
     let questions = Questions::of(facts.reference.get().ok()?);
     let Some(tag) = &questions.tag else {
-        return Some(Verdict::no(Why::AsExpected, "the reference has a digest and no tag"));
+        return Some(Verdict::no(
+            CommonReason::AsExpected,
+            "the reference has a digest and no tag",
+        ));
     };
     if !polled {
         return Some(Verdict::unknown(
-            Why::NotPolled,
+            CommonReason::NotPolled,
             format!("image.pollInterval is 0: {tag} is queried only on request (kubectl berth poll)"),
         ));
     }
@@ -54,7 +57,7 @@ pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, po
     // An image that was resolved in this pass was just queried.
     let is_adopted = facts.current().is_none();
     let is_answered = is_adopted || facts.answers.tag.found.is_some();
-    is_answered.then(|| Verdict::no(Why::AsExpected, format!("{tag} can be queried")))
+    is_answered.then(|| Verdict::no(CommonReason::AsExpected, format!("{tag} can be queried")))
 }
 
 #[cfg(test)]

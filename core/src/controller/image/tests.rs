@@ -110,7 +110,7 @@ impl Case {
 
     fn decide(&self) -> Decision {
         let refusal = self.unserved.then(|| Refusal {
-            reason: Why::NoSuchPlatform,
+            reason: CommonReason::NoSuchPlatform,
             words: "has nothing for n1".to_owned(),
         });
         decide(&self.facts(), |_| refusal.clone(), at(1000))
@@ -245,7 +245,7 @@ fn a_changed_reference_is_adopted_at_once() {
         case.says(),
         (Some(digest(1)), None, "Some(false) NoSuchPlatform".into())
     );
-    assert!(matches!(case.decide().next, Next::Refused(refusal) if refusal.reason == Why::NoSuchPlatform));
+    assert!(matches!(case.decide().next, Next::Refused(refusal) if refusal.reason == CommonReason::NoSuchPlatform));
 }
 
 #[test]

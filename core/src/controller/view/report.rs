@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::boot_image::NodeBootImage;
-use berth_api::condition::{self, Why};
+use berth_api::condition::{self, CommonReason};
 use berth_api::firstboot::FirstbootOutcome;
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 use berth_api::{BootId, Digest};
@@ -225,8 +225,8 @@ impl Pull {
         // An image whose pull failed is retried; an image that the host's policy refuses is not.
         let refused = status.failure.is_none() && pulled.is_some_and(|c| c.status == "False");
         Self {
-            pulling: pull_reason == Some(Why::Pulling.as_str()),
-            blocked: refused || pull_reason == Some(Why::Blocked.as_str()),
+            pulling: pull_reason == Some(CommonReason::Pulling.as_str()),
+            blocked: refused || pull_reason == Some(CommonReason::Blocked.as_str()),
             failure: status.failure.as_ref().map(|f| Failing {
                 digest: f.digest.clone(),
                 attempts: f.attempts,

@@ -332,7 +332,7 @@ fn at(millis: u64) -> Moment {
 }
 
 /// Returns this verdict for each node.
-fn wants(names: &[String], why: Why) -> BTreeMap<NodeName, Verdict> {
+fn wants(names: &[String], why: CommonReason) -> BTreeMap<NodeName, Verdict> {
     let verdicts = names
         .iter()
         .map(|name| (NodeName::new(name.clone()), Verdict::yes(why, "m")));
@@ -343,14 +343,19 @@ fn wants(names: &[String], why: Why) -> BTreeMap<NodeName, Verdict> {
 fn a_thousand_conditions_are_written_in_batches() {
     let mut desk = WriteQueue::default();
     let mut left: Vec<String> = (0..1000).map(|n| format!("n{n:04}")).collect();
-    let first = desk.pick(wants(&left, Why::WaveWaiting), at(0));
+    let first = desk.pick(wants(&left, CommonReason::WaveWaiting), at(0));
     assert!(first.is_empty(), "it may change back at once");
     assert_eq!(desk.due(), Some(at(1000)));
     let (mut now, mut passes) = (1000, 0);
     while !left.is_empty() {
         // A pass that comes early gets nothing.
-        assert!(passes == 0 || desk.pick(wants(&left, Why::WaveWaiting), at(now - 1)).is_empty());
-        let picked = desk.pick(wants(&left, Why::WaveWaiting), at(now));
+        assert!(
+            passes == 0
+                || desk
+                    .pick(wants(&left, CommonReason::WaveWaiting), at(now - 1))
+                    .is_empty()
+        );
+        let picked = desk.pick(wants(&left, CommonReason::WaveWaiting), at(now));
         assert_eq!(picked.len(), 10);
         left.retain(|name| picked.iter().all(|(picked, _)| picked.as_str() != name));
         (now, passes) = (now + 200, passes + 1);
@@ -364,7 +369,7 @@ fn a_failed_write_delays_no_other_node() {
     let mut desk = WriteQueue::default();
     let names: Vec<String> = (0..15).map(|n| format!("n{n:02}")).collect();
     let [none, first, second] = [0, 1000, 2000].map(|millis| {
-        let picked = desk.pick(wants(&names, Why::WaveWaiting), at(millis));
+        let picked = desk.pick(wants(&names, CommonReason::WaveWaiting), at(millis));
         picked.into_iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>()
     });
     assert!(none.is_empty());
@@ -381,12 +386,12 @@ fn a_failed_write_delays_no_other_node() {
 fn what_changes_back_is_never_told() {
     let mut desk = WriteQueue::default();
     let n = ["n".to_owned()];
-    assert!(desk.pick(wants(&n, Why::WaveWaiting), at(0)).is_empty());
+    assert!(desk.pick(wants(&n, CommonReason::WaveWaiting), at(0)).is_empty());
     assert!(desk.pick(BTreeMap::new(), at(500)).is_empty());
-    assert!(desk.pick(wants(&n, Why::WaveWaiting), at(900)).is_empty());
+    assert!(desk.pick(wants(&n, CommonReason::WaveWaiting), at(900)).is_empty());
     assert!(
-        desk.pick(wants(&n, Why::WaveSoaking), at(1900)).is_empty(),
+        desk.pick(wants(&n, CommonReason::WaveSoaking), at(1900)).is_empty(),
         "it is another reason"
     );
-    assert_eq!(desk.pick(wants(&n, Why::WaveSoaking), at(2900)).len(), 1);
+    assert_eq!(desk.pick(wants(&n, CommonReason::WaveSoaking), at(2900)).len(), 1);
 }

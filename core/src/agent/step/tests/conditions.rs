@@ -1,6 +1,6 @@
 //! Phases and conditions for given facts.
 
-use berth_api::condition::{self, Verdict, Why, node as types};
+use berth_api::condition::{self, CommonReason, Verdict, node as types};
 use berth_api::insight::ScopeType;
 use berth_api::node::{BootcNodeStatus, Failure, Phase};
 
@@ -333,8 +333,8 @@ fn a_look_changes_nothing_of_being_prepared() {
         let facts = change(facts(), look);
         let mut before = BootcNodeStatus::default();
         for (verdict, expected) in [
-            (Verdict::yes(Why::Ready, ""), "Ready"),
-            (Verdict::no(Why::NotStaged, ""), unprepared),
+            (Verdict::yes(CommonReason::Ready, ""), "Ready"),
+            (Verdict::no(CommonReason::NotStaged, ""), unprepared),
         ] {
             condition::set(&mut before.conditions, types::UPDATE_PREPARED, verdict, None, now());
             let after = status_at(&facts, &before, 0);

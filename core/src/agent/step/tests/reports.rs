@@ -1,6 +1,6 @@
 //! Reports for given facts.
 
-use berth_api::condition::{self, Verdict, Why, node as types};
+use berth_api::condition::{self, CommonReason, Verdict, node as types};
 use berth_api::firstboot::NodeFirstboot;
 use berth_api::node::timeline::{ChapterName, ImageVersion, TurnRecord};
 use berth_api::node::{BootcNodeStatus, Phase};
@@ -168,7 +168,7 @@ fn a_silent_host_is_not_reported_as_pulling() {
     let mut facts = facts();
     facts.berths = Some(vec![]);
     let mut before = status(&facts);
-    let pulling = Verdict::unknown(Why::Pulling, "");
+    let pulling = Verdict::unknown(CommonReason::Pulling, "");
     condition::set(&mut before.conditions, types::IMAGE_PULLED, pulling, None, facts.now);
     facts.host.unreachable = Some(Unreachable {
         why: "no answer".to_owned(),
@@ -213,7 +213,7 @@ fn a_silent_host_reports_the_end_of_its_turn() {
         since: later(0),
     }];
     let mut before = status(&facts);
-    let cordoned = Verdict::yes(Why::AsExpected, "");
+    let cordoned = Verdict::yes(CommonReason::AsExpected, "");
     condition::set(&mut before.conditions, types::CORDONED, cordoned, None, facts.now);
     assert_eq!((before.phase, before.drain_blockers.len()), (Some(Phase::Draining), 1));
     facts.host.unreachable = Some(Unreachable {
@@ -625,7 +625,7 @@ fn a_reboot_timeout_and_the_first_boot_are_reported() {
     )
     .unwrap();
     let mut shown = vec![];
-    let late = Verdict::yes(Why::RebootTimedOut, "does not come back");
+    let late = Verdict::yes(CommonReason::RebootTimedOut, "does not come back");
     condition::set(&mut shown, types::REBOOT_TIMED_OUT, late, None, facts.now);
     let next = step(&facts);
     let machine = Machine {

@@ -465,7 +465,7 @@ fn a_remembered_machine_finds_its_own_time() {
 fn another_refusal_is_not_for_the_boot_image() {
     let pool = Pool::of(&[("n1", 1, Some("9.0"))]);
     let next = Next::Refused(Refusal {
-        reason: Why::NoSuchPlatform,
+        reason: CommonReason::NoSuchPlatform,
         words: "has nothing for n1".to_owned(),
     });
     let (said, _) = pool.assess(Some(&image("9.5", None)), &next);
@@ -478,7 +478,7 @@ fn a_decision_shows_the_boot_image() {
     let decision = crate::controller::image::Decision {
         target: Some(image("9.6", Some("9.2"))),
         available: None,
-        verdict: Verdict::yes(Why::Resolved, ""),
+        verdict: Verdict::yes(CommonReason::Resolved, ""),
         next: Next::Clear,
     };
     let now = Timestamp::from_second(1000).unwrap();

@@ -44,7 +44,7 @@ fn a_refusal_ends_with_the_reference() {
         target: Some(target()),
         ..BootcNodePoolStatus::default()
     };
-    let verdict = Verdict::yes(Why::NextImageRefused, "the next image is for newer machines");
+    let verdict = Verdict::yes(CommonReason::NextImageRefused, "the next image is for newer machines");
     let type_ = condition::pool::BOOT_IMAGE_SKEW;
     condition::set(&mut refused.conditions, type_, verdict, Some(1), Timestamp::UNIX_EPOCH);
     let mut followed = refused.clone();

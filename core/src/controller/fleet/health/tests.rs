@@ -10,7 +10,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 /// A pool of three nodes, with one condition True.
-fn pool(updated: u32, is: &str, reason: Why) -> BootcNodePoolStatus {
+fn pool(updated: u32, is: &str, reason: CommonReason) -> BootcNodePoolStatus {
     let nodes = NodeCounts {
         total: 3,
         updated,
@@ -78,10 +78,10 @@ fn said(status: &BootcFleetStatus, type_: &str) -> String {
 #[test]
 fn one_object_answers_whether_nodes_are_updated() {
     let old = BootcFleetStatus::default();
-    let done = pool(3, "Ready", Why::AllUpdated);
-    let going = pool(1, "Reconciling", Why::Draining);
-    let stalled = pool(0, "Stalled", Why::TooManyFailures);
-    let paused = pool(2, "", Why::PausedByAdmin);
+    let done = pool(3, "Ready", CommonReason::AllUpdated);
+    let going = pool(1, "Reconciling", CommonReason::Draining);
+    let stalled = pool(0, "Stalled", CommonReason::TooManyFailures);
+    let paused = pool(2, "", CommonReason::PausedByAdmin);
     for (pools, expected) in [
         (vec![], "False NoPools: there is no BootcNodePool"),
         (vec![state("a", &done)], "False AllUpdated: 3 of 3 nodes updated"),
@@ -105,7 +105,7 @@ fn one_object_answers_whether_nodes_are_updated() {
 
 /// An updated pool, with another condition of second 60.
 fn updated_with(type_: &str, verdict: Verdict) -> BootcNodePoolStatus {
-    let mut status = pool(3, "Ready", Why::AllUpdated);
+    let mut status = pool(3, "Ready", CommonReason::AllUpdated);
     condition::set(&mut status.conditions, type_, verdict, None, at(60));
     status
 }
@@ -113,14 +113,14 @@ fn updated_with(type_: &str, verdict: Verdict) -> BootcNodePoolStatus {
 #[test]
 fn pools_without_new_images_are_named() {
     let old = BootcFleetStatus::default();
-    let well = updated_with(condition::pool::FEED_FAILING, Verdict::no(Why::AsExpected, ""));
+    let well = updated_with(condition::pool::FEED_FAILING, Verdict::no(CommonReason::AsExpected, ""));
     let dead = updated_with(
         condition::pool::FEED_FAILING,
         Verdict::yes(Word::stored("Unauthorized"), "words"),
     );
     let unresolved = updated_with(
         condition::pool::IMAGE_RESOLVED,
-        Verdict::no(Why::InvalidReference, "words"),
+        Verdict::no(CommonReason::InvalidReference, "words"),
     );
     for (pools, expected) in [
         (vec![], "Unknown NoPools: there is no BootcNodePool"),
@@ -184,7 +184,7 @@ fn query_failure(reason: &str) -> QueryFailure {
 #[test]
 fn failing_registries_and_objects_are_named() {
     let old = BootcFleetStatus::default();
-    let quiet = pool(3, "Ready", Why::AllUpdated);
+    let quiet = pool(3, "Ready", CommonReason::AllUpdated);
     let failure = query_failure("RegistryUnavailable");
     let pools = [PoolState {
         trouble: Some(&failure),
@@ -251,7 +251,7 @@ fn an_unreadable_pool_leaves_updating_unknown() {
 #[test]
 fn an_absent_image_is_not_an_outage() {
     let old = BootcFleetStatus::default();
-    let quiet = pool(3, "Ready", Why::AllUpdated);
+    let quiet = pool(3, "Ready", CommonReason::AllUpdated);
     let absent = query_failure("ImageNotFound");
     let pools = [PoolState {
         trouble: Some(&absent),
@@ -266,7 +266,7 @@ fn an_absent_image_is_not_an_outage() {
 fn many_pools_are_counted_and_partly_listed() {
     let old = BootcFleetStatus::default();
     let names: Vec<String> = (0..MAX_POOLS + 1).map(|n| format!("p{n:03}")).collect();
-    let one = pool(2, "Reconciling", Why::Staging);
+    let one = pool(2, "Reconciling", CommonReason::Staging);
     let pools: Vec<_> = names.iter().map(|name| state(name, &one)).collect();
     let first = status(&facts(&old, &pools, &[]), at(1));
     assert_eq!(

@@ -66,7 +66,7 @@ fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: boo
         answers: &answers,
     };
     let refusal = is_refused.then(|| Refusal {
-        reason: Why::NoSuchPlatform,
+        reason: CommonReason::NoSuchPlatform,
         words: "has nothing for n1".to_owned(),
     });
     let decision = decide(&facts, |_| refusal.clone(), Timestamp::UNIX_EPOCH);
