@@ -99,7 +99,6 @@ impl Judge<'_> {
                         format!("{host} went down at {at} with a commit to {target} and booted {after}"),
                     )
                 }
-                None if self.is_undone(history, host, at) => continue,
                 None if self.is_excused(host, at) => {
                     if after.is_none() || after == before {
                         continue;
@@ -111,6 +110,7 @@ impl Judge<'_> {
                         ),
                     )
                 }
+                None if self.is_undone(history, host, at) => continue,
                 None if !self.is_accused(history, host, at, &before, &after) => continue,
                 None => (
                     "I2",
