@@ -399,6 +399,17 @@ fn a_reboot_needs_a_commit_for_its_boot() {
 }
 
 #[test]
+fn a_commit_covers_one_rollback_of_its_target() {
+    let mut world = World::rebooted();
+    world.host(HostChange::Down).up("b3", 1);
+    assert_eq!(world.judged(), Vec::<String>::new());
+    world
+        .host(HostChange::Down)
+        .up("b4", 2)
+        .blamed("I2", "without a committed berth");
+}
+
+#[test]
 fn a_write_refused_by_policy_is_a_violation() {
     fn refused_by(own: bool, program: &str, code: u16) -> World {
         let mut world = World::given_back();
