@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::berth::{Berth, HoldPhase, Holding, lease};
+use berth_api::berth::{Berth, HoldPhase, lease};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::Value;
@@ -121,17 +121,16 @@ fn is_berth_write(record: &Record) -> bool {
 
 /// Returns the commit that allows a host to go down at that time: target and previous image.
 pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) -> Option<(String, Option<String>)> {
-    let holding = committed(history, host, at).filter(|holding| holding.boot_id.as_str() == boot)?;
-    let from = holding.from.as_ref().map(ToString::to_string);
-    Some((holding.target.to_string(), from))
-}
-
-/// Returns the commit of the berth that a host holds at that time.
-pub(super) fn committed<'a>(history: &'a History, host: &str, at: Timestamp) -> Option<&'a Holding> {
     history.values().find_map(|states| {
         let now = states.iter().rev().find(|s| s.at <= at)?;
         let holding = now.berth.holding().filter(|h| h.node.as_str() == host)?;
-        (holding.phase == HoldPhase::Committed).then_some(holding)
+        let committed = holding.phase == HoldPhase::Committed && holding.boot_id.as_str() == boot;
+        committed.then(|| {
+            (
+                holding.target.to_string(),
+                holding.from.as_ref().map(ToString::to_string),
+            )
+        })
     })
 }
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::audit::Record;
-use crate::history::{History, committed, history, holds, licence};
+use crate::history::{History, history, holds, licence};
 use crate::judge::Judge;
 use crate::names::name_of;
 use crate::write::text;
@@ -110,7 +110,7 @@ impl Judge<'_> {
                         ),
                     )
                 }
-                None if self.is_undone(history, host, at) => continue,
+                None if self.is_undone(history, host, at, &before, &after) => continue,
                 None if !self.is_accused(history, host, at, &before, &after) => continue,
                 None => (
                     "I2",
@@ -124,18 +124,19 @@ impl Judge<'_> {
 
     /// True if a reboot undid the boot that a commit licensed: the host ran the target and came back with the previous
     /// image. A commit covers one such reboot, from the boot after the one that it was made in.
-    fn is_undone(&self, history: &History, host: &str, at: Timestamp) -> bool {
-        let Some(holding) = committed(history, host, at) else {
-            return false;
-        };
-        let mut earlier = self.downs().filter(|(name, when, _)| *name == host && *when < at);
-        let is_first = earlier
-            .by_ref()
+    fn is_undone(
+        &self,
+        history: &History,
+        host: &str,
+        at: Timestamp,
+        before: &Option<String>,
+        after: &Option<String>,
+    ) -> bool {
+        let earlier = self.downs().filter(|(name, when, _)| *name == host && *when < at);
+        let licensed = earlier
             .last()
-            .is_some_and(|(_, _, boot)| boot == holding.boot_id.as_str());
-        let (before, after) = self.around(host, at);
-        let from = holding.from.as_ref().map(ToString::to_string);
-        is_first && before == Some(holding.target.to_string()) && (after.is_none() || after == from)
+            .and_then(|(_, _, boot)| licence(history, host, at, &boot));
+        licensed.is_some_and(|(target, from)| *before == Some(target) && (after.is_none() || *after == from))
     }
 
     /// True if this evidence shows that Berth caused a reboot without a licence. If all other reboots are known, Berth
@@ -162,7 +163,8 @@ impl Judge<'_> {
         for (host, at, boot) in self.downs() {
             let (before, after) = self.around(host, at);
             let is_open = licence(history, host, at, &boot).is_none() && !self.is_excused(host, at);
-            if is_open && !self.is_undone(history, host, at) && !self.is_accused(history, host, at, &before, &after) {
+            let is_undone = self.is_undone(history, host, at, &before, &after);
+            if is_open && !is_undone && !self.is_accused(history, host, at, &before, &after) {
                 found.push((
                     host.to_owned(),
                     at,
