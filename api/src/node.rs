@@ -71,7 +71,7 @@ pub struct BootcNodeSpec {
     #[serde(default)]
     pub drain: Drain,
     /// Rules for a boot that is not proven in time, copied from the pool.
-    #[serde(default, skip_serializing_if = "Health::is_unset")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub health: Health,
     /// Treatment of other updaters that are active on the host, copied from the pool.
     #[serde(default)]

@@ -40,11 +40,6 @@ pub enum OnFailure {
 pub const DEFAULT_HEALTH_DEADLINE: Duration = Duration::from_secs(600);
 
 impl Health {
-    /// True if no rule is set.
-    pub fn is_unset(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// `deadline`, or its default.
     pub fn deadline(&self) -> Duration {
         duration::or(self.deadline.as_ref(), DEFAULT_HEALTH_DEADLINE)
