@@ -82,7 +82,10 @@ pub fn observe(world: &World, state: &mut State, node: usize, observation: Obser
 
 fn settle(state: &mut State, node: usize, mind: &Mind) {
     let here = &mut state.nodes[node];
+    let token = here.host.token;
     mind.settle(&mut here.agent, &mut here.host);
+    // An admin's retry permits another rollback.
+    here.ghost.undone &= here.host.token == token;
 }
 
 /// True if the step is a write to the API server, which may get lost.

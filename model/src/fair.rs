@@ -16,7 +16,7 @@ use crate::moves::Memo;
 use crate::nature;
 use crate::set::Set;
 use crate::state::{
-    Begun, Berth, Cordon, Failures, Fleet, Host, Image, NO_NUMBER, NONE, Node, Number, Phase, Pool, State, Until,
+    Begun, Berth, Cordon, Failures, Fleet, Host, Image, Lease, NO_NUMBER, NONE, Node, Number, Phase, Pool, State, Until,
 };
 use crate::world::{Broken, Follows, World};
 
@@ -86,7 +86,13 @@ pub fn heal(world: &World, state: &mut State) {
     } else {
         0
     };
-    state.unwritable = state.unwritable.iter().take(most.into()).collect();
+    // A Lease that closed with a failure halts the rollout after every retry, so the admin lets it be written again.
+    let slots = &state.slots;
+    let refused = state
+        .unwritable
+        .iter()
+        .filter(|slot| !has_failure(&slots[usize::from(*slot)]));
+    state.unwritable = refused.take(most.into()).collect();
     for pool in &mut state.pools {
         (pool.paused, pool.outside) = (false, false);
         if world.bad & (1 << pool.target | 1 << pool.tagged) != 0 {
@@ -170,14 +176,15 @@ fn has_failed(node: &Node, pool: &Pool) -> bool {
     host.token == pool.token && (host.failed & (1 << target) != 0 || has_left)
 }
 
+/// True if the berth closed with a failure that its Lease still shows.
+fn has_failure(lease: &Lease) -> bool {
+    matches!(lease.is, Berth::Closed(closed) if closed.outcome == Some(Outcome::Failed))
+}
+
 /// Lets the admin request a retry if a good image failed on a node, because it was not finalized or was rolled back.
 fn retry(state: &mut State) {
     // Waits until all failures are recorded: a later failure would need another request.
-    if state
-        .slots
-        .iter()
-        .any(|l| matches!(l.is, Berth::Closed(c) if c.outcome == Some(Outcome::Failed)))
-    {
+    if state.slots.iter().any(has_failure) {
         return;
     }
     for number in 0..state.pools.len() {
