@@ -52,15 +52,14 @@ impl Knowledge {
                 self.past.incomplete = Some(digest.clone());
                 self.host.forget_os();
             }
-            Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(_) => {
-                match step {
-                    Step::Unstage(staged) => self.record_unlockable(staged, now),
-                    Step::Rollback(_) => self.past.undo_begins(self.host.os.booted(), self.host.boot_id()),
-                    _ => {}
-                }
-                self.host.forget_os();
-                // Read the Node again before the next decision about the host.
-                self.cluster.node = ClusterNode::Unread;
+            Step::Lock(_) | Step::Unlock => self.host_change_begins(),
+            Step::Unstage(staged) => {
+                self.record_unlockable(staged, now);
+                self.host_change_begins();
+            }
+            Step::Rollback(_) => {
+                self.past.undo_begins(self.host.os.booted(), self.host.boot_id());
+                self.host_change_begins();
             }
             Step::Reboot => {
                 self.turn.reboot.asked = Some(now.clock);
@@ -106,31 +105,28 @@ impl Knowledge {
         self.host.forget_os();
     }
 
+    fn host_change_begins(&mut self) {
+        self.host.forget_os();
+        // Read the Node again before the next decision about the host.
+        self.cluster.node = ClusterNode::Unread;
+    }
+
     pub(super) fn ends(&mut self, step: &Step, ending: Ending, now: &Now) {
         if step.asks_cluster() {
             // Whatever the result, read the Node again before the next decision about it.
             self.cluster.node = ClusterNode::Unread;
         }
-        if let Ending::Failed { reason, message } = ending {
-            return self.failed(step, reason, message, now);
-        }
-        self.failures.step.take_if(|(kind, _)| *kind == discriminant(step));
-        if let Step::Unlock | Step::Reboot = step {
-            self.turn.reboot.busy_since = None;
-        }
-        self.cluster.fenced |= step.writes_berth() && ending == Ending::Done;
-        match (step, ending) {
-            (_, Ending::NotNeeded) => {}
-            (_, Ending::Refused(why)) => self.turn.reboot.block(why, now),
-            (
-                _,
-                Ending::Drain {
-                    done,
-                    blockers,
-                    left_behind,
-                    next,
-                },
-            ) => {
+        let is_done = ending == Ending::Done;
+        match ending {
+            Ending::Failed { reason, message } => return self.failed(step, reason, message, now),
+            Ending::NotNeeded => {}
+            Ending::Refused(why) => self.turn.reboot.block(why, now),
+            Ending::Drain {
+                done,
+                blockers,
+                left_behind,
+                next,
+            } => {
                 let drain = DrainFacts {
                     done,
                     blockers,
@@ -141,30 +137,38 @@ impl Knowledge {
                 // Read everything once more between the end of a drain and the commit.
                 self.host.fresh &= !done;
             }
-            (Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(_), _) => {
+            Ending::Done => self.done(step, now),
+        }
+        self.failures.step.take_if(|(kind, _)| *kind == discriminant(step));
+        if let Step::Unlock | Step::Reboot = step {
+            self.turn.reboot.busy_since = None;
+        }
+        self.cluster.fenced |= step.writes_berth() && is_done;
+    }
+
+    fn done(&mut self, step: &Step, now: &Now) {
+        match step {
+            Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(_) => {
                 self.turn.changed = Some(discriminant(step))
             }
             // If the commit is taken back, another drain begins.
-            (Step::Commit(_), _) => self.forget_drain_time(),
-            (Step::Uncommit(_), _) => self.turn.reboot.commit_taken_back(now),
-            (Step::Restore(_) | Step::Uncordon, _) => self.turn.restored = true,
-            (Step::GiveBack(_), _) => self.begin_turn(),
-            (
-                Step::Wait(..)
-                | Step::LookAtHost
-                | Step::ReadNode
-                | Step::TryGuard
-                | Step::StartPull(..)
-                | Step::CancelPull(_)
-                | Step::Reboot
-                | Step::Take(_)
-                | Step::Cordon(_)
-                | Step::Drain
-                | Step::Fence(_)
-                | Step::Relicense(..)
-                | Step::Release(..),
-                _,
-            ) => {}
+            Step::Commit(_) => self.forget_drain_time(),
+            Step::Uncommit(_) => self.turn.reboot.commit_taken_back(now),
+            Step::Restore(_) | Step::Uncordon => self.turn.restored = true,
+            Step::GiveBack(_) => self.begin_turn(),
+            Step::Wait(..)
+            | Step::LookAtHost
+            | Step::ReadNode
+            | Step::TryGuard
+            | Step::StartPull(..)
+            | Step::CancelPull(_)
+            | Step::Reboot
+            | Step::Take(_)
+            | Step::Cordon(_)
+            | Step::Drain
+            | Step::Fence(_)
+            | Step::Relicense(..)
+            | Step::Release(..) => {}
         }
     }
 

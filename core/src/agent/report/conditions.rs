@@ -2,6 +2,7 @@
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::condition::{self, CommonReason, Verdict, Word, node as types};
+use berth_api::digest::Digest;
 use berth_api::node::Phase;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -73,7 +74,26 @@ fn update_conditions(
         .into();
     };
     let runs = facts.host.os.booted() == Some(desired);
-    let updated = match (runs, phase) {
+    let staged_now = match (runs, is_staged(facts)) {
+        (true, _) => Verdict::no(CommonReason::Booted, "the image runs; nothing is staged"),
+        (false, true) => Verdict::yes(
+            CommonReason::Locked,
+            format!("{desired} is staged with finalization locked"),
+        ),
+        (false, false) => Verdict::no(CommonReason::NotStaged, ""),
+    };
+    vec![
+        (types::UPDATED, updated(facts, desired, holding, phase, step)),
+        (types::IMAGE_PULLED, pulled(facts, desired, step)),
+        (types::STAGED, staged_now),
+        (types::UPDATE_PREPARED, prepared(facts, holding, runs, step, before)),
+    ]
+}
+
+/// Returns `Updated`: whether the desired image runs and the turn is over.
+fn updated(facts: &AgentFacts, desired: &Digest, holding: Option<&Holding>, phase: Phase, step: &Step) -> Verdict {
+    let runs = facts.host.os.booted() == Some(desired);
+    match (runs, phase) {
         (true, Phase::Updated) => Verdict::yes(CommonReason::Updated, format!("runs {desired}")),
         (true, _) if matches!(step, Step::Wait(WaitReason::Excluded, _)) => {
             Verdict::yes(CommonReason::Updated, format!("runs {desired}; the Node is excluded"))
@@ -89,38 +109,25 @@ fn update_conditions(
             Some((reason, message)) => Verdict::no(reason, format!("should run {desired}: {message}")),
             None => Verdict::no(phase, format!("should run {desired}")),
         },
-    };
-    let here = is_staged(facts) || runs;
-    let refused = facts.objection().map(|o| Verdict::no(o.reason, o.message));
-    let pulled = match (here, &facts.past.failure) {
-        (true, _) => Verdict::yes(CommonReason::AsExpected, ""),
-        (false, _) if facts.host.pull.is_some() => {
-            Verdict::unknown(CommonReason::Pulling, format!("pulling {desired}"))
-        }
-        (false, _) if is_blocked(facts, step) => {
+    }
+}
+
+/// Returns `ImagePulled`: whether the desired image is staged or runs.
+fn pulled(facts: &AgentFacts, desired: &Digest, step: &Step) -> Verdict {
+    if is_staged(facts) || facts.host.os.booted() == Some(desired) {
+        return Verdict::yes(CommonReason::AsExpected, "");
+    }
+    if let Some(objection) = facts.objection() {
+        return Verdict::no(objection.reason, objection.message);
+    }
+    match &facts.past.failure {
+        _ if facts.host.pull.is_some() => Verdict::unknown(CommonReason::Pulling, format!("pulling {desired}")),
+        _ if is_blocked(facts, step) => {
             Verdict::unknown(CommonReason::Blocked, "see NodeDegraded for the problem to fix first")
         }
-        (false, Some(f)) if f.digest.as_ref() == Some(desired) => {
-            Verdict::no(reason::word(&f.reason), f.message.clone())
-        }
-        (false, _) => Verdict::unknown(CommonReason::NotStarted, ""),
-    };
-    let pulled = refused.filter(|_| !here).unwrap_or(pulled);
-    let staged_now = match (runs, is_staged(facts)) {
-        (true, _) => Verdict::no(CommonReason::Booted, "the image runs; nothing is staged"),
-        (false, true) => Verdict::yes(
-            CommonReason::Locked,
-            format!("{desired} is staged with finalization locked"),
-        ),
-        (false, false) => Verdict::no(CommonReason::NotStaged, ""),
-    };
-    let prepared = prepared(facts, holding, runs, step, before);
-    vec![
-        (types::UPDATED, updated),
-        (types::IMAGE_PULLED, pulled),
-        (types::STAGED, staged_now),
-        (types::UPDATE_PREPARED, prepared),
-    ]
+        Some(f) if f.digest.as_ref() == Some(desired) => Verdict::no(reason::word(&f.reason), f.message.clone()),
+        _ => Verdict::unknown(CommonReason::NotStarted, ""),
+    }
 }
 
 /// Returns a reason and a message if the step waits for a gate, a window, an inhibitor or the end of an exclusion.

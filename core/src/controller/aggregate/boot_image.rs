@@ -37,7 +37,7 @@ pub(super) struct Assessment {
 }
 
 /// Boot image that the next machine will be installed from, as far as it is known.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct InUse<'a> {
     version: Option<&'a str>,
     node: Option<&'a str>,
@@ -118,12 +118,8 @@ pub(super) fn assess(
     let mut status = BootImageStatus {
         version: version.map(str::to_owned),
         node: in_use.as_ref().and_then(|in_use| in_use.node).map(str::to_owned),
-        node_created_time: in_use
-            .as_ref()
-            .and_then(|in_use| Some(Time(Timestamp::from_second(in_use.created?).ok()?))),
-        provisioned_time: in_use
-            .as_ref()
-            .and_then(|in_use| Some(Time(Timestamp::from_second(in_use.provisioned?).ok()?))),
+        node_created_time: in_use.as_ref().and_then(|in_use| time(in_use.created?)),
+        provisioned_time: in_use.as_ref().and_then(|in_use| time(in_use.provisioned?)),
         recorded_time: recorded_time(facts.policy, facts.before, version, now),
         ..BootImageStatus::default()
     };
@@ -148,18 +144,7 @@ pub(super) fn assess(
         )
     };
     if let Some(target) = target.filter(|_| !is_disabled) {
-        // Thousands of machines were installed from a few images.
-        let mut judged: BTreeMap<Option<&str>, bool> = BTreeMap::new();
-        let mut names = vec![];
-        for member in facts.members {
-            let version = version_of(member);
-            let is_too_old = judged
-                .entry(version)
-                .or_insert_with(|| matches!(skew_of(facts, version, target), Skew::Exceeded(_)));
-            if *is_too_old {
-                names.push(member.node.name.to_string());
-            }
-        }
+        let names = too_old(facts, target);
         status.limit = limit_of(facts, target);
         status.too_old = u32::try_from(names.len()).unwrap_or(u32::MAX);
         status.too_old_nodes = names.into_iter().take(MAX_NAMED).collect();
@@ -168,6 +153,27 @@ pub(super) fn assess(
         status: (status != BootImageStatus::default()).then_some(status),
         verdict,
     }
+}
+
+/// Returns the names of the members whose boot image is too old for this image.
+fn too_old(facts: &BootImageFacts<'_>, target: &Target) -> Vec<String> {
+    // Thousands of machines were installed from a few images.
+    let mut judged: BTreeMap<Option<&str>, bool> = BTreeMap::new();
+    let mut names = vec![];
+    for member in facts.members {
+        let version = version_of(member);
+        let is_too_old = judged
+            .entry(version)
+            .or_insert_with(|| matches!(skew_of(facts, version, target), Skew::Exceeded(_)));
+        if *is_too_old {
+            names.push(member.node.name.to_string());
+        }
+    }
+    names
+}
+
+fn time(second: i64) -> Option<Time> {
+    Timestamp::from_second(second).ok().map(Time)
 }
 
 /// Returns the verdict for a next image that is refused because of the boot image. While the next image is unknown, an
@@ -222,12 +228,7 @@ fn in_use<'a>(facts: &'a BootImageFacts<'_>) -> Option<InUse<'a>> {
         let version = facts.policy.manual.as_ref().map(|manual| manual.version.as_str());
         return Some(InUse {
             version,
-            node: None,
-            created: None,
-            provisioned: None,
-            error: None,
-            is_remembered: false,
-            newer: 0,
+            ..InUse::default()
         });
     }
     let reported: Vec<InUse<'_>> = facts.members.iter().filter_map(reported).collect();
@@ -270,8 +271,7 @@ fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
             .provisioned
             .map(|provisioned| provisioned.min(created)),
         error: report.host.boot_image.error.as_deref(),
-        is_remembered: false,
-        newer: 0,
+        ..InUse::default()
     })
 }
 
@@ -285,9 +285,8 @@ fn remembered(before: Option<&BootImageStatus>) -> Option<InUse<'_>> {
         node: Some(before.node.as_deref()?),
         created: before.node_created_time.as_ref().map(|time| time.0.as_second()),
         provisioned: before.provisioned_time.as_ref().map(|time| time.0.as_second()),
-        error: None,
         is_remembered: true,
-        newer: 0,
+        ..InUse::default()
     })
 }
 

@@ -80,24 +80,8 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
     if facts.members.is_empty() {
         return Verdict::no(CommonReason::NoNodes, "the selector matches no node");
     }
-
-    let active = [
-        (MemberState::Rebooting, CommonReason::Rebooting, "reboot"),
-        (MemberState::Draining, CommonReason::Draining, "drain"),
-        (MemberState::Staging, CommonReason::Staging, "stage"),
-    ];
-    let parts: Vec<String> = active
-        .iter()
-        .filter(|(d, _, _)| count(doing, *d) > 0)
-        .map(|(wanted, _, verb)| {
-            let members = doing.iter().filter(|(_, d)| *d == wanted);
-            format!("{verb}: {}", few(members.map(|(name, _)| name.to_string())))
-        })
-        .collect();
-    if let Some((_, reason, _)) = active.iter().find(|(d, _, _)| count(doing, *d) > 0) {
-        let done = count(doing, MemberState::Updated);
-        let message = format!("{done} of {} updated; {}", facts.members.len(), parts.join("; "));
-        return Verdict::yes(*reason, message);
+    if let Some(active) = active(facts, doing) {
+        return active;
     }
     let Some(target) = target else {
         return Verdict::no(
@@ -133,6 +117,27 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
         return Verdict::no(order.reason, order.message.clone());
     }
     waiting(facts)
+}
+
+/// Returns `Progressing` of a pool with members that stage, drain or reboot.
+fn active(facts: &PoolStatusFacts<'_>, doing: &MemberStates<'_>) -> Option<Verdict> {
+    let active = [
+        (MemberState::Rebooting, CommonReason::Rebooting, "reboot"),
+        (MemberState::Draining, CommonReason::Draining, "drain"),
+        (MemberState::Staging, CommonReason::Staging, "stage"),
+    ];
+    let parts: Vec<String> = active
+        .iter()
+        .filter(|(d, _, _)| count(doing, *d) > 0)
+        .map(|(wanted, _, verb)| {
+            let members = doing.iter().filter(|(_, d)| *d == wanted);
+            format!("{verb}: {}", few(members.map(|(name, _)| name.to_string())))
+        })
+        .collect();
+    let (_, reason, _) = active.iter().find(|(d, _, _)| count(doing, *d) > 0)?;
+    let done = count(doing, MemberState::Updated);
+    let message = format!("{done} of {} updated; {}", facts.members.len(), parts.join("; "));
+    Some(Verdict::yes(*reason, message))
 }
 
 /// Returns the members that wait for this reason.
