@@ -92,7 +92,6 @@ pub fn option<'a>(words: &'a [String], name: &str) -> Option<&'a str> {
     None
 }
 
-/// Position of the word to complete on a command line.
 struct Place<'a> {
     command: &'a Command,
     /// Option whose value is completed.
@@ -127,7 +126,6 @@ impl<'a> Place<'a> {
         place
     }
 
-    /// Returns the positional argument at this position.
     fn positional(&self) -> Option<&'a Arg> {
         self.command.get_positionals().nth(self.count)
     }

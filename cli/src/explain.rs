@@ -31,21 +31,21 @@ pub struct NodeExplanation {
     pub pool: Option<String>,
     /// Current image, target image and progress.
     pub state: String,
-    /// True if the plan offers it a berth now.
+    /// True if the plan offers the node a berth now.
     pub offered: bool,
-    /// Why it is offered no berth, the plan's own reason first.
+    /// Why the node is offered no berth, the plan's own reason first.
     pub why: Vec<String>,
-    /// When it may be updated, if known.
+    /// When the node may be updated, if known.
     pub when: Vec<String>,
-    /// Changes that are each sufficient, the smallest first.
+    /// Changes that would each get the node a berth, the smallest first.
     pub alone: Vec<ChangeLine>,
-    /// Changes that are sufficient together, if no single one is.
+    /// Changes that would together get the node a berth, if no single one would.
     pub together: Vec<ChangeLine>,
     /// Facts that only the controller knows.
     pub notes: Vec<String>,
 }
 
-/// A change.
+/// A change that would get the node a berth, alone or with others.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeLine {
@@ -57,9 +57,6 @@ pub struct ChangeLine {
 }
 
 /// Returns why a node is offered no berth.
-///
-/// # Errors
-/// When there is no such Node.
 pub fn explanation(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<NodeExplanation, String> {
     let roster = Roster::of(snapshot, now);
     let member = roster
@@ -164,7 +161,7 @@ fn or_nothing(text: &str) -> &str {
     if text.is_empty() { "?" } else { text }
 }
 
-/// Returns the facts for a member's plan, with the verdict on the control plane (I11) that the controller last
+/// Returns the input of the plan's member, with the verdict on the control plane (I11) that the controller last
 /// reported.
 fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Timestamp) -> Option<Case> {
     let world = &roster.world;
@@ -305,9 +302,6 @@ fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
 }
 
 /// Returns the explanation as text, wrapped at `width` columns; 0 means unlimited.
-///
-/// # Errors
-/// When there is no such Node.
 pub fn render_explanation(snapshot: &Snapshot, node: &str, now: Timestamp, width: usize) -> Result<String, String> {
     let answer = explanation(snapshot, node, now)?;
     let mut lines: Vec<String> = snapshot.notes.iter().map(|note| format!("! {}", clean(note))).collect();
@@ -342,7 +336,7 @@ pub fn render_explanation(snapshot: &Snapshot, node: &str, now: Timestamp, width
     Ok(lines.iter().map(|line| wrapped(line, width)).collect())
 }
 
-/// Adds a list with a headline, unless it is empty.
+/// Adds the headline and the items, unless there are none.
 fn section(lines: &mut Vec<String>, head: &str, items: Vec<String>) {
     if !items.is_empty() {
         lines.push(format!("  {head}"));
@@ -354,7 +348,7 @@ fn words(changes: Vec<ChangeLine>) -> Vec<String> {
     changes.into_iter().map(|change| change.words).collect()
 }
 
-/// Wraps a line at `width` columns and indents the rest like its first word. A longer word is not cut.
+/// Wraps a line at `width` columns; continuation lines get the indent of the first. A longer word is not cut.
 fn wrapped(line: &str, width: usize) -> String {
     let indent = line.chars().take_while(|c| matches!(c, ' ' | '-')).count();
     let (head, words) = line.split_at(indent);

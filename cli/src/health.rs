@@ -49,8 +49,8 @@ pub struct HealthInsight {
 }
 
 impl HealthInsight {
-    /// Returns one insight for a finding that several nodes share, or for a finding about a pool or the fleet.
-    /// `None` if `findings` is empty.
+    /// Returns one insight for a finding that several nodes share, or for a finding about a pool or the fleet. `None`
+    /// if `findings` is empty.
     fn of(findings: &[Finding]) -> Option<Self> {
         let first = findings.first()?;
         let name = first.subject.name();
@@ -77,7 +77,7 @@ impl HealthInsight {
     }
 }
 
-/// Returns the summary of a finding of one node or several nodes.
+/// Returns the one-line summary of a finding about one or more nodes.
 fn of_nodes(findings: &[Finding], pool: &str) -> String {
     let words = findings.first().map(Finding::words).unwrap_or_default();
     let all: Vec<&str> = findings.iter().map(|found| found.subject.name()).collect();
@@ -107,7 +107,6 @@ pub(crate) fn sort(health: &mut [HealthInsight]) {
     health.sort_by(|a, b| (b.level, b.since, &a.message).cmp(&(a.level, a.since, &b.message)));
 }
 
-/// Returns findings about the whole fleet.
 pub(crate) fn of_fleet(snapshot: &Snapshot) -> Vec<HealthInsight> {
     let findings = finding::fleet::findings(conditions_of_fleet(snapshot));
     findings
@@ -121,7 +120,6 @@ fn conditions_of_fleet(snapshot: &Snapshot) -> &[Condition] {
     status.map(|status| status.conditions.as_slice()).unwrap_or_default()
 }
 
-/// Returns findings about a pool and its nodes.
 pub(crate) fn of_pool(
     snapshot: &Snapshot,
     pool: &BootcNodePool,
@@ -136,7 +134,7 @@ pub(crate) fn of_pool(
     let conditions = conditions.unwrap_or_default();
     let is_outdated = view.counts.excluded > 0;
     for c in finding::pool::notable(conditions) {
-        // Findings about the nodes already report why.
+        // The findings about its nodes already say why the pool is Degraded.
         if c.type_ != of_pools::DEGRADED || !has_node_errors {
             groups.push(vec![finding::pool::finding(&name, c, is_outdated)]);
         }
@@ -154,7 +152,7 @@ pub(crate) fn of_pool(
     groups.iter().filter_map(|group| HealthInsight::of(group)).collect()
 }
 
-/// Returns findings about the nodes of a pool. Nodes with the same finding are a group.
+/// Returns findings about the nodes of a pool, grouped: nodes with the same finding share a group.
 fn of_nodes_of_pool(
     snapshot: &Snapshot,
     view: &PoolView,
@@ -185,7 +183,7 @@ fn of_node(line: &NodeLine, bootc: &BootcNode, node: Option<&Node>, now: Timesta
     let Some(status) = &bootc.status else { return vec![] };
     let mut found = troubles(bootc, now);
     found.retain(|found| found.kind == Kind::AgentSilent || line.is(Assessment::Degraded));
-    // A silent agent or a blocked drain is not listed beside a worse problem of the node.
+    // Beside a worse problem of the node, its silent agent or blocked drain is not listed.
     let is_off = found
         .first()
         .is_some_and(|first| matches!(first.kind, Kind::NodeDegraded | Kind::RebootTimedOut));
@@ -202,12 +200,11 @@ fn of_node(line: &NodeLine, bootc: &BootcNode, node: Option<&Node>, now: Timesta
     found
 }
 
-/// Names a node and its pool.
 pub(crate) fn subject(bootc: &BootcNode) -> Subject {
     Subject::Node(bootc.name_any().as_str().into(), bootc.spec.pool_name.as_str().into())
 }
 
-/// Returns the troubles that a BootcNode reports, the most severe first; last the silence of its agent.
+/// Returns the troubles that a BootcNode reports, the most severe first. Silence of its agent comes last.
 pub(crate) fn troubles(bootc: &BootcNode, now: Timestamp) -> Vec<Finding> {
     let subject = subject(bootc);
     let status = bootc.status.clone().unwrap_or_default();

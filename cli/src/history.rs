@@ -10,9 +10,6 @@ use crate::text::{age, clean, cut};
 
 /// Returns the images that were deployed in a pool, or a line that there are none. Lines are at most `width` columns
 /// long; 0 means unlimited.
-///
-/// # Errors
-/// When there is no pool of that name.
 pub fn pool_history(snapshot: &Snapshot, pool: &str, now: Timestamp, width: usize) -> Result<String, String> {
     let found = snapshot.pools.iter().find(|p| p.name_any() == pool);
     let found = found.ok_or_else(|| {
@@ -42,9 +39,6 @@ pub fn pool_history(snapshot: &Snapshot, pool: &str, now: Timestamp, width: usiz
 }
 
 /// Returns the images that were deployed on a node, or a line that there are none.
-///
-/// # Errors
-/// When there is no BootcNode of that name.
 pub fn node_history(snapshot: &Snapshot, node: &str, now: Timestamp, width: usize) -> Result<String, String> {
     let found = snapshot.bootc_nodes.iter().find(|n| n.name_any() == node);
     let found = found.ok_or_else(|| format!("there is no BootcNode {node:?}: no pool has a node with that name"))?;

@@ -58,7 +58,7 @@ pub struct NodeLine {
     /// Estimated time left, as printed.
     #[serde(skip)]
     pub(crate) estimate: String,
-    /// Message without ages and waiting times.
+    /// Message without ages and waiting times, to detect changes.
     #[serde(skip)]
     pub(crate) cause: String,
     #[serde(skip)]
@@ -89,7 +89,6 @@ impl NodeLine {
 pub(crate) struct PoolContext {
     /// True if the pool or the fleet is paused.
     pub(crate) paused: bool,
-    /// Median phase durations of the pool.
     pub(crate) medians: PhaseDurations,
 }
 
@@ -161,7 +160,6 @@ fn message(insight: &NodeInsight, assessment: Assessment, status: &BootcNodeStat
     }
 }
 
-/// Sorts lines for the table, the worst first.
 pub(crate) fn sort(lines: &mut [NodeLine]) {
     lines.sort_by(|a, b| (a.rank, &a.row.name).cmp(&(b.rank, &b.row.name)));
 }

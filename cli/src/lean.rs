@@ -8,12 +8,10 @@ use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeSpec, Nod
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::Deserialize;
 
-/// A Node without fields that no command reads.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "NodeFields")]
 pub(crate) struct LeanNode(pub(crate) Node);
 
-/// A BootcNode without managed fields.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "BootcNodeFields")]
 pub(crate) struct LeanBootcNode(pub(crate) BootcNode);
@@ -37,7 +35,6 @@ impl From<BootcNodeFields> for LeanBootcNode {
     }
 }
 
-/// Fields of a Node that are read.
 #[derive(Deserialize)]
 struct NodeFields {
     #[serde(default)]

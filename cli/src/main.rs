@@ -74,15 +74,11 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Result of a command.
 enum Outcome {
-    /// Success, with this text to print.
     Done(String),
-    /// A report of broken rules, to print.
     Broken(String),
     /// The admin cannot be asked, and --yes is missing.
     NoTerminal,
-    /// The admin declined.
     Declined,
 }
 
@@ -262,7 +258,6 @@ async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
     }
 }
 
-/// Shows the status until a signal ends it.
 async fn watch_status(cluster: &Cluster, what: &Status) -> Result<Outcome> {
     let moves = std::env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb");
     let watching = Watching {
@@ -293,7 +288,6 @@ fn ended() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// Returns the value as JSON or YAML.
 fn formed(form: Output, value: &impl Serialize) -> Result<String> {
     match form {
         Output::Yaml => serde_saphyr::to_string(value).context("cannot write YAML"),
@@ -360,7 +354,6 @@ async fn timeline(cluster: &Cluster, of: &Timeline) -> Result<String> {
     Ok(format!("wrote {}\n", file.display()))
 }
 
-/// Judges audit logs. Needs no cluster.
 fn verify(cluster: &Cluster, of: &Verify) -> Result<Outcome> {
     let terms = Terms {
         namespace: cluster.namespace.clone(),

@@ -13,7 +13,6 @@ use kube::ResourceExt;
 use crate::snapshot::Snapshot;
 use crate::world::World;
 
-/// Objects of one node.
 #[derive(Debug, Clone)]
 pub(crate) struct Member<'a> {
     pub(crate) name: String,
@@ -55,7 +54,7 @@ impl Member<'_> {
         self.node.spec.as_ref().is_some_and(|s| s.unschedulable == Some(true))
     }
 
-    /// Returns the target's digest for its platform.
+    /// Returns the target's digest for the node's platform.
     pub(crate) fn wanted<'t>(&self, target: Option<&'t Target>) -> Option<&'t Digest> {
         let machine = self.machine();
         target?.digest_for(machine.platform(self.reported_variant()))
@@ -67,21 +66,17 @@ impl Member<'_> {
     }
 }
 
-/// True if a label excludes the node from every pool.
 pub(crate) fn is_excluded(node: &Node) -> bool {
     node.labels().contains_key(keys::LABEL_EXCLUDE)
 }
 
-/// True if a label keeps the node from being offered berths.
 pub(crate) fn is_held_back(node: &Node) -> bool {
     node.labels().contains_key(keys::LABEL_HOLD)
 }
 
-/// All nodes, and their pools.
 #[derive(Debug)]
 pub(crate) struct Roster<'a> {
     nodes: BTreeMap<String, Member<'a>>,
-    /// The cluster as the controller sees it.
     pub(crate) world: World,
 }
 
@@ -100,7 +95,6 @@ impl<'a> Roster<'a> {
         }
     }
 
-    /// Returns the node with this name.
     pub(crate) fn node(&self, name: &str) -> Option<&Member<'a>> {
         self.nodes.get(name)
     }

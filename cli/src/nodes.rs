@@ -117,7 +117,6 @@ pub(crate) fn silent_since(status: &BootcNodeStatus, now: Timestamp) -> Option<T
 pub(crate) struct NodeMessage {
     /// Text without ages and waiting times, to detect changes.
     pub(crate) cause: String,
-    /// Full text.
     pub(crate) text: String,
 }
 

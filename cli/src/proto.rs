@@ -17,17 +17,12 @@ pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// First bytes of each answer.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Error: the answer cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server's list of Nodes is malformed")]
 pub(crate) struct Malformed;
 
 type Result<T> = std::result::Result<T, Malformed>;
 
-/// Decodes a list of Nodes.
-///
-/// # Errors
-/// When it is malformed.
 pub(crate) fn nodes(answer: &Bytes) -> Result<Vec<Node>> {
     if !answer.starts_with(MAGIC) {
         return Err(Malformed);

@@ -89,7 +89,6 @@ fn needs_details(view: &PoolView) -> bool {
     !done || view.nodes.iter().any(NodeLine::needs_attention) || !view.warnings.is_empty() || !view.failures.is_empty()
 }
 
-/// Colour of an assessment or a level.
 fn tint(column: usize, word: &str) -> Option<Tint> {
     match word {
         _ if column != 1 => None,
@@ -270,7 +269,6 @@ fn berths_text(berths: &Berths) -> String {
     text
 }
 
-/// The nodes as a table.
 fn nodes(nodes: &[NodeLine], now: Timestamp, look: Look, all: bool) -> String {
     if nodes.is_empty() {
         return "  no nodes\n".to_owned();

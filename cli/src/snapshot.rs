@@ -60,9 +60,8 @@ impl Snapshot {
     /// Reads the current objects, each kind in one list without pages. The API server answers such a list from its
     /// cache, after it has brought the cache up to date, but reads later pages of a paged list from etcd.
     ///
-    /// # Errors
-    /// When objects that the scope needs cannot be read. Others become a note: the BootcFleet, the berths except for
-    /// `Admin`, and for `Status` the Nodes.
+    /// Fails if objects that the scope needs cannot be read. Others become a note: the BootcFleet, the berths except
+    /// for `Admin`, and for `Status` the Nodes.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
         let nodes = async {
             match scope {
@@ -131,7 +130,6 @@ impl Snapshot {
         this
     }
 
-    /// Returns the objects as the controller sees them.
     pub(crate) fn seen(&self) -> snapshot::Snapshot {
         let leases = self.leases.iter();
         let berths = leases.filter(|lease| lease.labels().contains_key(keys::LABEL_POOL));
@@ -145,15 +143,11 @@ impl Snapshot {
         names
     }
 
-    /// Returns the pool with this name.
     pub(crate) fn pool(&self, name: &str) -> Option<&BootcNodePool> {
         self.pools.iter().find(|pool| pool.name_any() == name)
     }
 
-    /// Returns the name, if a pool has it.
-    ///
-    /// # Errors
-    /// When there is no such pool; the error lists the pools.
+    /// Returns the name if a pool has it, else an error that lists the pools.
     pub fn known(&self, pool: &str) -> Result<String> {
         known(pool, &self.pool_names())
     }
@@ -171,17 +165,13 @@ impl Snapshot {
     }
 }
 
-/// Returns the name, if it is one of these pools.
-///
-/// # Errors
-/// When it is not; the error lists the pools.
+/// Returns the name if it is in `pools`, else an error that lists them.
 pub(crate) fn known(pool: &str, pools: &[String]) -> Result<String> {
     let is_there = pools.iter().any(|name| name == pool);
     anyhow::ensure!(is_there, "there is no pool {pool:?}; there are: {}", pools.join(", "));
     Ok(pool.to_owned())
 }
 
-/// Lists all objects of the kind at `url`.
 async fn list<K>(client: &Client, url: &str, labels: Option<&str>) -> kube::Result<Vec<K>>
 where
     K: Clone + DeserializeOwned + Send + 'static,

@@ -105,7 +105,6 @@ pub fn report(snapshot: &Snapshot, now: Timestamp) -> Report {
     }
 }
 
-/// Returns the nodes' lines by pool name.
 fn lines<'a>(
     snapshot: &'a Snapshot,
     nodes: &BTreeMap<&str, &Node>,

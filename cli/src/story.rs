@@ -72,9 +72,6 @@ pub struct BerthLine {
 }
 
 /// Returns the story of a node.
-///
-/// # Errors
-/// When there is no BootcNode of that name.
 pub fn story(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Story, String> {
     let found = snapshot.bootc_nodes.iter().find(|n| n.name_any() == node);
     let found = found.ok_or_else(|| format!("there is no BootcNode {node:?}: no pool has a node with that name"))?;
@@ -126,7 +123,7 @@ fn berth_line(lease: &Lease, node: &str) -> Option<BerthLine> {
     })
 }
 
-/// Returns advice about a node: the remedy of each trouble, or of the phase if there is none.
+/// Returns advice about a node: the remedy of each trouble; without any, advice for its phase.
 fn advice(node: &BootcNode, phase: Option<Phase>, now: Timestamp) -> Vec<String> {
     let troubles = troubles(node, now);
     if troubles.is_empty() {
@@ -137,9 +134,6 @@ fn advice(node: &BootcNode, phase: Option<Phase>, now: Timestamp) -> Vec<String>
 }
 
 /// Returns the story as text, in lines of at most `width` columns; 0 means unlimited.
-///
-/// # Errors
-/// When there is no BootcNode of that name.
 pub fn render_story(snapshot: &Snapshot, node: &str, now: Timestamp, width: usize) -> Result<String, String> {
     let story = story(snapshot, node, now)?;
     let mut out = String::new();

@@ -116,7 +116,6 @@ fn cell(row: &[String], column: usize) -> String {
     row.get(column).cloned().unwrap_or_default()
 }
 
-/// Returns the width of a column.
 fn width(head: &str, cells: &[String]) -> usize {
     let widest = cells.iter().map(|cell| wide(cell)).max();
     widest.unwrap_or(0).max(wide(head))

@@ -58,7 +58,6 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} TB")
 }
 
-/// Returns a progress bar for `part` of `whole`.
 pub(crate) fn bar(part: u64, whole: u64) -> String {
     let filled = (part.min(whole) * BAR / whole.max(1)) as usize;
     let empty = BAR as usize - filled;

@@ -64,10 +64,7 @@ pub struct Span {
     pub lasts: bool,
 }
 
-/// Returns the picture of a pool's newest rollout.
-///
-/// # Errors
-/// When there is no such pool, or no node has a timeline yet.
+/// Returns the picture of a pool's newest rollout. Fails if no node has a timeline yet.
 pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Picture, String> {
     let found = snapshot.pool(pool).ok_or_else(|| {
         let names: Vec<_> = snapshot.pools.iter().map(ResourceExt::name_any).collect();
@@ -131,7 +128,6 @@ fn spans(update: &NodeUpdate, now: Timestamp) -> Vec<Span> {
     spans.collect()
 }
 
-/// Returns the letter, colour and word of a chapter.
 const fn look(chapter: ChapterName) -> (char, &'static str, &'static str) {
     match chapter {
         ChapterName::Prepared => ('p', "#8ecae6", "prepared"),
@@ -144,7 +140,6 @@ const fn look(chapter: ChapterName) -> (char, &'static str, &'static str) {
     }
 }
 
-/// Chapters of the legend.
 const LEGEND: [ChapterName; 7] = [
     ChapterName::Prepared,
     ChapterName::Waited,
@@ -209,13 +204,11 @@ impl Picture {
         last.map_or(' ', |span| look(span.chapter).0)
     }
 
-    /// Returns the number of the cell that a time is in.
     fn cell(&self, time: Timestamp, cells: usize) -> usize {
         let done = i128::from(time.as_second() - self.begin.as_second()) * cells as i128;
         usize::try_from(done / i128::from(self.span_seconds())).unwrap_or_default()
     }
 
-    /// Returns the x coordinate of a time in the SVG.
     fn x(&self, time: Timestamp) -> f64 {
         let done = (time.as_second() - self.begin.as_second()) as f64 / self.span_seconds() as f64;
         LEFT as f64 + done * WIDE as f64
@@ -300,7 +293,6 @@ fn at(time: Timestamp) -> String {
     format!("{time:.0}")
 }
 
-/// Escapes text for XML.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

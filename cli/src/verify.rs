@@ -20,9 +20,6 @@ const MAX_LINE: u64 = 8 << 20;
 const STDIN: &str = "-";
 
 /// Reads audit logs: plain or gzipped files, and `-` for standard input.
-///
-/// # Errors
-/// When one of them cannot be read.
 pub fn read_logs(files: &[PathBuf], namespace: &str) -> Result<Log> {
     let mut log = Log::default();
     for file in files {
@@ -40,7 +37,6 @@ fn open(file: &Path) -> io::Result<Box<dyn BufRead>> {
     plain(BufReader::new(File::open(file)?))
 }
 
-/// Returns the stream, unzipped if it is gzipped.
 fn plain<R: Read + 'static>(mut stream: BufReader<R>) -> io::Result<Box<dyn BufRead>> {
     let is_gzip = stream.fill_buf()?.starts_with(&[0x1f, 0x8b]);
     Ok(if is_gzip {
@@ -60,7 +56,6 @@ fn take_lines(log: &mut Log, name: &str, mut text: impl BufRead, namespace: &str
         }
         number += 1;
         if line.len() as u64 == MAX_LINE && line.last() != Some(&b'\n') {
-            // Skip the rest of the line.
             while text.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? > 0 && line.last() != Some(&b'\n') {
                 line.clear();
             }

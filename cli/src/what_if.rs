@@ -44,9 +44,6 @@ impl WhatIf {
 }
 
 /// Returns the snapshot with other settings of one pool.
-///
-/// # Errors
-/// When the pool or a field does not exist, or a field does not accept its value.
 pub fn what_if(snapshot: &Snapshot, pool: &str, settings: &[WhatIf]) -> Result<Snapshot, String> {
     let mut snapshot = snapshot.clone();
     let found = snapshot.pools.iter_mut().find(|found| found.name_any() == pool);
@@ -62,9 +59,6 @@ pub fn what_if(snapshot: &Snapshot, pool: &str, settings: &[WhatIf]) -> Result<S
 }
 
 /// Returns the settings as a merge patch of a pool's spec. An empty value removes the field.
-///
-/// # Errors
-/// When a field does not exist or does not accept its value.
 pub fn patch(settings: &[WhatIf]) -> Result<Value, String> {
     let schema = schema().ok_or("the schema of BootcNodePool has no spec")?;
     let mut patch = Value::Object(Map::new());
@@ -102,14 +96,12 @@ fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-/// Returns the schema of a pool's spec.
 fn schema() -> Option<JSONSchemaProps> {
     let version = BootcNodePool::crd().spec.versions.into_iter().next()?;
     let root = version.schema?.open_api_v3_schema?;
     root.properties?.remove("spec")
 }
 
-/// Returns the schema of the field that a setting names.
 fn field<'a>(spec: &'a JSONSchemaProps, setting: &WhatIf) -> Result<&'a JSONSchemaProps, String> {
     let mut at = spec;
     for (depth, segment) in setting.path.iter().enumerate() {

@@ -42,14 +42,12 @@ const API_PORT: u16 = 6443;
 pub(crate) struct World {
     seen: snapshot::Snapshot,
     pools: BTreeMap<PoolName, Pool>,
-    /// Membership of all nodes.
     pub(crate) membership: Arc<Membership>,
     leases: Vec<LeaseView>,
     occupied: Occupied,
     heard: BTreeSet<NodeName>,
     gates: BTreeMap<PoolName, Gates>,
     epoch: u64,
-    /// Facts for the plan of each pool.
     facts: BTreeMap<PoolName, PoolFacts>,
 }
 
@@ -89,12 +87,10 @@ impl World {
         this
     }
 
-    /// Returns the pool, if it can be read.
     pub(crate) fn pool(&self, name: &str) -> Option<&Pool> {
         self.pools.get(&PoolName::from(name))
     }
 
-    /// Returns the facts for the pool's plan.
     pub(crate) fn facts(&self, pool: &Pool) -> PoolFacts {
         let known = self.facts.get(&pool.name).cloned();
         known.unwrap_or_else(|| self.shared(|shared| shared.of(pool)))
@@ -163,7 +159,6 @@ impl World {
         ControlPlane::of(self.nodes(), &answers, now).with_leases(&self.leases, |_, berth| berth.epoch == self.epoch)
     }
 
-    /// Returns the pool's capacity and its users.
     pub(crate) fn room(&self, pool: &str) -> Room {
         self.pool(pool)
             .map_or_else(Room::default, |pool| Room::of(&self.facts(pool)))
@@ -193,7 +188,7 @@ impl Room {
         }
     }
 
-    /// Removes a node from the users of capacity, as if its berth were closed.
+    /// Removes a node from the users, as if its berth were closed.
     pub(crate) fn forget(&mut self, node: &str) {
         let used = self.users.remove(node).is_some();
         if let Some(fleet) = self.fleet.as_mut().filter(|_| used) {

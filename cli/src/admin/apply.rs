@@ -1,5 +1,3 @@
-//! Applies the changes of a plan.
-
 use anyhow::{Context, Result, anyhow};
 use berth_api::Digest;
 use berth_api::berth::{Berth, lease};
@@ -27,10 +25,8 @@ const EVENTS: &str = "default";
 /// Longest note of an event, in bytes; the API server accepts 1024.
 const NOTE: usize = 1000;
 
-/// Makes the changes in order and returns a sentence for each. Stops at the first error.
-///
-/// # Errors
-/// When a change is refused or the API server does not answer; the error names the change, and those made before it.
+/// Makes the changes in order and returns a sentence for each. Stops at the first error, which names the failed change
+/// and the changes made before it.
 pub async fn apply(client: &Client, plan: &Plan, now: Timestamp) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for change in &plan.changes {
@@ -101,7 +97,6 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
     }
 }
 
-/// Adds a label to a Node, or removes it.
 async fn label(client: &Client, (node, uid): (&str, &str), mark: Mark, on: bool) -> Result<()> {
     let value = if on { json!("true") } else { Value::Null };
     let patch = json!({ "metadata": { "uid": uid, "labels": { mark.key(): value } } });
@@ -110,7 +105,6 @@ async fn label(client: &Client, (node, uid): (&str, &str), mark: Mark, on: bool)
     patched.map(drop).with_context(|| format!("changing Node {node}"))
 }
 
-/// Merges `rollout` into `spec.rollout` of a pool.
 async fn change_rollout(client: &Client, (pool, uid): (&str, &str), rollout: Value) -> Result<()> {
     let patch = json!({ "metadata": { "uid": uid }, "spec": { "rollout": rollout } });
     let pools = Api::<BootcNodePool>::all(client.clone());
@@ -150,7 +144,8 @@ async fn pause_fleet(client: &Client, uid: Option<&str>, paused: bool) -> Result
 /// Number of attempts to write a pool while others write its status.
 const TRIES: usize = 5;
 
-/// Writes a pool's reference with a compare-and-swap, if its reference and its available digest are as in the plan.
+/// Writes a pool's image reference with a compare-and-swap, if the reference and the available digest are still as in
+/// the plan.
 async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest), to: &str) -> Result<()> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     for _ in 0..TRIES {
@@ -176,10 +171,8 @@ async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest
     ))
 }
 
-/// Asks the API server whether it would accept a change of a pool's spec. Returns a note if that cannot be found out.
-///
-/// # Errors
-/// When it would refuse the change.
+/// Dry-runs a change of a pool's spec. Fails if the API server refuses it; returns a note if the API server gives no
+/// verdict.
 pub async fn would_accept(client: &Client, pool: &str, spec: &Value) -> Result<Option<String>> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     let params = PatchParams {
@@ -231,7 +224,9 @@ async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -
 
 /// Writes an event on the Node that names the admin who closed its berth.
 async fn write_event(client: &Client, lease: &Lease, node: (&str, &str), note: &str, now: Timestamp) -> Result<()> {
-    let user = user_name(client).await.context("asking the API server who you are")?;
+    let user = user_name(client)
+        .await
+        .context("asking the API server for your user name")?;
     let events = Api::<Event>::namespaced(client.clone(), EVENTS);
     let event = event(lease, node, &format!("{note}; by {}", clean(&user)), now);
     events
@@ -247,7 +242,7 @@ async fn user_name(client: &Client) -> Result<String> {
         .create(&PostParams::default(), &SelfSubjectReview::default())
         .await?;
     let name = review.status.and_then(|s| s.user_info).and_then(|u| u.username);
-    name.context("the answer has no user name")
+    name.context("its SelfSubjectReview has no user name")
 }
 
 fn event(lease: &Lease, (node, uid): (&str, &str), note: &str, now: Timestamp) -> Event {
@@ -286,7 +281,6 @@ fn event(lease: &Lease, (node, uid): (&str, &str), note: &str, now: Timestamp) -
     }
 }
 
-/// Cuts a note to the length that an event may hold.
 fn bounded(note: &str) -> String {
     let mut bounded = note.to_owned();
     while bounded.len() > NOTE {

@@ -12,9 +12,6 @@ use crate::snapshot::Snapshot;
 use crate::text::{age, clean, seconds, short};
 
 /// Plans to adopt the image that a pool's tag points to.
-///
-/// # Errors
-/// When there is no such pool.
 pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, NoPlan> {
     let found = pool_of(snapshot, pool)?;
     let status = found.status.clone().unwrap_or_default();
@@ -71,7 +68,6 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
     Ok(plan)
 }
 
-/// Returns a plan without changes.
 fn nothing(pool: &str, why: &str) -> Plan {
     Plan {
         head: format!("Nothing to approve in pool {pool}: {why}"),
@@ -79,7 +75,7 @@ fn nothing(pool: &str, why: &str) -> Plan {
     }
 }
 
-/// Returns warnings about what keeps nodes of the pool from the image.
+/// Returns warnings about conditions that keep nodes of the pool from the image.
 fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<String> {
     let mut warnings = vec![];
     if pool.spec.is_paused() {
@@ -120,10 +116,8 @@ fn followed(pool: &BootcNodePool, available: &Available, image: &str) -> String 
     format!("its tag is followed. {image} is adopted automatically {when}.{now}")
 }
 
-/// Returns the change as a file for a repository, or for `kubectl patch --patch-file`.
-///
-/// # Errors
-/// When there is nothing to approve; the error is the plan's sentence.
+/// Returns the change as a file for a repository, or for `kubectl patch --patch-file`. The error says why there is
+/// nothing to approve.
 pub fn print(plan: &Plan) -> Result<String, String> {
     let Some(Change::Approve { pool, to, .. }) = plan.changes.first() else {
         return Err(plan.head.clone());

@@ -12,9 +12,6 @@ pub enum Answer {
 }
 
 /// Asks whether to apply the plan.
-///
-/// # Errors
-/// When the question cannot be written or the answer cannot be read.
 pub fn ask(input: &mut impl BufRead, output: &mut impl Write) -> Result<Answer> {
     write!(output, "Continue? [y/N] ")?;
     output.flush()?;

@@ -13,10 +13,7 @@ use crate::text::clean;
 /// Number of machines that an error names.
 const NAMED: usize = 10;
 
-/// Plans to dismiss a machine, which is reported again only if it is started and refused again.
-///
-/// # Errors
-/// When no such machine is held back, or the BootcFleet could not be read.
+/// Plans to dismiss a machine. It is reported again only if it starts and is refused again.
 pub fn dismiss(snapshot: &Snapshot, machine: &str) -> Result<Plan, NoPlan> {
     if let Some(error) = &snapshot.fleet_unread {
         return Err(NoPlan::NoFleet(clean(error)));

@@ -15,9 +15,6 @@ use crate::snapshot::Snapshot;
 use crate::world::World;
 
 /// Plans to exclude a node.
-///
-/// # Errors
-/// When there is no such Node.
 pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoPlan> {
     let roster = Roster::of(snapshot, now);
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
@@ -87,7 +84,7 @@ fn room_without(
     )
 }
 
-/// Adds what happens to a berth that the node holds.
+/// Adds facts and warnings about the berth that the node holds.
 fn holding(
     plan: &mut Plan,
     snapshot: &Snapshot,
@@ -130,9 +127,6 @@ fn holding(
 }
 
 /// Plans to include a node again.
-///
-/// # Errors
-/// When there is no such Node.
 pub fn include(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoPlan> {
     let roster = Roster::of(snapshot, now);
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;

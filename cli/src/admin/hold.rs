@@ -14,9 +14,6 @@ use crate::text::clean;
 use crate::world::World;
 
 /// Plans to hold a node back.
-///
-/// # Errors
-/// When there is no such Node.
 pub fn hold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoPlan> {
     let roster = Roster::of(snapshot, now);
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
@@ -102,9 +99,6 @@ fn waiting_for(snapshot: &Snapshot, pool: &BootcNodePool, node: &str, now: Times
 }
 
 /// Plans to release a node that is held back.
-///
-/// # Errors
-/// When there is no such Node.
 pub fn unhold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoPlan> {
     let roster = Roster::of(snapshot, now);
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;

@@ -14,7 +14,6 @@ use crate::members::{Member, Roster};
 use crate::snapshot::Snapshot;
 use crate::text::{age, clean, count, short};
 
-/// A berth that a node holds.
 #[derive(Debug, Clone)]
 pub(super) struct Held<'a> {
     pub(super) lease: &'a Lease,
@@ -22,14 +21,12 @@ pub(super) struct Held<'a> {
     pub(super) holding: Holding,
 }
 
-/// Berths of a node, from the Leases.
 #[derive(Debug, Default)]
 pub(super) struct Claims<'a> {
     /// Berths that this Node holds.
     pub(super) held: Vec<Held<'a>>,
     /// Berths that a former Node with this name holds.
     pub(super) former: Vec<Held<'a>>,
-    /// Names of berths that the node is offered.
     pub(super) offered: Vec<String>,
     /// Errors of Leases that name the node and cannot be read.
     pub(super) unreadable: Vec<String>,
@@ -105,7 +102,6 @@ impl Held<'_> {
     }
 }
 
-/// Returns the boot ID that the kubelet reported.
 pub(super) fn boot_of<'a>(member: &Member<'a>) -> Option<&'a str> {
     let info = member.node.status.as_ref()?.node_info.as_ref()?;
     Some(info.boot_id.as_str())
@@ -133,7 +129,7 @@ pub(super) fn of_target(digest: &Digest, pool: Option<&BootcNodePool>) -> Option
     target.version.clone().filter(|_| is_its)
 }
 
-/// Describes the effect of a digest that counts as failed on one more node.
+/// Describes the consequence if a digest counts as failed on this node too.
 pub(super) fn failure_words(
     pool: Option<&BootcNodePool>,
     roster: &Roster<'_>,

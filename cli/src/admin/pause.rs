@@ -30,9 +30,6 @@ impl PauseTarget<'_> {
 }
 
 /// Plans a pause.
-///
-/// # Errors
-/// When there is no such pool, or the BootcFleet is to be changed and could not be read.
 pub fn pause(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPlan> {
     let mut plan = change(snapshot, target, true)?;
     if plan.is_empty() {
@@ -49,9 +46,6 @@ pub fn pause(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPla
 }
 
 /// Plans to resume a pool, or all of them.
-///
-/// # Errors
-/// When there is no such pool, or the BootcFleet is to be changed and could not be read.
 pub fn resume(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPlan> {
     let mut plan = change(snapshot, target, false)?;
     match target {
@@ -73,7 +67,7 @@ pub fn resume(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPl
     Ok(plan)
 }
 
-/// Returns a plan with the change alone; without a change if nothing is to be done.
+/// Returns a plan with the change, or without one if nothing is to be done. The caller adds facts and warnings.
 fn change(snapshot: &Snapshot, target: PauseTarget<'_>, paused: bool) -> Result<Plan, NoPlan> {
     let (is_paused, what, change, field) = match target {
         PauseTarget::Pool(name) => {
@@ -121,7 +115,6 @@ fn change(snapshot: &Snapshot, target: PauseTarget<'_>, paused: bool) -> Result<
     Ok(plan)
 }
 
-/// Returns the text with its first letter in upper case.
 fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     letters

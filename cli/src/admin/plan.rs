@@ -1,5 +1,3 @@
-//! Plan of an admin command.
-
 use berth_api::Digest;
 use berth_api::berth::Berth;
 use berth_api::pool::BootcNodePool;
@@ -150,9 +148,6 @@ impl Plan {
 }
 
 /// Returns a plan for all pools, made of the plans of each pool that has something to do.
-///
-/// # Errors
-/// When one of the pools cannot be planned.
 pub fn in_all_pools(
     snapshot: &Snapshot,
     one: impl Fn(&Snapshot, &str) -> Result<Plan, NoPlan>,
@@ -180,7 +175,6 @@ pub fn in_all_pools(
     Ok(all)
 }
 
-/// Returns the pool with this name.
 pub(super) fn pool_of<'a>(snapshot: &'a Snapshot, pool: &str) -> Result<&'a BootcNodePool, NoPlan> {
     snapshot.pool(pool).ok_or_else(|| NoPlan::NoPool {
         name: pool.to_owned(),

@@ -29,10 +29,8 @@ const ANSWERED: [&str; 5] = [
     "BootImageSkew",
 ];
 
-/// Requests a poll of the pool's tag, waits until the controller has acted on it, and describes the result.
-///
-/// # Errors
-/// When the pool cannot be read or written, the controller does not act in time, or the registry did not answer.
+/// Requests a poll of the pool's tag, waits until the controller has acted on it, and describes the result. Fails if
+/// the controller does not act in time, or the registry did not answer.
 pub async fn poll(client: &Client, pool: &str, timeout: Duration) -> Result<String> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     let token = Timestamp::now().to_string();
@@ -50,7 +48,7 @@ pub async fn poll(client: &Client, pool: &str, timeout: Duration) -> Result<Stri
     found_words(&found?).map_err(anyhow::Error::msg)
 }
 
-/// Waits until the controller has acted on the request, or on a later one.
+/// Waits until the controller has obeyed this request or a later one.
 async fn acted(pools: &Api<BootcNodePool>, name: &str, token: &str) -> Result<BootcNodePool> {
     let mut tries = 0;
     loop {
@@ -65,10 +63,7 @@ async fn acted(pools: &Api<BootcNodePool>, name: &str, token: &str) -> Result<Bo
     }
 }
 
-/// Describes the result of a poll.
-///
-/// # Errors
-/// When the registry did not answer; the error has the reason.
+/// Describes the result of a poll. The error says why the registry did not answer.
 pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
     let name = pool.name_any();
     let status = pool.status.clone().unwrap_or_default();

@@ -11,9 +11,6 @@ use crate::nodes::silence;
 use crate::snapshot::Snapshot;
 
 /// Plans to release a node.
-///
-/// # Errors
-/// When there is no such Node.
 pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoPlan> {
     let roster = Roster::of(snapshot, now);
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
@@ -60,7 +57,6 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     Ok(plan)
 }
 
-/// Describes the Node and the image that it runs.
 fn standing(member: &Member<'_>) -> String {
     let ready = if member.is_ready() { "Ready" } else { "NotReady" };
     let cordoned = if member.is_cordoned() { " and cordoned" } else { "" };
@@ -73,7 +69,7 @@ fn standing(member: &Member<'_>) -> String {
     format!("The Node is {ready}{cordoned}{boot}; {runs}")
 }
 
-/// Adds the change that closes one berth, and its effect.
+/// Adds the change that closes the berth, and sentences about its effect.
 fn closing(
     plan: &mut Plan,
     snapshot: &Snapshot,
@@ -113,7 +109,7 @@ fn closing(
     });
 }
 
-/// Adds the reasons against a release.
+/// Adds warnings: reasons not to release the node.
 fn against(plan: &mut Plan, member: &Member<'_>, held: &[Held<'_>], now: Timestamp) {
     let name = &member.name;
     let status = member.status();

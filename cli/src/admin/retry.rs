@@ -16,9 +16,6 @@ use crate::snapshot::Snapshot;
 use crate::text::{clean, count, short};
 
 /// Plans a retry in a pool.
-///
-/// # Errors
-/// When there is no such pool.
 pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, NoPlan> {
     let found = pool_of(snapshot, pool)?;
     let roster = Roster::of(snapshot, now);
@@ -67,7 +64,8 @@ pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, No
     Ok(plan)
 }
 
-/// Returns the nodes where each digest failed, from the pool's record and the members' reports, and the recorded count.
+/// Returns for each failed digest the nodes where it failed, by the pool's record and the members' reports, and the
+/// count in the record.
 fn failed(pool: &BootcNodePool, roster: &Roster<'_>) -> BTreeMap<Digest, (BTreeSet<String>, usize)> {
     let mut failed: BTreeMap<Digest, (BTreeSet<String>, usize)> = BTreeMap::new();
     for record in pool.status.iter().flat_map(|s| &s.failures) {

@@ -136,7 +136,7 @@ impl<'a> Outlook<'a> {
             .map_or_else(String::new, |wave| clean(&wave.name))
     }
 
-    /// Returns rows for the members that would be updated, or should be and cannot.
+    /// Returns rows for the members to update, including those that cannot be updated now.
     fn rows(&self) -> Vec<PreviewRow> {
         let turns = &self.forecast.turns;
         let waves: Vec<usize> = turns.iter().map(|turn| turn.wave).collect();
@@ -219,7 +219,7 @@ impl<'a> Outlook<'a> {
             .last_turn
             .as_ref()
             .filter(|t| Some(&t.digest) == digest && t.next_try_time.0 > self.now);
-        // `NodeDegraded` has the last turn's outcome, unless another problem is worse.
+        // `NodeDegraded` already shows the last turn's outcome, unless another problem is worse.
         let said = degraded.map(|c| c.reason.as_str());
         if let Some(turn) = turn.filter(|turn| said != Some(turn.outcome.as_str())) {
             blocks.push(format!(

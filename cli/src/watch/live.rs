@@ -19,7 +19,6 @@ use crate::text::{age, clean};
 /// A watch counts as hung after this many seconds without an event. A healthy watch is renewed sooner than that.
 const WATCH_SILENCE: i64 = 90;
 
-/// Kind of watched objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pools,
@@ -46,7 +45,6 @@ impl Kind {
 /// Event of a watch; boxed, since the kinds differ much in size.
 pub(crate) type Received<K> = Box<watcher::Result<Event<K>>>;
 
-/// Event of one of the watches.
 #[derive(Debug)]
 pub(crate) enum WatchEvent {
     Pool(Received<BootcNodePool>),
@@ -58,7 +56,6 @@ pub(crate) enum WatchEvent {
     Answered(Kind),
 }
 
-/// Freshness of the objects of a kind.
 #[derive(Debug, Clone, Default)]
 struct Freshness {
     /// True after the first complete list.
@@ -77,7 +74,7 @@ impl Freshness {
         (self.broken, self.refused) = (None, None);
     }
 
-    /// True if the objects were listed, or the list has failed.
+    /// True if the objects were listed, or listing them failed.
     fn is_tried(&self) -> bool {
         self.ready || self.broken.is_some()
     }
@@ -171,7 +168,6 @@ fn refused(error: watcher::Error) -> Option<String> {
 /// Kinds whose shown objects may be outdated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stale {
-    /// Names of the kinds.
     pub(crate) kinds: String,
     /// Time when the first of them became stale.
     pub(crate) since: Timestamp,
@@ -180,7 +176,6 @@ pub(crate) struct Stale {
 }
 
 impl Stale {
-    /// Returns the line to show.
     pub(crate) fn text(&self, now: Timestamp) -> String {
         let (kinds, age, why) = (&self.kinds, age(self.since, now), &self.why);
         format!("not updated for {age} ({kinds}): {why}")
@@ -195,12 +190,10 @@ pub(crate) struct Live {
     nodes: Table<Node>,
     leases: Table<Lease>,
     fleets: Table<BootcFleet>,
-    /// The only pool to show.
     only: Option<String>,
 }
 
 impl Live {
-    /// Creates an empty state that shows one pool, or all.
     pub(crate) fn of(only: Option<String>) -> Self {
         Self {
             only,
@@ -254,7 +247,8 @@ impl Live {
         }
     }
 
-    /// True if there is enough to show: the pools and BootcNodes are known, and each other kind is known or has failed.
+    /// True if there is enough to show: the pools and BootcNodes are known, and each other kind is known or its list
+    /// has failed.
     pub(crate) fn is_complete(&self) -> bool {
         let needs = [Kind::Pools, Kind::BootcNodes];
         needs.into_iter().all(|kind| self.freshness(kind).ready)
@@ -282,12 +276,10 @@ impl Live {
         })
     }
 
-    /// Returns the pools' names.
     pub(crate) fn pools(&self) -> Vec<String> {
         self.pools.objects.iter().map(ResourceExt::name_any).collect()
     }
 
-    /// Returns the report on the current objects.
     pub(crate) fn report(&mut self, now: Timestamp) -> Report {
         // Moved into the snapshot and back: copying a large cluster four times a second would be most of the work.
         let mut snapshot = Snapshot {

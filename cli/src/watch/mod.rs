@@ -58,9 +58,6 @@ pub struct Watching {
 }
 
 /// Shows the status on `out` until `end`, or until the reader closes the pipe.
-///
-/// # Errors
-/// When there is nothing to show within the limit, there is no such pool, or the output cannot be written.
 pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: impl Future<Output = ()>) -> Result<()> {
     let mut events = pin!(all_events(client, &watching.namespace));
     let mut end = pin!(end);
@@ -119,7 +116,6 @@ pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: i
     }
 }
 
-/// The status on its output.
 struct View<W: Write> {
     detail: Detail,
     form: Form,

@@ -10,7 +10,6 @@ use crate::status::Report;
 use crate::table::Look;
 use crate::text::cut;
 
-/// Hides the cursor.
 pub(super) const HIDE: &str = "\x1b[?25l";
 /// Clears the line and shows the cursor again.
 pub(super) const SHOW: &str = "\r\x1b[K\x1b[?25h";
@@ -61,7 +60,6 @@ impl Frames {
     }
 }
 
-/// Returns the text of the view.
 pub(super) fn text(mut report: Report, stale: Option<&Stale>, now: Timestamp, look: Look, detail: Detail) -> String {
     report.notes.extend(stale.map(|stale| stale.text(now)));
     let text = render_report(&report, now, look, detail);
