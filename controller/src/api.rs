@@ -17,7 +17,6 @@ use crate::store::PAGE;
 
 /// Field manager of the controller's server-side apply.
 const MANAGER: &str = "berth-controller";
-/// Timeout of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a connection may be silent before the client closes it. Every watch ends earlier (by default after 290 s),
@@ -125,17 +124,17 @@ impl Kube {
         self.leadership.epoch()
     }
 
-    /// API of a cluster-scoped kind.
+    /// Client for a cluster-scoped kind.
     pub fn all<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
         Api::all(self.client.clone())
     }
 
-    /// Untyped API of a cluster-scoped kind: objects keep the fields that this program does not know.
+    /// Untyped client for a cluster-scoped kind: objects keep the fields that this program does not know.
     pub fn whole<K: Resource<DynamicType = ()>>(&self) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &ApiResource::erase::<K>(&()))
     }
 
-    /// API of the berths' Leases.
+    /// Client for the Leases of the berths.
     pub fn leases(&self) -> Api<k8s_openapi::api::coordination::v1::Lease> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }

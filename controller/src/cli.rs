@@ -158,10 +158,7 @@ fn positive(text: &str) -> Result<Duration, String> {
 }
 
 impl Cli {
-    /// Returns the timing of leader election.
-    ///
-    /// # Errors
-    /// If the flags contradict each other.
+    /// Returns the timing of leader election, or an error if the flags contradict each other.
     pub fn timing(&self) -> Result<Timing, String> {
         let timing = Timing {
             duration: self.leader_lease_duration,

@@ -14,7 +14,6 @@ use crate::store::{PAGE, Store};
 
 /// Namespace of events about cluster-scoped objects.
 const NAMESPACE: &str = "default";
-/// Timeout of a list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two lists, before jitter.
 const LIST_INTERVAL: Duration = Duration::from_secs(60);

@@ -36,7 +36,6 @@ struct WithResult {
     result: &'static str,
 }
 
-/// Creates the histograms.
 #[derive(Debug, Clone, Copy, Default)]
 struct Buckets;
 
@@ -88,7 +87,6 @@ fn measure(lengths: &Lengths, pool: String, length: Option<Duration>) {
     }
 }
 
-/// The gauges of this process.
 fn process(leads: bool) -> Vec<Gauges> {
     let mut leader = Gauges::new("berth_leader", "1 for the controller that leads, 0 for one that waits.");
     leader.add([], i64::from(leads));

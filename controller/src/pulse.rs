@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use berth_shell::locked;
 use berth_shell::pages::Health;
 
-/// The passes count as hanging after this time without a beat. Every decision and request takes far less.
+/// The passes count as hanging after this time without progress. Every decision and request takes far less.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A controller is not ready if the API server has not answered about the leader's Lease for this long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Signs of life of this controller. Cheap to clone. A controller that never led has no beat and counts as alive.
+/// Signs of life of this controller. Cheap to clone. A controller that never led counts as alive.
 #[derive(Debug, Clone, Default)]
 pub struct Pulse(Arc<Mutex<Signs>>);
 

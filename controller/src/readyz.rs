@@ -62,8 +62,7 @@ impl Readyz {
 }
 
 async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc<Mutex<Answers>>, store: Store) {
-    // States of the servers when the passes were last woken. The state of a server also changes when it stops
-    // answering.
+    // State of each server at the last wake-up of the passes. A server that stops answering changes its state too.
     let mut reported = None;
     loop {
         if !*wanted.borrow_and_update() {
@@ -90,7 +89,6 @@ async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc
     }
 }
 
-/// Probes all servers, round by round.
 struct Prober {
     config: Config,
     slices: Api<EndpointSlice>,

@@ -48,7 +48,8 @@ struct Table<V> {
     /// progress.
     listed: Option<Objects<V>>,
     ready: bool,
-    /// True while the watch continues from the last list, or from where it was cut off.
+    /// True if no event was missed since the last complete list. False after an error of the watch, until it resumes
+    /// where it ended or a new list is complete.
     synced: bool,
     /// Time when the API server last sent anything on the watch.
     heard: Moment,
@@ -158,13 +159,11 @@ impl Tables {
         ]
     }
 
-    /// Returns the kinds with a stale table.
     fn stale(&self, now: Moment) -> BTreeSet<&'static str> {
         let kinds = self.kinds(now).into_iter();
         kinds.filter_map(|(kind, _, stale)| stale.then_some(kind)).collect()
     }
 
-    /// Returns the kinds whose first list has not arrived yet.
     fn missing(&self) -> BTreeSet<&'static str> {
         let kinds = self.kinds(time::now()).into_iter();
         kinds.filter_map(|(kind, ready, _)| (!ready).then_some(kind)).collect()
@@ -268,8 +267,8 @@ impl Store {
         }
     }
 
-    /// Returns a client that records everything that the API server sends on a watch; the watch itself does not report
-    /// bookmarks.
+    /// Returns a client that records everything that the API server sends on a watch. The watch passes on no bookmarks,
+    /// so this is how they are noticed.
     fn listening<V>(&self, client: &Client, table: fn(&mut Tables) -> &mut Table<V>) -> Client
     where
         V: View + Send + Sync + 'static,
@@ -281,7 +280,7 @@ impl Store {
     fn hear<V: View>(&self, table: fn(&mut Tables) -> &mut Table<V>, starts: bool) {
         let resumes = table(&mut self.lock()).hear(starts, time::now());
         if resumes {
-            // No berth is offered until the watch has caught up: start a pass then.
+            // No berth is offered until the missed events had time to arrive: start a pass then.
             let store = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(CATCH_UP_TIME).await;

@@ -132,8 +132,8 @@ const OF_FLEET: [ConditionEvent; 8] = [
 ];
 
 impl ConditionEvent {
-    /// Returns the event's message if the write from `old` to `new` made this change. `None` for a condition that is
-    /// good from the start, and for an end without a known earlier status.
+    /// Returns the event's message if the write from `old` to `new` made this change. `None` if the condition was never
+    /// bad, and for the end of a state that was never seen.
     fn message(&self, old: &[Condition], new: &[Condition]) -> Option<String> {
         let before = find(old, self.condition).map(|before| before.status.as_str());
         let now = find(new, self.condition)?;
@@ -186,7 +186,6 @@ impl Note {
         }
     }
 
-    /// Event about a node of a pool.
     fn of_node(kind: Kind, message: String, node: (&NodeName, &NodeUid), pool: Option<&BootcNodePool>) -> Self {
         let about = reference::<Node>(node.0.as_str(), Some(node.1.to_string()));
         Self {
@@ -213,8 +212,8 @@ impl Note {
         Self::of_node((warning, reason, "Report"), message, (node, &news.uid), pool)
     }
 
-    /// Event about a node's turn, on its Node. `None` for a reboot that the previous event announced, and for a turn
-    /// that the node did not end: [`Note::closed`] reports a berth that the controller closed.
+    /// Event about a node's turn, on its Node. `None` if another event already announced the reboot, or if the node did
+    /// not end the turn: [`Note::closed`] reports a berth that the controller closed.
     pub fn of_turn(news: &TurnNews, pool: Option<&BootcNodePool>) -> Option<Self> {
         let (berth, target, node) = (&news.berth, &news.target, &news.node);
         let (kind, message) = match &news.what {
@@ -298,7 +297,7 @@ impl Note {
         notes
     }
 
-    /// Event: the boot image cannot be compared with the target. Sent once for each target.
+    /// Event: the boot image cannot be compared with the target. Sent only once for each target.
     fn of_unknown_boot_image(
         pool: &BootcNodePool,
         old: &BootcNodePoolStatus,
@@ -310,7 +309,7 @@ impl Note {
         is_new.then(|| Self::new(kind, message, pool.object_ref(&())))
     }
 
-    /// Event: a berth was closed although its holder did not give it back. `None` for any other write.
+    /// Event: a berth was closed although its holder did not give it back. `None` if the write did something else.
     pub fn closed(pool: &BootcNodePool, before: Option<&Berth>, after: &Berth) -> Option<Self> {
         let BerthState::Closed(closed) = &after.state else {
             return None;

@@ -15,11 +15,9 @@ use super::Note;
 const QUEUE: usize = 512;
 /// Places in the queue kept for warnings, so that a burst of turns cannot crowd them out.
 const KEPT_FOR_WARNINGS: usize = QUEUE / 2;
-/// Maximum number of cached recorders.
 const RECORDERS: usize = 64;
 /// Minimum time between two events, so that a wave of hundreds of nodes does not delay the rollout's own requests.
 const EVENT_INTERVAL: Duration = Duration::from_millis(50);
-/// Timeout for writing an event.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Handle that queues events; a background task writes them.

@@ -38,7 +38,7 @@ pub struct Timing {
     pub retry_period: Duration,
 }
 
-/// This process is no longer the leader, or may not be.
+/// This process is not the leader any more, or cannot be sure to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("leadership lost: {0}")]
 pub struct Lost(pub String);
@@ -82,10 +82,8 @@ impl Leadership {
         *locked(&self.renewed) = sent;
     }
 
-    /// Checks that no other controller can have become leader. Returns how long this stays true without a renewal.
-    ///
-    /// # Errors
-    /// If the last renewal is older than the renew deadline.
+    /// Checks that no other controller can have become leader. Returns how long that holds without another renewal; an
+    /// error if the last renewal is older than the renew deadline.
     pub fn check(&self) -> Result<Duration, Lost> {
         self.check_at(Instant::now())
     }
@@ -95,7 +93,10 @@ impl Leadership {
         if age < self.timing.renew_deadline {
             return Ok(self.timing.duration - age);
         }
-        Err(Lost(format!("the lease was last renewed {} s ago", age.as_secs())))
+        Err(Lost(format!(
+            "the Lease was last renewed {} s ago; another controller may lead now",
+            age.as_secs()
+        )))
     }
 }
 
@@ -266,10 +267,10 @@ impl Candidate {
                         unanswered.clear();
                         lease = found;
                     }
-                    Ok(_) => return Lost("another controller has taken the lease".to_owned()),
-                    Err(error) => tracing::warn!(?error, "lease not renewed"),
+                    Ok(_) => return Lost("another controller has taken the Lease".to_owned()),
+                    Err(error) => tracing::warn!(?error, "Lease not renewed"),
                 },
-                Err(RequestError::Other(error)) => tracing::warn!(%error, "lease not renewed"),
+                Err(RequestError::Other(error)) => tracing::warn!(%error, "Lease not renewed"),
             }
             if let Err(lost) = leadership.check() {
                 return lost;
@@ -307,7 +308,6 @@ fn microseconds(time: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
 }
 
-/// Minimum timeout of a request.
 const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -347,7 +347,6 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Short times for tests.
     pub(crate) const QUICK: Timing = Timing {
         duration: Duration::from_millis(2400),
         renew_deadline: Duration::from_millis(1600),
@@ -391,7 +390,6 @@ pub(crate) mod tests {
         Client::new(service, "ns")
     }
 
-    /// A leader that uses this server.
     pub(crate) fn leader(client: Client, timing: Timing) -> (Candidate, Leadership, Lease) {
         let candidate = Candidate::new(client, "ns", "me".to_owned(), timing, Pulse::default());
         let lease = candidate.lease(None, 3);

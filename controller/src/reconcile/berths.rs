@@ -23,7 +23,6 @@ use crate::time;
 
 /// Progress of a plan's writes.
 enum Executed {
-    /// All succeeded.
     All,
     /// A write failed after this many had succeeded.
     UpTo(usize),
@@ -335,8 +334,8 @@ fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp
     object
 }
 
-/// True if a write leaves the berth as the watch already shows it, such as a fence. No watch event that causes a pass
-/// will follow.
+/// True if the write leaves the berth as the watch already shows it, such as a repeated write of the same berth. Then
+/// no watch event starts the next pass.
 fn unannounced(shown: Option<&Result<Berth, String>>, write: &BerthWrite) -> bool {
     match write {
         BerthWrite::Update { berth, .. } => shown.is_some_and(|shown| shown.as_ref() == Ok(berth)),

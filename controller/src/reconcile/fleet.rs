@@ -22,7 +22,6 @@ const MAKE_INTERVAL: Duration = Duration::from_secs(60);
 const KEY: &str = "fleet";
 
 impl Reconciler {
-    /// Creates the BootcFleet if it is missing, and updates its status.
     pub(super) async fn fleet(
         &mut self,
         findings: &Findings,

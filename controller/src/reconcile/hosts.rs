@@ -59,7 +59,6 @@ impl Reconciler {
         resolutions: &Resolutions,
         berths: &Berths,
     ) -> Vec<BootcNodeWrite> {
-        // Pools whose first resolution is in progress.
         let first = resolutions.iter().filter(|(_, r)| r.first);
         let resolving = first.map(|(name, _)| name.clone()).collect();
         publish::publish(&publish::PublishFacts {
@@ -80,7 +79,6 @@ impl Reconciler {
     }
 }
 
-/// True if a write takes a node out of its pool.
 fn leaves_pool(observed: &Observed, write: &BootcNodeWrite) -> bool {
     match write {
         BootcNodeWrite::Create { .. } => false,

@@ -21,7 +21,6 @@ use berth_core::controller::waiting::WriteQueue;
 
 use crate::backoff::Backoffs;
 
-/// Memory of one leader.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pub(super) leases: LeaseMemory,
@@ -31,11 +30,9 @@ pub(super) struct Memory {
     pub(super) seen: SeenMemory,
     /// Changes of `Waiting` conditions that are still to be written.
     pub(super) waiting: WriteQueue,
-    /// Retry times of failed requests.
     pub(super) backoffs: Backoffs,
 }
 
-/// Memory of Leases.
 #[derive(Debug, Default)]
 pub(super) struct LeaseMemory {
     /// Leases whose last write may or may not have been stored. The controller fences them before it offers a berth.
@@ -54,14 +51,12 @@ pub(super) struct Remembered {
     pub(super) unlisted: Option<LeaseView>,
 }
 
-/// Memory of nodes.
 #[derive(Debug, Default)]
 pub(super) struct NodeMemory {
     /// UIDs that Berth's objects refer to, of Nodes that a live read found deleted. A UID is never used again.
     pub(super) gone: BTreeSet<NodeUid>,
     /// Time when each BootcNode (by UID) was first asked to release its node.
     pub(super) release_asked: BTreeMap<String, Moment>,
-    /// Pool of each node.
     pub(super) membership: MembershipCache,
     /// Holders of berths that are silent or did not come back from their reboot in time.
     pub(super) overdue: Overdue,
@@ -71,14 +66,12 @@ pub(super) struct NodeMemory {
     pub(super) permits: StagingPermits,
 }
 
-/// Memory of pools.
 #[derive(Debug, Default)]
 pub(super) struct PoolMemory {
     /// Time when each pool's status was last written.
     pub(super) reported: BTreeMap<PoolName, Moment>,
     /// Time when the pools' metrics were last computed.
     pub(super) measured: Option<Moment>,
-    /// Gates of all pools.
     pub(super) gates: GateCache,
     /// How long each wave has soaked so far.
     pub(super) soaks: Soaks,
@@ -86,12 +79,11 @@ pub(super) struct PoolMemory {
     pub(super) ages: Ages,
 }
 
-/// Memory of the BootcFleet.
 #[derive(Debug, Default)]
 pub(super) struct FleetMemory {
-    /// Time when its status was last written.
+    /// Time when the BootcFleet's status was last written.
     pub(super) reported: Option<Moment>,
-    /// Time when it was last created.
+    /// Time when the BootcFleet was last created.
     pub(super) created: Option<Moment>,
 }
 
@@ -102,6 +94,5 @@ pub(super) struct SeenMemory {
     pub(super) turns: Turns,
     /// Last pull of each node.
     pub(super) stagings: Stagings,
-    /// Degraded nodes.
     pub(super) troubles: Troubles,
 }

@@ -70,7 +70,6 @@ impl Reconciler {
         }
     }
 
-    /// Returns the time until the next pass is due.
     fn time_to_pass(&self) -> Duration {
         self.due
             .map_or(PASS_INTERVAL, |due| due.since(time::now()).min(PASS_INTERVAL))

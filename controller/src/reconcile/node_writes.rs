@@ -16,7 +16,6 @@ use crate::leader::Lost;
 /// Maximum number of BootcNodes written in parallel.
 const CONCURRENCY: usize = 16;
 
-/// Returns the backoff key of writes of one kind to a node.
 pub(super) fn key(kind: &str, node: &str) -> String {
     format!("{kind}/{node}")
 }
@@ -52,7 +51,6 @@ impl Reconciler {
     }
 }
 
-/// Writes one of the controller's conditions of a BootcNode.
 pub(super) async fn write_condition(
     kube: &Kube,
     name: &str,

@@ -1,5 +1,3 @@
-//! Services that the reconciler uses besides the watched objects.
-
 use crate::clock::Clock;
 use crate::events::writer::Events;
 use crate::firstboots::FirstBoots;

@@ -19,9 +19,8 @@ use jiff::Timestamp;
 
 use crate::resolve::Resolution;
 
-/// Result of phase 1.
+/// Result of phase 1: the objects that the pass acts on.
 pub(super) struct Observed {
-    /// Objects of the watches.
     pub(super) snapshot: Snapshot,
     /// Readable pools, and deleted pools that still have berths.
     pub(super) pools: Vec<Pool>,
@@ -36,23 +35,19 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    /// Returns the pool of this name.
     pub(super) fn pool(&self, name: &PoolName) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.name == *name)
     }
 
-    /// Returns the Node of this name.
     pub(super) fn node(&self, name: &str) -> Option<&NodeView> {
         self.snapshot.nodes.get(name).map(|entry| entry.view.as_ref())
     }
 
-    /// Returns the BootcNode of this name.
     pub(super) fn host(&self, name: &str) -> Option<&BootcNodeView> {
         self.snapshot.bootc_nodes.get(name).map(|entry| entry.view.as_ref())
     }
 }
 
-/// All berths, and their holders.
 #[derive(Clone)]
 pub(super) struct Berths {
     pub(super) leases: Vec<LeaseView>,
@@ -63,7 +58,6 @@ pub(super) struct Berths {
 }
 
 impl Berths {
-    /// Berths as the watch shows them.
     pub(super) fn watched(snapshot: &Snapshot) -> Self {
         let leases = snapshot.leases.values();
         Self::of(leases.map(|entry| entry.view.as_ref().clone()).collect(), false)
@@ -82,7 +76,6 @@ impl Berths {
         }
     }
 
-    /// Adds Leases.
     pub(super) fn with(mut self, more: Vec<LeaseView>) -> Self {
         if more.is_empty() {
             return self;
@@ -91,13 +84,11 @@ impl Berths {
         Self::of(self.leases, self.live)
     }
 
-    /// Returns the Lease of this name.
     pub(super) fn named(&self, lease: &str) -> Option<&LeaseView> {
         self.leases.iter().find(|l| l.name() == lease)
     }
 }
 
-/// Inputs of the plans.
 #[derive(Clone, Copy)]
 pub(super) struct PlanInputs<'a> {
     pub(super) observed: &'a Observed,
@@ -111,7 +102,6 @@ pub(super) struct PlanInputs<'a> {
     pub(super) left_alone: &'a BTreeSet<String>,
 }
 
-/// Resolution of each pool's image.
 pub(super) type Resolutions = BTreeMap<PoolName, Resolution>;
 
 /// The plans, and the berths that they were made from.

@@ -30,7 +30,6 @@ impl Reconciler {
         }
     }
 
-    /// Updates the metrics and sends the events of this pass.
     pub(super) fn report(&mut self, findings: &Findings) {
         let metrics = &self.outside.metrics;
         metrics.pass();
@@ -48,7 +47,7 @@ impl Reconciler {
             let note = Note::of_trouble(&news, object_of(findings, &news.pool));
             self.outside.events.queue(note);
         }
-        // The metrics are computed from all members, and Prometheus rarely reads them more often.
+        // Computing the metrics takes a look at every member, and Prometheus reads them more rarely than passes run.
         let next = self.memory.pools.measured.map(|last| last + MEASURE_INTERVAL);
         match next.filter(|next| *next > now) {
             Some(next) => self.again(next),

@@ -63,8 +63,8 @@ impl Reconciler {
     }
 }
 
-/// Writes the insight if it has changed. Returns true if it has. Fails if the agent has written its status since it was
-/// found silent.
+/// Writes the insight if it has changed, and returns true if it has. Fails if the agent has written its status since
+/// the controller found it silent.
 async fn stand_in(kube: &Kube, observed: &Observed, name: &str, silent: &Silent) -> Result<bool, CallError> {
     let api = kube.whole::<BootcNode>();
     let Some(object) = kube.get(&api, name).await? else {

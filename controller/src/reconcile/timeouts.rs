@@ -109,7 +109,7 @@ fn holder<'a>(
     holding: &'a Holding,
 ) -> Holder<'a> {
     let host = observed.snapshot.bootc_nodes.get(node.name.as_str());
-    // Last sign of life that this process saw: the agent's report, or its write to the berth.
+    // Last sign of life of the holder that this process saw: its agent's report, or its write to the berth.
     let berth = observed.snapshot.leases.get(lease.name()).map(|entry| entry.heard);
     Holder {
         node,

@@ -19,7 +19,6 @@ use crate::api::CallError;
 use crate::leader::Lost;
 use crate::time;
 
-/// Backoff key of a Lease.
 fn backoff_key(lease: &str) -> String {
     format!("berth/{lease}")
 }
@@ -94,9 +93,9 @@ impl Reconciler {
         }
     }
 
-    /// Forgets the Leases of deleted pools. Keeps the other Leases if their pool has no plan, if they are in
-    /// `left_alone`, if a plan writes them, or if a list by label showed them before and still does while a member of
-    /// the pool waits.
+    /// Forgets the Leases that can be written again, and the Leases of deleted pools. Keeps a Lease if its pool has no
+    /// plan, if it is in `left_alone`, or if the plan writes to it. Also keeps a Lease that lists always showed, while
+    /// a member of its pool waits for a berth.
     pub(super) fn forget_writable(
         &mut self,
         plans: &BTreeMap<PoolName, Plan>,

@@ -19,7 +19,6 @@ use super::secret::PullSecrets;
 
 /// Timeout for connecting, and for each read of an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of redirects that are followed.
 const MAX_REDIRECTS: usize = 5;
 
 /// Registry settings.

@@ -17,10 +17,8 @@ pub(super) const MAX_DOCUMENT: usize = 4 << 20;
 /// Largest error body that is read. For a larger body, only the HTTP status is reported.
 const MAX_ERROR: usize = 64 << 10;
 
-/// A successful answer.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// Body of the answer.
     pub(super) bytes: Vec<u8>,
     /// Digest in the header `Docker-Content-Digest`.
     pub(super) digest: Option<String>,
@@ -126,7 +124,6 @@ pub(super) fn unavailable(error: &reqwest::Error) -> ResolveError {
     ResolveError::new(ResolveReason::RegistryUnavailable, words(error))
 }
 
-/// Error of an answer above the size limit.
 pub(super) fn too_large(most: usize) -> ResolveError {
     ResolveError::new(
         ResolveReason::InvalidAnswer,

@@ -89,12 +89,13 @@ impl Resolution {
     }
 }
 
-/// Value that each pool wants now, such as a reference or a poll request, and the time when this process first saw it.
+/// For each pool, the value that it wants now (such as a reference or a poll request), and the time when this process
+/// first saw that value.
 #[derive(Debug, Default)]
 struct WantedSince(BTreeMap<PoolName, (String, Moment)>);
 
 impl WantedSince {
-    /// Returns since when the pool wants this value: `now` if it is new.
+    /// Returns the time since when the pool has wanted this value: `now` if it is new.
     fn wants(&mut self, pool: &PoolName, what: &str, now: Moment) -> Moment {
         let entry = self.0.entry(pool.clone()).or_insert_with(|| (what.to_owned(), now));
         if entry.0 != what {
@@ -103,7 +104,7 @@ impl WantedSince {
         entry.1
     }
 
-    /// Returns since when the pool wants exactly this value, if it does.
+    /// Returns the time since when the pool has wanted exactly this value; `None` if it does not.
     fn wanted(&self, pool: &PoolName, what: &str) -> Option<Moment> {
         self.0
             .get(pool)
@@ -137,11 +138,11 @@ pub struct Resolver {
     confirmations: WantedSince,
     /// Tag and Secret of each polled pool.
     followed: WantedSince,
-    /// Last answer given to each pool that is not polled, and when its request began.
+    /// Last answer given to each pool that is not polled, and the time when its request began.
     delivered: BTreeMap<PoolName, (Target, Moment)>,
 }
 
-/// Questions of one pool to registries, and since when the pool has waited for the answers.
+/// Questions of one pool to registries, and the times since when the pool has waited for the answers.
 struct PoolQuestions {
     /// `None` if the reference is invalid.
     questions: Option<Questions>,
@@ -381,7 +382,7 @@ impl PoolQuestions {
             asks.push((questions.named.clone(), ask));
         }
         if let Some(tag) = &questions.tag {
-            // A target from this repository is known, whatever its tag.
+            // A target from this repository is not fetched again, whatever its tag.
             let known = pool_image.target.filter(|target| is_of_repository(target, tag));
             let ask = Ask {
                 interval: pool_image.interval,

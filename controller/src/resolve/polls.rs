@@ -51,7 +51,7 @@ impl Question {
 pub(super) struct Ask {
     /// Poll interval; `None` for no polls.
     pub(super) interval: Option<Duration>,
-    /// Only an answer to a request sent after this moment counts. `None`: any answer counts.
+    /// Only an answer to a request sent at or after this moment counts. `None`: any answer counts.
     pub(super) after: Option<Moment>,
     /// How long to wait after `after`, so that requests of other pools share one query.
     pub(super) gather: Duration,
@@ -69,11 +69,11 @@ pub(super) struct Ask {
 struct Failure {
     error: ResolveError,
     attempts: u32,
-    /// Wall-clock time of the first failure in a row.
+    /// Wall-clock time of the first failure since the last success.
     since: Timestamp,
     /// Time of this failure, by the monotonic and the wall clock.
     noted: (Moment, Timestamp),
-    /// Times of the next try: `soon` if a pool is blocked without an answer, otherwise `late`.
+    /// Times of the next try: at `soon` if a pool is blocked without an answer, otherwise at `late`.
     soon: Moment,
     late: Moment,
 }
@@ -223,7 +223,8 @@ impl Polls {
         });
     }
 
-    /// Time of the next request for this question; `None` while one is in progress, or if none is wanted.
+    /// Time of the next request for this question. `None` if none is wanted, while one is in progress, or while another
+    /// question probes the failing registry.
     fn next(&self, question: &Question, job: &Job) -> Option<Moment> {
         if job.running {
             return None;

@@ -128,7 +128,6 @@ async fn target(
     })
 }
 
-/// Content of a manifest.
 enum Found {
     Index {
         platforms: Vec<PlatformDigest>,
@@ -172,7 +171,6 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// URL of the image's repository.
     fn repository(&self) -> String {
         format!("{}v2/{}", self.base, self.name)
     }
@@ -198,12 +196,10 @@ impl<'a> Attempt<'a> {
         self.request(method, path, answer.as_ref()).await
     }
 
-    /// Returns the last `Authorization` header.
     fn last_authorization(&self) -> MutexGuard<'_, Option<HeaderValue>> {
         locked(&self.authorization)
     }
 
-    /// Sends a request once.
     async fn request(
         &self,
         method: Method,
@@ -229,7 +225,6 @@ impl<'a> Attempt<'a> {
         self.config.client(Redirects::Refuse, trust)
     }
 
-    /// Fetches a document of the repository.
     async fn get(&self, path: &str) -> Result<Answer, ResolveError> {
         let response = self.send(Method::GET, path).await?;
         read(response, MAX_DOCUMENT)
@@ -293,7 +288,6 @@ impl<'a> Attempt<'a> {
         Ok(known.iter().find(|image| Some(&image.digest) == digest.as_ref()))
     }
 
-    /// Fetches the manifest with a digest.
     async fn manifest_at(&self, digest: &Digest) -> Result<Vec<u8>, ResolveError> {
         let (bytes, found) = self.manifest(&digest.to_string()).await?;
         if found == *digest { Ok(bytes) } else { Err(mismatch()) }
@@ -311,7 +305,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Fetches the config of the image with digest `image`. `expected` and `size` are the config's digest and size.
-    /// `version` is the one in the manifest; a version in the config takes precedence.
+    /// `version` comes from the manifest; a version in the config takes precedence.
     async fn config(
         &self,
         expected: &Digest,

@@ -10,10 +10,9 @@ use kube::{Api, Client};
 
 use super::reason::{ResolveError, ResolveReason};
 
-/// Required type of the Secrets, and the key of the credentials.
+/// Type that the Secrets must have, and the key of the credentials in them.
 const TYPE: &str = "kubernetes.io/dockerconfigjson";
 const KEY: &str = ".dockerconfigjson";
-/// Timeout of reading a Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The Secrets of one namespace.
@@ -76,7 +75,6 @@ impl PullSecrets {
         }
     }
 
-    /// Reads a Secret.
     pub(super) async fn read(&self, name: &str) -> Result<PullSecret, ResolveError> {
         let name_shown = format!("{}/{name}", self.namespace);
         let found = within(READ_TIMEOUT, self.api.get_opt(name)).await;

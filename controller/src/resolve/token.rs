@@ -19,7 +19,6 @@ struct Answer {
     access_token: Option<String>,
 }
 
-/// Authentication that a registry asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
     /// A username and password.
@@ -56,7 +55,7 @@ impl Challenge {
             (Self::Bearer { realm, service }, credentials) => {
                 let realm = Url::parse(realm).map_err(|e| invalid(&format!("token service URL is invalid: {e}")))?;
                 if realm.scheme() != "https" && secure {
-                    return Err(invalid("token service URL has no TLS"));
+                    return Err(invalid("token service URL does not use HTTPS"));
                 }
                 let client = client(&realm)?;
                 let token = token(&client, realm, service.as_deref(), repository, credentials).await?;
@@ -102,10 +101,10 @@ async fn token(
     };
     let answer = fetch(request, MAX_TOKEN).await?;
     let answer: Answer =
-        serde_json::from_slice(&answer.bytes).map_err(|_| invalid("the token service's answer is not JSON"))?;
+        serde_json::from_slice(&answer.bytes).map_err(|_| invalid("token service did not answer with JSON"))?;
     let token = answer.token.filter(|token| !token.is_empty()).or(answer.access_token);
     let token = token.filter(|token| !token.is_empty());
-    token.ok_or_else(|| invalid("the token service's answer has no token"))
+    token.ok_or_else(|| invalid("token service answered without a token"))
 }
 
 fn basic(username: &str, password: &str) -> Result<HeaderValue, ResolveError> {
