@@ -63,7 +63,7 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
         path: Some(scratch.path().join("auth.json")),
         replace: false,
     };
-    // From here on the origin is away, and everything comes from a mirror that requires a password.
+    // From here on the origin is away; all pulls come from a mirror that requires a password.
     registry.stop()?;
     is_refused_without_credentials(&host, real, &image, &registry.host(), &door.host()).await?;
     let host = host.with_auth(auth.clone());
@@ -108,7 +108,7 @@ async fn is_unlocked_and_booted(real: &RealHost, image: &DesiredImage, auth: &Au
     Ok(())
 }
 
-/// A pull that the mirror refuses: the message says that the host had no credentials.
+/// The mirror refuses the pull; the message says that the host had no credentials.
 async fn is_refused_without_credentials(
     host: &Host,
     real: &RealHost,
@@ -133,7 +133,6 @@ async fn is_refused_without_credentials(
     host.forget_pull(&image.digest).await.context("cannot forget the pull")
 }
 
-/// Gives the host the credentials of the mirror.
 fn has_credentials(host: &Host, real: &RealHost, auth: &AuthSource, mirror: &str) -> Result<()> {
     let text = format!(r#"{{"auths": {{"{mirror}": {{"auth": "{AUTH}"}}}}}}"#);
     fs::write(auth.path.as_ref().context("no file")?, &text)?;

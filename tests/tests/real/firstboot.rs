@@ -105,7 +105,6 @@ impl Rig {
         })
     }
 
-    /// Runs a scenario, and prints its name and duration.
     async fn scenario(&self, body: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<()> {
         let (begin, name) = (Instant::now(), name_of(&body));
         body(self).await?;
@@ -130,7 +129,6 @@ impl Rig {
         host.write(CONFIG, &config).await
     }
 
-    /// Replaces a word of the configuration.
     async fn reword(&self, word: &str, by: &str) -> Result<()> {
         let config = self.host.read(CONFIG).await?;
         ensure!(config.contains(word), "{config}");
@@ -225,7 +223,7 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// The next boot checks again, before its own kubelet, and shows the notice again, which the reboot removed.
+/// The next boot checks again, before its kubelet, and shows the notice again: the reboot had removed it.
 async fn a_reboot_lets_it_go_no_further(rig: &Rig) -> Result<()> {
     let host = &rig.host;
     let first = host.boot().context("down")?.boot_id;
@@ -252,7 +250,7 @@ async fn a_reboot_lets_it_go_no_further(rig: &Rig) -> Result<()> {
     rig.expect("Refused", false).await.map(drop)
 }
 
-/// Written under the machine's own name, since the configuration names no node.
+/// The event has the machine's own name, since the configuration names no node.
 async fn an_event_is_on_the_cluster(rig: &Rig) -> Result<()> {
     let events: Api<Event> = Api::all(rig.control_plane.admin_client());
     let selector = ListParams::default().fields("reason=FirstBootRefused");

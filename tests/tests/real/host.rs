@@ -76,7 +76,6 @@ impl Rig {
         self.host.exec(&command).await.map(drop)
     }
 
-    /// Reboots through logind, as the agent does.
     async fn reboot(&self) -> Result<()> {
         let before = self.host.boot().context("up")?.boot_id;
         let manager = [
@@ -178,7 +177,7 @@ async fn an_image_is_locked_without_waiting_for_bootc() {
     rig.reboot().await.unwrap();
     assert_eq!(rig.host.boot().unwrap().digest, first, "the lock file is ignored");
 
-    // Locked twice, unlocked once.
+    // A deployment that is locked in both ways is unlocked by one command.
     rig.host.exec(&["bootc", "switch", &reference]).await.unwrap();
     rig.host.exec(&link).await.unwrap();
     rig.host.exec(&["ostree", "admin", "lock-finalization"]).await.unwrap();
@@ -187,7 +186,7 @@ async fn an_image_is_locked_without_waiting_for_bootc() {
     rig.reboot().await.unwrap();
     assert_eq!(rig.host.boot().unwrap().digest, second);
 
-    // A real bootc has a fixed release; only the stand-in can play another one.
+    // A real bootc has a fixed release; only the stand-in can imitate a newer one.
     if std::env::var_os("BERTH_TEST_BOOTC").is_some() {
         return;
     }

@@ -78,7 +78,6 @@ impl OneHost {
         })
     }
 
-    /// ID of the current boot.
     pub fn boot_id(&self) -> Result<String> {
         Ok(self.host.boot().context("the host is down")?.boot_id)
     }
@@ -122,7 +121,6 @@ pub async fn failure_of_pull(host: &Host) -> Result<String> {
     }
 }
 
-/// Locks the staged image, as ostree does.
 pub async fn lock(host: &Host) -> Result<()> {
     let lock = Storage::Ostree.ostree_lock().context("ostree locks")?;
     Ok(host.lock(lock).await?)

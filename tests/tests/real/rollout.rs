@@ -42,18 +42,15 @@ const BOOTC_ONLY: [(&str, &str); 1] = [(
     "rpm-ostree does not support bound images; only bootc does",
 )];
 
-/// True if every scenario is selected.
 fn all() -> bool {
     std::env::var(ALL).is_ok_and(|v| v == "all")
 }
 
-/// The cluster, and what its hosts run.
 struct Rig {
     cluster: RealCluster,
     begin: Instant,
     /// Image that all hosts run between two scenarios.
     now: Published,
-    /// Backend that the pool asks for.
     backend: Backend,
     /// Suffix of the versions published next: a scenario that runs twice on one rig needs images that no host has.
     series: &'static str,
@@ -91,7 +88,6 @@ impl Rig {
         Ok(())
     }
 
-    /// Publishes a version of the series.
     async fn publish(&self, version: &str) -> Result<Published> {
         self.cluster.publish(&format!("{version}{}", self.series)).await
     }
@@ -174,7 +170,6 @@ impl Rig {
         self.cluster.budget("web", self.cluster.hosts.len()).await
     }
 
-    /// Number of shutdowns of all hosts.
     fn downs(&self) -> usize {
         self.cluster
             .log
@@ -305,7 +300,7 @@ async fn a_budget_blocks_then_yields(rig: &mut Rig) -> Result<()> {
     rig.until_all_run(&v4, &before).await
 }
 
-/// Waits until the agent of a host is another process than this one.
+/// Waits until the process of a host's agent is no longer `old`.
 async fn until_another_agent(rig: &Rig, host: &RealHost, old: &str) -> Result<()> {
     rig.cluster
         .until(&format!("{} has another agent", host.name()), SOON, || async {
@@ -457,7 +452,6 @@ async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.scenario(the_api_server_is_away).await
 }
 
-/// Prepares the rig: hosts that run the first version.
 async fn ready() -> Result<Rig> {
     let begin = Instant::now();
     let cluster = RealCluster::start(3).await?;
@@ -485,7 +479,7 @@ async fn three_real_hosts() -> Result<()> {
     rpm_ostree::scenarios(&mut rig).await
 }
 
-/// The scenarios of the rollout, with the other backend from the first pool on.
+/// The scenarios of `three_real_hosts`, with rpm-ostree as the backend from the first pool on.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_real_hosts_of_rpm_ostree() -> Result<()> {
     if crate::one_host::is_skipped() {

@@ -29,7 +29,7 @@ const RIVALS: [&str; 2] = ["zincati.service", "rpm-ostreed-automatic.timer"];
 /// A host with rpm-ostree beside its bootc, and a registry with two images.
 struct Rig {
     one: OneHost,
-    /// Access to the files of each boot. The earlier ones stay open for their users.
+    /// Access to the host's files, one for each boot. Earlier ones stay open, since their users may still read.
     ways: Mutex<Vec<FromOutside>>,
 }
 
@@ -51,7 +51,6 @@ impl Rig {
         })
     }
 
-    /// Another agent.
     async fn agent(&self) -> Result<Host> {
         let way = FromOutside::of(&self.host)?;
         let root = HostRoot::new(way.root());
@@ -88,7 +87,6 @@ async fn words_of_failed_pull(host: &Host, image: &DesiredImage) -> Result<Strin
     }
 }
 
-/// Waits until a pull reports bytes.
 async fn reports_bytes(host: &Host) -> Result<()> {
     for _ in 0..600 {
         if host.pull_progress().is_some_and(|p| p.bytes > 0) {
@@ -200,7 +198,6 @@ async fn applies_nothing_locked(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// True if the staged image is locked.
 async fn is_locked(host: &Host) -> Result<bool> {
     let staged = look(host, &ASKED).await?.staged.context("nothing staged")?;
     Ok(staged.locked)

@@ -187,7 +187,6 @@ async fn it_is_confined(_: &RealCluster, host: &RealHost) -> Result<()> {
     Ok(())
 }
 
-/// The names of the tenant's pods.
 async fn pods(cluster: &RealCluster) -> Result<Vec<String>> {
     let pods: Api<Pod> = Api::namespaced(cluster.client(), "default");
     Ok(pods
@@ -356,7 +355,6 @@ async fn it_is_restarted_when_it_hangs(cluster: &RealCluster, host: &RealHost) -
     Ok(())
 }
 
-/// Runs a scenario, and prints its name and duration.
 async fn scenario(
     cluster: &RealCluster,
     host: &RealHost,

@@ -137,7 +137,6 @@ async fn identity(cluster: &Cluster) -> Result<String> {
     Ok(lease.spec.and_then(|s| s.holder_identity).unwrap_or_default())
 }
 
-/// True if the pool's status records a failure of the image on this node.
 async fn is_recorded(cluster: &Cluster, image: &Published, node: &str) -> Result<bool> {
     let status = cluster.pool_status("workers").await?;
     Ok(status
@@ -274,7 +273,6 @@ async fn has_event(cluster: &Cluster, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until an event about the Node has this reason.
 async fn until_event(cluster: &Cluster, node: &str, reason: &str) -> Result<()> {
     let events = Api::<Event>::namespaced(cluster.client(), "default");
     let selector = format!("reason={reason},regarding.kind=Node,regarding.name={node}");

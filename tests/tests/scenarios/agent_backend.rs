@@ -38,7 +38,6 @@ async fn pull(world: &World, host: &Host) -> Result<PullState> {
     Ok(state)
 }
 
-/// Options of all calls of this method of rpm-ostree.
 fn options_of(world: &World, method: &str) -> Vec<BTreeMap<String, String>> {
     let calls = world.sim.rpm_ostree(|f| f.calls.clone()).into_iter();
     let meant = calls.filter(|call| call.method == method);

@@ -117,10 +117,8 @@ const WRONG_WINDOWS: &[(&str, &str)] = &[
     ("start: x", "unknown field \"spec.rollout.windows[0].start\""),
 ];
 
-/// Wrong durations of a window.
 const WRONG_DURATIONS: &[&str] = &["169h", "10081m", "59s", "8h30m", "1d"];
 
-/// Right values of `rollout`.
 const RIGHT_ROLLOUTS: &[&str] = &[
     "windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: Europe/Berlin, splay: 10m}]",
     "windows: [{schedule: '*/5 0-6,22 1,15 JAN-MAR sun', duration: 168h, timeZone: Etc/GMT+5, splay: '0'}]",
@@ -170,10 +168,8 @@ const WRONG_IMAGES: &[(&str, &str)] = &[
     ("digest: 'sha256:HEX'", "unknown field \"spec.image.digest\""),
 ];
 
-/// Wrong values of `rollout.maxUnavailable`.
 const WRONG_UNAVAILABLE: &[&str] = &["0", "-1", "'0%'", "'150%'", "'two'", "'2'", "''", "99999999999"];
 
-/// Wrong values of `rollout.rebootTimeout`.
 const WRONG_TIMEOUTS: &[&str] = &["'12'", "'-5m'", "'0s'", "'1h30m'"];
 
 /// Wrong fields beside `nodeSelector` and `image`, and text that the refusal must contain.
@@ -265,7 +261,6 @@ const WRONG_POOLS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Right references.
 const RIGHT_REFERENCES: &[&str] = &[
     "quay.io/example/os:stable",
     "quay.io/e/os@sha256:HEX",
@@ -275,7 +270,6 @@ const RIGHT_REFERENCES: &[&str] = &[
     "10.0.0.1:5000/deep/er/a_b.c-d:_V1.0-x",
 ];
 
-/// Right fields beside `image.ref`.
 const RIGHT_IMAGES: &[&str] = &[
     "pollInterval: '0', minimumAge: '0', pullSecret: quay",
     "pollInterval: 0s, minimumAge: 90m",
@@ -283,7 +277,6 @@ const RIGHT_IMAGES: &[&str] = &[
     "pollInterval: 999999h",
 ];
 
-/// Right fields beside `nodeSelector` and `image`.
 const RIGHT_FIELDS: &[&str] = &[
     "host: {signature: Required}",
     "bootImage: {}",
@@ -296,7 +289,6 @@ const RIGHT_FIELDS: &[&str] = &[
     "rollout: {rebootTimeout: 15m, progressInterval: 0s}",
 ];
 
-/// Other right specs of a pool.
 const RIGHT_POOLS: &[&str] = &[
     "{nodeSelector: {matchLabels: {a: b, 'node-role.kubernetes.io/worker': ''}}, image: {ref: 'quay.io/example/os:stable'}}",
     "{nodeSelector: {matchExpressions: [{key: a, operator: In, values: [b]}, {key: c, operator: Exists}]}, image: {ref: 'quay.io/e/os:v1'}}",
@@ -321,7 +313,6 @@ const WRONG_FLEETS: &[(&str, &str)] = &[
     ("{maxUnavailable: 101%}", UNAVAILABLE),
 ];
 
-/// Right specs of the fleet.
 const RIGHT_FLEETS: &[&str] = &[
     "{}",
     "{paused: true}",

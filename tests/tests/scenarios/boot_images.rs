@@ -172,12 +172,10 @@ impl FirstBoot<'_> {
         Ok(())
     }
 
-    /// Runs the check.
     async fn check(&self) -> Result<Said> {
         self.check_with(&[]).await
     }
 
-    /// Runs the check with these arguments as well.
     async fn check_with(&self, arguments: &[&str]) -> Result<Said> {
         let programs = tokio::task::spawn_blocking(programs::programs).await??;
         let mut command = Command::new(programs.agent);
@@ -308,7 +306,7 @@ pub async fn a_machine_that_never_joins(part: &Part<'_>) -> Result<()> {
     .await
 }
 
-/// A registry that accepts connections and never answers: the boot waits until the deadline only.
+/// A registry that accepts connections and never answers delays the boot only until the deadline.
 async fn a_registry_that_does_not_speak(first: &FirstBoot<'_>) -> Result<()> {
     let mute = TcpListener::bind("127.0.0.1:0").await?;
     first.forget()?;
@@ -322,7 +320,7 @@ async fn a_registry_that_does_not_speak(first: &FirstBoot<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A registry that requires credentials: without the host's file nothing is compared, and with it the machine is.
+/// A registry that requires credentials: without the host's file nothing is compared, with it the boot image is.
 async fn the_hosts_own_credentials_count(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.host.settings(|s| s.login = Some("dTpvbmU=".to_owned()));
     first.forget()?;
@@ -345,7 +343,6 @@ async fn the_hosts_own_credentials_count(first: &FirstBoot<'_>, image: &Publishe
     Ok(())
 }
 
-/// Number of pulls that were started on a host.
 fn pulls(host: &SimHost) -> usize {
     let commands = host.commands().into_iter();
     let switches = commands.filter(|c| c.starts_with("/usr/bin/bootc switch "));

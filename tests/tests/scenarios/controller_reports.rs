@@ -25,7 +25,6 @@ use tokio::net::TcpStream;
 
 use crate::monitoring;
 
-/// Response to a GET request, with its header.
 async fn get(address: &str, path: &str) -> Result<String> {
     let scrape = async {
         let mut stream = TcpStream::connect(address).await?;
@@ -152,7 +151,6 @@ async fn insight(cluster: &Cluster, node: &str) -> Result<(BootcNode, NodeInsigh
     Ok((object, insight.with_context(|| format!("{node} has no insight"))?))
 }
 
-/// Waits until a condition of the node's insight has this status and reason.
 async fn until_insight(cluster: &Cluster, node: &str, type_: &str, said: (&str, &str)) -> Result<()> {
     soon(
         cluster,
@@ -166,8 +164,8 @@ async fn until_insight(cluster: &Cluster, node: &str, type_: &str, said: (&str, 
     .await
 }
 
-/// The controller writes the insight of a node whose agent is dead. It writes once for each change that it knows of, and only
-/// over the version that it has read.
+/// The controller writes the insight of a node whose agent is dead: once for each change, and only over the status
+/// version that it has read.
 async fn an_insight_in_its_place(cluster: &Cluster, node: &str) -> Result<()> {
     until_insight(cluster, node, "Degraded", ("True", "AgentSilent")).await?;
     let (before, _) = insight(cluster, node).await?;

@@ -15,7 +15,6 @@ const FOREIGN: &str = "
     --features --field-selector --for --from-file --list --now --pending --preserve-digests --profile
     --progress-fd --release --server-side --strict --subresource --target --test --type --unlock --world";
 
-/// The pages, with their text.
 fn pages() -> Result<Vec<(PathBuf, String)>> {
     let root = workspace_root();
     let mut files = vec![root.join("README.md")];
@@ -73,7 +72,6 @@ fn is_variable(c: char) -> bool {
     c.is_ascii_uppercase() || c == '_'
 }
 
-/// The help of a program and of all its subcommands.
 fn help(mut command: clap::Command) -> String {
     command.build();
     let mut text = command.clone().render_long_help().to_string();
@@ -216,7 +214,6 @@ fn every_help_is_a_manual_page() -> Result<()> {
     Ok(())
 }
 
-/// Source files below a directory of the repository.
 fn sources(directory: &Path, into: &mut String) -> Result<()> {
     for entry in fs::read_dir(directory)?.flatten() {
         let path = entry.path();

@@ -22,7 +22,6 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-/// A node, and the state of a scenario on it.
 struct Stage<'a> {
     host: &'a SimHost,
     admin: Client,
@@ -443,7 +442,6 @@ async fn broken_node(mut stage: Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Volumes as a Node's status lists them.
 fn attached(names: &[&str]) -> Value {
     let volumes = names.iter().map(|name| json!({"name": name, "devicePath": ""}));
     volumes.collect()

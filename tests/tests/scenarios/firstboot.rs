@@ -67,7 +67,6 @@ impl Machine {
             .with_context(|| format!("cannot start {}", self.agent.display()))
     }
 
-    /// The record of the check, if it exists.
     fn record(&self) -> Option<Value> {
         let text = fs::read_to_string(self.host.root().join("var/lib/berth/firstboot.json")).ok()?;
         serde_json::from_str(&text).ok()

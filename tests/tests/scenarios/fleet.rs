@@ -58,7 +58,6 @@ async fn two_pools_under_one_limit_in_order(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Times of all boots of an image.
 fn boots(cluster: &Cluster, image: &Published) -> Vec<Timestamp> {
     let mut events = cluster.log.events();
     let wanted = image.digest.to_string();

@@ -56,7 +56,6 @@ fn script() -> Result<String> {
     Ok(script.lines().map(|line| line.trim_start().to_owned() + "\n").collect())
 }
 
-/// A value as Lua writes it.
 fn lua(value: &Value) -> String {
     match value {
         Value::Null => "nil".to_owned(),
@@ -69,7 +68,6 @@ fn lua(value: &Value) -> String {
     }
 }
 
-/// Health of a pool according to the script.
 fn health(script: &str, generation: u64, status: &Value) -> Result<String> {
     let object = json!({"metadata": {"generation": generation}, "status": status});
     let program = find_program("lua5.1").context("lua5.1 is not on PATH; install Debian's package lua5.1")?;

@@ -50,7 +50,6 @@ async fn an_outage_and_another_leader_change_nothing(cluster: &Cluster) -> Resul
     boot_images::a_machine_that_never_joins(&first_boot).await
 }
 
-/// Runs `kubectl berth` for the pool as an admin.
 pub async fn berth(part: &Part<'_>, arguments: &[&str]) -> Result<Said> {
     said::berth(part.cluster, &[arguments, &[&part.name]].concat()).await
 }
@@ -66,7 +65,6 @@ pub async fn begin(part: &Part<'_>) -> Result<Published> {
     Ok(image)
 }
 
-/// Moves the pool's tag.
 async fn moved(part: &Part<'_>, version: &str) -> Result<Published> {
     part.cluster
         .move_tag(&part.name, &format!("{version}-{}", part.name))

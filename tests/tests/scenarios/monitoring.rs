@@ -20,7 +20,6 @@ pub(super) fn rules() -> Result<Value> {
     Ok(object["spec"].take())
 }
 
-/// The alerts: name and rule.
 fn alerts() -> Result<Vec<(String, Value)>> {
     let mut alerts = vec![];
     for group in rules()?["groups"].as_array().context("no groups")? {

@@ -22,7 +22,6 @@ pub struct World {
 }
 
 impl World {
-    /// Starts the host with these changes to its configuration.
     pub async fn start(change: impl FnOnce(&mut SimHostConfig)) -> Result<Self> {
         let (catalog, log) = (Catalog::default(), HostLog::default());
         let [v1, v2, v3] = ["1.0.0", "2.0.0", "3.0.0"].map(|version| catalog.publish(version));
@@ -43,7 +42,6 @@ impl World {
         Host::connect(Some(&self.sim.bus_address()), HostRoot::new(self.sim.root())).await
     }
 
-    /// Number of pulls that were started.
     pub fn pulls(&self) -> usize {
         let events = self.log.events();
         events
@@ -86,13 +84,11 @@ pub async fn failure_of_pull(host: &Host) -> Result<String> {
     }
 }
 
-/// True if a pull runs.
 pub async fn is_pulling(host: &Host) -> Result<bool> {
     let state = host.find_pull(None).await?.map(|pull| pull.state);
     Ok(state == Some(PullState::Running))
 }
 
-/// Locks the staged image, as ostree does.
 pub async fn lock(host: &Host) -> Result<()> {
     let lock = Storage::Ostree.ostree_lock().context("ostree locks")?;
     Ok(host.lock(lock).await?)

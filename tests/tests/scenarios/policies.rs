@@ -240,7 +240,7 @@ async fn an_agent_writes_its_own_node_only() {
     );
 }
 
-/// BootcNodes.
+/// Writes to BootcNodes: an agent may change the status of its own one, and nothing else.
 async fn statuses(rig: &mut Rig) {
     let status: Value = json!({"status": {"bootID": "boot-1"}});
     let merge = Patch::Merge(&status);

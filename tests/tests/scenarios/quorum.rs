@@ -76,7 +76,6 @@ async fn one_control_plane_node_at_a_time(cluster: &Cluster) -> Result<()> {
     first.until_all_run(&v2, LONG).await
 }
 
-/// The lowest epoch of the pool's berths.
 async fn epoch(part: &Part<'_>) -> Result<u64> {
     let berths = part.berths().await?;
     berths.iter().map(|b| b.epoch).min().context("there are berths")

@@ -87,7 +87,6 @@ fn withheld(node: &NodeView, answers: &Answers) -> Option<Cause> {
     control_plane.verdict(&node.uid).and_then(|verdict| verdict.withhold)
 }
 
-/// Probes of the API servers by the controller's own identity.
 async fn probes(plane: &ControlPlane, store: &Store) -> Result<Readyz> {
     let own = plane
         .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)

@@ -112,7 +112,6 @@ impl Site {
     }
 }
 
-/// A proxy for HTTPS, and the number of connections through it.
 async fn proxy() -> Result<(String, Arc<AtomicUsize>)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = format!("http://{}", listener.local_addr()?);
@@ -244,7 +243,7 @@ async fn a_refused_request_names_the_credentials(site: &mut Site) -> Result<()> 
     Ok(())
 }
 
-/// The pool's target stays.
+/// A pool whose registry is no longer allowed keeps its target.
 async fn a_registry_that_is_not_allowed_is_left_alone(site: &mut Site) -> Result<()> {
     let host = site.host.clone();
     site.allow(&["quay.io/example", &format!("{host}/b")]).await?;
@@ -254,7 +253,7 @@ async fn a_registry_that_is_not_allowed_is_left_alone(site: &mut Site) -> Result
     site.says("one", "Resolved", "").await.map(drop)
 }
 
-/// The origin is away.
+/// While the origin is away, the mirror serves the image.
 async fn a_mirror_serves_a_pinned_digest(site: &mut Site, mirror: &str) -> Result<()> {
     let (host, file) = (site.host.clone(), site.plane.directory().join("registries.conf"));
     let pinned = format!("{host}/a/os@{}", site.digest);

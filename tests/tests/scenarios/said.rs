@@ -7,7 +7,6 @@ use berth_tests::cluster::{LONG, Site};
 use berth_tests::programs;
 use tokio::process::Command;
 
-/// Output of a program, and its exit status.
 #[derive(Debug)]
 pub struct Said {
     code: Option<i32>,
@@ -68,7 +67,6 @@ pub async fn berth(site: &Site, arguments: &[&str]) -> Result<Said> {
     run(command).await
 }
 
-/// Runs a program to its end.
 pub async fn run(mut command: Command) -> Result<Said> {
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(LONG, command.output()).await;

@@ -34,7 +34,6 @@ impl Machine {
         self.0.path().join(name)
     }
 
-    /// Installs a program there.
     fn program(&self, name: &str, script: &str) -> Result<()> {
         let path = self.path(name);
         fs::create_dir_all(path.parent().context("a path without a directory")?)?;

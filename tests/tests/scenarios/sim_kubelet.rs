@@ -38,7 +38,6 @@ async fn is_ready(nodes: &Api<Node>, host: &SimHost) -> Result<bool> {
     Ok(is_ready && Some(boot) == host.facts().boot_id)
 }
 
-/// True if the pod runs and its containers are ready.
 async fn is_running(pods: &Api<Pod>, name: &str) -> Result<bool> {
     let status = pods.get(name).await?.status.unwrap_or_default();
     let is_ready = status.container_statuses.iter().flatten().all(|c| c.ready);

@@ -8,7 +8,6 @@ use berth_tests::soak::fault::{Fault, Kind};
 use berth_tests::soak::plan::Plan;
 use berth_tests::soak::run::{HOSTS, Options, Soak, keep_evidence};
 
-/// The seed of the rollouts below.
 const SEED: u64 = 1;
 /// The numbers of rollouts that fit into a test: their faults end soon, and together they have every kind of fault.
 const ROLLOUTS: [u64; 10] = [14072, 17317, 17759, 6648, 3262, 15321, 5109, 7753, 7534, 266];

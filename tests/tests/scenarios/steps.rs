@@ -66,7 +66,7 @@ fn a_scenario_that_passes_alone_is_flaky() -> Result<()> {
     let said = run(script, &files, false)?.well(&[
         "\n3 passed, 0 failed\n",
         "FLAKY: gates::bad: /",
-        // The run shows it.
+        // The run prints the output of the failed test.
         "    | the first words\n",
     ])?;
     let kept = said.out.split("kept: ").nth(1).unwrap_or_default();
@@ -187,7 +187,6 @@ fn nothing_outlives_the_script() -> Result<()> {
     Ok(())
 }
 
-/// True if no process of this group runs.
 fn is_gone(group: i32) -> bool {
     killpg(Pid::from_raw(group), None).is_err()
 }

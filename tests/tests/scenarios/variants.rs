@@ -13,7 +13,6 @@ const V2: &str = "flags\t\t: fpu sse sse2 lm pni ssse3 cx16 sse4_1 sse4_2 popcnt
 const V3: &str = "flags\t\t: fpu sse sse2 lm pni ssse3 cx16 sse4_1 sse4_2 popcnt lahf_lm fma movbe xsave avx f16c abm bmi1 \
                   avx2 bmi2\n";
 
-/// Gives a host a CPU with these features.
 async fn cpu(host: &SimHost, flags: &str) -> Result<()> {
     fs::write(host.root().join("proc/cpuinfo"), flags)?;
     host.stop_agent().await;

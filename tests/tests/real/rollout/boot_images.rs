@@ -9,7 +9,7 @@ use super::*;
 
 /// Version that the newest machine was installed from.
 const NEW: &str = "5.4.0";
-/// Version that the others were installed from.
+/// Version that the other machines were installed from.
 const OLD: &str = "4.1.0";
 const POOL: &str = "workers";
 
@@ -83,7 +83,7 @@ async fn the_newest_machine_counts_and_the_others_are_named(rig: &mut Rig) -> Re
     Ok(())
 }
 
-/// Nothing of a refused image reaches a node.
+/// Checks that nothing of a refused image reaches a node.
 async fn is_untouched(rig: &Rig, before: &BTreeMap<String, usize>) -> Result<()> {
     let target = rig.cluster.pool_status(POOL).await?.target;
     ensure!(

@@ -14,16 +14,13 @@ use serde_json::Value;
 /// The other file that locks a staged deployment. ostree checks it; bootc does not show it.
 const LOCK: &str = "/run/ostree/staged-deployment-locked";
 
-/// A staged deployment.
 #[derive(Debug)]
 pub(super) struct Staged {
-    /// Digest of its image's manifest.
     pub(super) digest: String,
     /// True if a shutdown discards it.
     pub(super) locked: bool,
 }
 
-/// The deployment that is staged on a host.
 pub(super) async fn staged(host: &RealHost) -> Result<Option<Staged>> {
     let text = host
         .exec(&["bootc", "status", "--format=json", "--format-version=1"])
@@ -58,7 +55,6 @@ pub(super) async fn pull(backend: Backend, host: &RealHost, image: &Published) -
     }
 }
 
-/// The invocation ID of the unit.
 async fn unit(host: &RealHost, image: &Published) -> Result<String> {
     let digest = image.digest.to_string();
     let hex = digest
@@ -81,7 +77,7 @@ async fn unit(host: &RealHost, image: &Published) -> Result<String> {
     Ok(id.unwrap_or_default().to_owned())
 }
 
-/// The number of the transaction's socket. Each transaction makes another one; empty without a transaction.
+/// Number of the transaction's socket, which differs for each transaction; empty without a transaction.
 async fn transaction(host: &RealHost) -> Result<String> {
     let run = host.path("/run")?;
     let daemon = Client::connect(&host.bus_address()?, &run).await?;

@@ -138,13 +138,11 @@ pub(super) async fn licences(rig: &mut Rig) {
     }
 }
 
-/// Writes a berth without one of its annotations.
 fn write_without(lease: &mut Lease, berth: &Berth, key: &str) {
     lease::write(berth, lease, Timestamp::now());
     lease.annotations_mut().remove(key);
 }
 
-/// Writes a berth for another target.
 fn write_for_another(lease: &mut Lease, berth: &Berth) {
     lease::write(berth, lease, Timestamp::now());
     annotate(keys::ANNOTATION_TARGET, "sha256:0")(lease);

@@ -178,7 +178,6 @@ async fn a_locked_image_requests_no_reboot() -> Result<()> {
     .await
 }
 
-/// Starts or stops a timer that updates the host.
 fn rival(cluster: &Cluster, n: usize, is_active: bool) {
     let rivals = is_active.then(|| "bootc-fetch-apply-updates.timer".to_owned());
     cluster.host(n).settings(|s| s.rivals = rivals.into_iter().collect());

@@ -147,7 +147,6 @@ impl Watched {
         })
     }
 
-    /// Waits until a line contains this text.
     async fn says(&self, cluster: &Cluster, text: &str) -> Result<()> {
         let until = cluster
             .until(&format!("the watch shows {text:?}"), LONG, async || {

@@ -80,7 +80,6 @@ async fn until_has(cluster: &Cluster, auth: &str) -> Result<()> {
     .await
 }
 
-/// Waits until the host has no credentials of Berth's.
 async fn until_gone(cluster: &Cluster) -> Result<()> {
     let file = cluster.host(1).root().join(RUN);
     until_so(cluster, "the file is gone", || !file.exists()).await
@@ -136,7 +135,6 @@ fn write(host: &SimHost, file: &str, text: &str) -> Result<()> {
     Ok(fs::write(path, text)?)
 }
 
-/// Gives the host a signature policy of this kind.
 fn policy(host: &SimHost, kind: &str) -> Result<()> {
     let text = json!({ "default": [{ "type": kind }] }).to_string();
     write(host, "etc/containers/policy.json", &text)

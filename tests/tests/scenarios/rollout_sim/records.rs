@@ -24,7 +24,6 @@ fn sides(turn: &TurnRecord) -> Option<[(String, String); 2]> {
     Some([before, (proof.boot_id.clone(), proof.booted.as_ref()?.to_string())])
 }
 
-/// The proven turns to an image.
 fn proven<'a>(turns: &'a [TurnRecord], image: &Published) -> Vec<&'a TurnRecord> {
     let proven = turns.iter().filter(|t| t.outcome == Some(TurnOutcome::Proven));
     proven.filter(|t| t.to == image.digest).collect()

@@ -87,7 +87,6 @@ pub trait Login {
     fn prepare_for_shutdown(&self, start: bool) -> zbus::Result<()>;
 }
 
-/// Locks a staged image.
 pub const LOCK: &[&str] = &["/usr/bin/ostree", "admin", "lock-finalization"];
 
 pub fn exec(command: &[&str]) -> Variant<'static> {
@@ -95,7 +94,6 @@ pub fn exec(command: &[&str]) -> Variant<'static> {
     Variant::new(vec![(command[0].to_owned(), argv, false)])
 }
 
-/// A connection with a subscription to systemd's signals.
 pub struct Client {
     pub conn: Connection,
     pub manager: ManagerProxy<'static>,
@@ -103,7 +101,6 @@ pub struct Client {
     root: PathBuf,
 }
 
-/// Result of a unit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ended {
     pub job: String,
@@ -185,7 +182,6 @@ impl Client {
     }
 }
 
-/// Waits for the end of a job and returns its result.
 pub async fn wait_for(removed: &mut JobRemovedStream, job: &OwnedObjectPath) -> Result<String> {
     loop {
         let signal = timeout(Duration::from_secs(30), removed.next())
@@ -198,7 +194,6 @@ pub async fn wait_for(removed: &mut JobRemovedStream, job: &OwnedObjectPath) -> 
     }
 }
 
-/// The D-Bus name of an error.
 pub fn error_name(error: &zbus::Error) -> &str {
     match error {
         zbus::Error::MethodError(name, ..) => name.as_str(),
