@@ -14,20 +14,20 @@ pub const MAX_SKEW: u32 = 1000;
 /// Maximum number of machines listed in a pool's `tooOldNodes`.
 pub const MAX_NAMED: usize = 10;
 
-/// Limit for the boot images of the machines that an OS image is deployed to.
+/// Limit on how old a machine's boot image may be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootImageLimit {
-    /// Oldest boot image version that is allowed. Set by the image's label `berth.dev/min-boot-image`.
+    /// Oldest boot image version that is allowed. Set by the OS image's label `berth.dev/min-boot-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub minimum_version: Option<String>,
-    /// Maximum number of major versions between boot image and OS image. Set by the image's label
+    /// Maximum number of major versions between boot image and OS image. Set by the OS image's label
     /// `berth.dev/max-boot-image-major-skew`. Default 1 if any limit is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1000))]
     pub max_major_skew: Option<u32>,
-    /// Why the limit is not known, such as a label of the image that cannot be read.
+    /// Why the limit is unknown, for example because a label of the OS image cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub error: Option<String>,
@@ -55,13 +55,14 @@ pub struct NodeBootImage {
     /// Digest of the image's manifest, if the installer recorded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Time when the machine was provisioned, by its own clock: reported by Ignition, otherwise the time of the record.
+    /// Time when the machine was provisioned, by its own clock: as reported by Ignition, otherwise the time of the
+    /// installer's record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned_time: Option<Time>,
-    /// Path of the record on the host.
+    /// Path of the installer's record on the host.
     #[schemars(length(max = 128))]
     pub source: String,
-    /// Why the record cannot be read.
+    /// Why the installer's record cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub error: Option<String>,
@@ -70,10 +71,10 @@ pub struct NodeBootImage {
 /// Action when a boot image limit is exceeded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BootImageEnforcement {
-    /// A new digest is not adopted while its limit is exceeded. The pool keeps its current image.
+    /// An OS image is not adopted while the boot image in use exceeds its limit. The pool keeps its current image.
     #[default]
     ReleaseRecommended,
-    /// The new digest is adopted, and the condition `BootImageSkew` warns.
+    /// The OS image is adopted, and the condition `BootImageSkew` warns.
     Warn,
     /// Boot images are not checked. For pools that never get new machines.
     Disabled,
@@ -86,7 +87,7 @@ pub enum BootImageSource {
     #[default]
     Nodes,
     /// The admin's record in `manual`, for example when new machines are installed from another image than the existing
-    /// machines.
+    /// ones.
     Manual,
 }
 
@@ -154,23 +155,23 @@ pub struct BootImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node: Option<String>,
-    /// Time when the API server created the Node of that machine.
+    /// Time when the API server created the Node of the pool's newest machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_created_time: Option<Time>,
-    /// Time when that machine was provisioned, by its own clock, but no later than its Node was created. Only a machine
-    /// that was provisioned later changes the version.
+    /// Time when the pool's newest machine was provisioned, by its own clock, but no later than the creation of its
+    /// Node. Only a machine that was provisioned later changes the version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned_time: Option<Time>,
     /// Time when the controller first saw the manual record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_time: Option<Time>,
-    /// Limit that applies: the stricter of the current image's and the pool's.
+    /// Limit that applies: the stricter of the current image's and the pool's limit.
     #[serde(default, skip_serializing_if = "BootImageLimit::is_none")]
     pub limit: BootImageLimit,
     /// Number of machines whose own boot image exceeds the limit.
     #[serde(default)]
     pub too_old: u32,
-    /// Names of up to 10 of these machines.
+    /// Names of up to 10 machines whose own boot image exceeds the limit.
     #[schemars(length(max = 10))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub too_old_nodes: Vec<String>,

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 pub use crate::reason::{CommonReason, Reason, Word};
 
-/// Condition types of a BootcNode. Where MachineConfigNode has the same meaning, the name is the same.
+/// Condition types of a BootcNode. Conditions that OpenShift's MachineConfigNode also has are named as there.
 pub mod node {
     /// The node runs the desired image and is not being updated.
     pub const UPDATED: &str = "Updated";
@@ -36,20 +36,20 @@ pub mod node {
     pub const UPDATE_COMPLETE: &str = "UpdateComplete";
     /// Something is wrong and needs attention; the reason names it.
     pub const NODE_DEGRADED: &str = "NodeDegraded";
-    /// True if the API server rejects the agent's writes to other nodes' objects. Not set before the API server first
-    /// accepted such a write.
+    /// True if the API server rejects the agent's writes to other nodes' objects. Absent as long as every such write
+    /// was rejected.
     pub const GUARDED: &str = "Guarded";
     /// The node belongs to no pool, and Berth's changes to the node are undone. Not set before the node first left a
     /// pool.
     pub const RELEASED: &str = "Released";
-    /// The node holds a berth, but it is silent or did not come back from its reboot in time. Set by the controller,
-    /// because the agent cannot.
+    /// The node holds a berth, but its agent is silent, or it did not come back from its reboot in time. Set by the
+    /// controller, because the agent cannot.
     pub const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
     /// A reason specific to this node keeps it from being offered a berth. For people; no decision reads it.
     pub const WAITING: &str = "Waiting";
     /// Conditions that the controller writes. The agent writes all others.
     pub const OF_CONTROLLER: [&str; 2] = [REBOOT_TIMED_OUT, WAITING];
-    /// All of them.
+    /// All condition types of a BootcNode.
     pub const ALL: &[&str] = &[
         UPDATED,
         UPDATE_PREPARED,
@@ -82,9 +82,9 @@ pub mod lifecycle {
     pub const DRAINED: &str = "Drained";
     /// The node is under maintenance; disruptions are intended.
     pub const MAINTENANCE_IN_PROGRESS: &str = "MaintenanceInProgress";
-    /// All types, in the order an agent sets them.
+    /// All condition types of a Node's lifecycle, in the order that an agent sets them.
     pub const ALL: [&str; 4] = [MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS];
-    /// Reason of the conditions that an agent sets: the node is in its turn, or waits for its turn.
+    /// Reason of these conditions when an agent sets them: the node is in its turn, or waits for its turn.
     pub const REASON: &str = "BerthTurn";
 }
 
@@ -118,7 +118,7 @@ pub mod pool {
     pub const STALLED: &str = "Stalled";
     /// Conditions that only summarize the other conditions.
     pub const SUMMARY: [&str; 3] = [READY, RECONCILING, STALLED];
-    /// All of them.
+    /// All condition types of a BootcNodePool.
     pub const ALL: &[&str] = &[
         UPDATED,
         PROGRESSING,
@@ -154,7 +154,7 @@ pub mod fleet {
     pub const GUARDED: &str = "Guarded";
     /// No machine reports a failed first boot.
     pub const BOOTSTRAP_HEALTHY: &str = "BootstrapHealthy";
-    /// All of them.
+    /// All condition types of a BootcFleet.
     pub const ALL: &[&str] = &[
         UPDATING,
         PAUSED,
@@ -222,7 +222,7 @@ fn status_text(status: Option<bool>) -> &'static str {
 
 /// Joins a text from a host tool or a registry into one line of at most [`MAX_MESSAGE`] characters.
 pub fn one_line(text: &str) -> String {
-    // Some tools write terminal colours into their log: control characters separate words too.
+    // Some tools write terminal colours into their logs, so control characters separate words too.
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_MESSAGE) {

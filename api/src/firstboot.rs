@@ -14,7 +14,8 @@ reasons! {
     pub enum FirstbootOutcome {
         /// The boot image is within the limit, or no limit is set.
         Allowed,
-        /// The boot image exceeds the limit or cannot be compared, but the override file on the machine allows the target.
+        /// The boot image exceeds the limit or cannot be compared, but an override file on the machine allows the
+        /// target.
         Overridden,
         /// The boot image exceeds the limit of the target.
         Refused,
@@ -83,5 +84,5 @@ pub struct NodeFirstboot {
 
 /// Reason of the event for a machine that was refused on its first boot.
 pub const EVENT_REFUSED: &str = "FirstBootRefused";
-/// Action of that event if the machine's kubelet is held back.
+/// Action of an [`EVENT_REFUSED`] event if the machine's kubelet is held back.
 pub const EVENT_HOLDS: &str = "HoldKubelet";

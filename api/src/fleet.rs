@@ -45,7 +45,8 @@ const PREFIX_RULE: &str = r"self.all(p, p.matches('^([A-Za-z0-9-]+([.][A-Za-z0-9
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootcFleetSpec {
-    /// If true, every pool is paused, and no node begins to pull an image. Nodes that have committed finish.
+    /// If true, every pool is paused, and no node begins to pull an image. Nodes that are already rebooting finish
+    /// their update.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Maximum number of nodes of all pools that may be unavailable at once: a number of at least 1, or 1% to 100% of
@@ -72,8 +73,8 @@ pub struct BootcFleetSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FleetImage {
-    /// Time between two polls of a tag, for pools that do not set `image.pollInterval`: at least `1m`, or `0` to turn
-    /// polling off. Default 12h.
+    /// Time between two polls of a tag: at least `1m`, or `0` to turn polling off. For pools that do not set
+    /// `image.pollInterval`. Default 12h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new(POLL_INTERVAL_RULE).message(POLL_INTERVAL_MESSAGE))]
@@ -93,7 +94,7 @@ impl BootcFleetSpec {
         duration::or(written, DEFAULT_POLL_INTERVAL)
     }
 
-    /// Name of the Secret with the credentials for a pool's image: the Secret set in the pool, otherwise in the fleet.
+    /// Name of the Secret with the credentials for a pool's image: set in the pool, otherwise in the fleet.
     pub fn pull_secret<'a>(&'a self, pool: &'a BootcNodePoolSpec) -> Option<&'a str> {
         let own = pool.image.as_ref().and_then(|image| image.pull_secret.as_deref());
         own.or_else(|| self.image.as_ref()?.pull_secret.as_deref())
@@ -109,7 +110,7 @@ impl BootcFleetSpec {
 /// Maximum number of pools listed in the status.
 pub const MAX_POOLS: usize = 64;
 
-/// Numbers of nodes.
+/// Node counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct FleetNodes {
@@ -144,10 +145,10 @@ pub struct PoolSummary {
     /// Name of the pool.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Numbers of its members.
+    /// Member counts of the pool.
     #[serde(default)]
     pub nodes: FleetNodes,
-    /// Reason of its condition `Ready`.
+    /// Reason of the pool's condition `Ready`.
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub state: String,
@@ -175,8 +176,8 @@ pub struct JoinedMachine {
     /// Name of the Node.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Time of the last report that the machine is held back, by the API server's clock. After a later report, the
-    /// machine counts as held back again, unless its Node exists.
+    /// Time of the last report that the machine is held back, by the API server's clock. A later report makes the
+    /// machine count as held back again, unless its Node exists.
     pub last_time: Time,
 }
 

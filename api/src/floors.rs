@@ -1,7 +1,8 @@
 //! Property tests that also fail when too few of their cases reach the situation under test.
 //!
-//! A property with a precondition also passes if no case meets the precondition. So the property counts, under a name,
-//! the cases that meet it, and sets a floor for each name: at most half of the average count per run.
+//! A property with a precondition passes if no case meets the precondition. To notice that, the property counts the
+//! cases that meet it, and sets a floor for the count: at most half of the average count per run. A property may have
+//! several such counts, each with a name.
 //!
 //! Other crates include this file by its path, so it is part of no feature and no program.
 
@@ -17,7 +18,7 @@ use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 pub(crate) struct Reached(RefCell<BTreeMap<&'static str, u32>>);
 
 impl Reached {
-    /// Counts this case.
+    /// Adds this case to the count with this name.
     pub(crate) fn note(&self, name: &'static str) {
         *self.0.borrow_mut().entry(name).or_default() += 1;
     }

@@ -79,15 +79,14 @@ impl ImageRef {
 }
 
 /// True if the reference begins with one of the prefixes, compared by whole path segments: `quay.io/example` allows
-/// `quay.io/example/os` but not `quay.io/example2/os`. Host and port must match exactly; tag and digest are ignored,
-/// and so is a slash at the end of a prefix. An empty list allows every reference; a prefix that no reference can begin
-/// with, such as an empty one, allows none.
+/// `quay.io/example/os` but not `quay.io/example2/os`. Host and port must match exactly. Tag, digest and a slash at the
+/// end of a prefix are ignored. An empty list allows every reference; an empty or malformed prefix allows none.
 pub fn allowed(prefixes: &[impl AsRef<str>], reference: &ImageRef) -> bool {
     let name = format!("{}/{}", reference.registry(), reference.repository());
     prefixes.is_empty() || prefixes.iter().any(|prefix| has_prefix(&name, prefix.as_ref()))
 }
 
-/// True if the name begins with the whole path segments of this prefix.
+/// True if the name begins with the path segments of this prefix.
 fn has_prefix(name: &str, prefix: &str) -> bool {
     let rest = name.strip_prefix(prefix.trim_end_matches('/'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -117,7 +116,7 @@ fn is_repository(path: &str) -> bool {
         })
 }
 
-/// True for the lower-case letters and digits of a repository's name.
+/// True for the letters and digits that a repository's name may have.
 fn is_alphanumeric(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit()
 }

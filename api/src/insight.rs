@@ -20,7 +20,7 @@ pub mod conditions {
     pub const AVAILABLE: &str = "Available";
     /// A problem keeps the node from being updated.
     pub const DEGRADED: &str = "Degraded";
-    /// All of them.
+    /// All condition types of an insight.
     pub const ALL: &[&str] = &[UPDATING, AVAILABLE, DEGRADED];
 
     /// `Updating` is False: the node needs an update, and its turn has not come.

@@ -8,8 +8,8 @@ pub const VERSION: &str = "v1alpha1";
 /// Default namespace of the programs and the berths.
 pub const NAMESPACE: &str = "berth-system";
 
-/// Field manager of an agent's server-side apply of its BootcNode's status. While the agent is silent, the controller
-/// applies under this name, so that the agent's next write replaces the controller's.
+/// Field manager of an agent when it applies its BootcNode's status (server-side apply). While the agent is silent, the
+/// controller applies under this name, so that the agent's next write replaces the controller's.
 pub const MANAGER_AGENT: &str = "berth-agent";
 
 /// Finalizer on a BootcNode: the agent undoes Berth's changes to the node before the object is deleted.
@@ -58,9 +58,9 @@ pub const ANNOTATION_RELEASED: &str = "berth.dev/released";
 
 /// Annotation of the cluster autoscaler on a Node: `true` keeps the autoscaler from removing the node.
 pub const ANNOTATION_SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
-/// Annotation on a Node: mark that an agent has set [`ANNOTATION_SCALE_DOWN_DISABLED`]. Both are written and removed in
-/// one patch. The mark is not part of the cordon's record, so that an older agent that does not know these annotations
-/// leaves both in place.
+/// Annotation on a Node: mark that an agent has set [`ANNOTATION_SCALE_DOWN_DISABLED`]. One patch writes both, and one
+/// removes both. The mark is not part of the cordon's record, so that an older agent, which does not know these
+/// annotations, leaves both in place.
 pub const ANNOTATION_SCALE_DOWN: &str = "berth.dev/scale-down";
 /// Annotation of Karpenter on a Node: `true` keeps Karpenter from voluntarily disrupting the node.
 pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";

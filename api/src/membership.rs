@@ -55,7 +55,6 @@ impl Conflict {
 /// The pool of each node, and the nodes that could not be assigned to one.
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
-    /// Pool of each node that has one.
     pools: BTreeMap<NodeName, PoolName>,
     /// Nodes of each pool: an index of `pools`, so that finding a pool's members does not scan every node.
     members: BTreeMap<PoolName, BTreeSet<NodeName>>,
@@ -98,7 +97,7 @@ impl Membership {
         self.members.get(pool).unwrap_or(&NONE).iter()
     }
 
-    /// Records the pool of a node's BootcNode. The node is leaving that pool unless it is a member of it.
+    /// Records the pool that a node's BootcNode names. If the node is not a member of that pool, it is leaving it.
     pub fn record_pool(&mut self, node: NodeName, pool: PoolName) {
         if self.pools.get(&node) != Some(&pool) {
             self.leaving.entry(pool).or_default().insert(node);
@@ -119,7 +118,8 @@ impl Membership {
 /// A node's name, its labels, and the pool in its BootcNode.
 pub type NodeEntry<'a> = (&'a NodeName, &'a BTreeMap<String, String>, Option<&'a PoolName>);
 
-/// Assigns nodes to pools. A node that two pools select stays in its current pool, or joins neither.
+/// Assigns nodes to pools. A node that two pools select stays in its current pool if it has one; otherwise it joins
+/// neither.
 pub fn membership<'a>(pools: &[PoolSelector], nodes: impl IntoIterator<Item = NodeEntry<'a>>) -> Membership {
     let mut result = Membership::default();
     for (node, labels, current) in nodes {

@@ -179,10 +179,10 @@ pub struct BootcNodeStatus {
     /// not booted. Berth then neither reboots the node nor counts it as updated.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rollback_queued: bool,
-    /// State of the node in one word, for people. Derived from the other fields; no decision reads it.
+    /// State of the node in one word, for people. Derived from the other fields; no decision of Berth reads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// Time when that phase began.
+    /// Time when `phase` last changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase_start_time: Option<Time>,
     /// Name of the berth (a Lease) that the node holds, for people; no decision reads it.
@@ -195,7 +195,7 @@ pub struct BootcNodeStatus {
     /// Failure that the agent will retry after a backoff.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// Last turn, if it ended without an update.
+    /// The last turn, if it did not end in an update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_turn: Option<Turn>,
     /// Digests that failed on this node and are not tried again.
@@ -221,7 +221,7 @@ pub struct BootcNodeStatus {
     /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_seconds: Option<u32>,
-    /// Chapters of the node's latest updates, used for estimates.
+    /// Start and end of each stage of the node's latest updates, used for estimates.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub timeline: Timeline,
     /// The last completed turns, newest first.
@@ -322,7 +322,7 @@ pub struct Deployment {
     /// True for a staged deployment with finalization locked. A reboot discards it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub locked: bool,
-    /// True for a deployment that an admin has pinned (`ostree admin pin`). The host keeps it when others are
+    /// True for a deployment that an admin has pinned (`ostree admin pin`). The host keeps it when newer ones are
     /// deployed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
@@ -388,7 +388,7 @@ pub struct Failure {
     pub next_try_time: Time,
 }
 
-/// Reboots that did not apply a digest.
+/// Reboots that left the host on its previous image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NotApplied {

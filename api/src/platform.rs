@@ -50,7 +50,7 @@ pub struct Platform<'a> {
     pub variant: Variant<'a>,
 }
 
-/// Manifest for one platform.
+/// An image for one platform.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlatformDigest {
@@ -58,8 +58,8 @@ pub struct PlatformDigest {
     #[schemars(length(max = 32))]
     pub architecture: String,
     /// Variant of the architecture that the image needs, such as `v3`; absent if every machine of the architecture can
-    /// run it. If an index lists an amd64 image without a variant next to an image with a variant, the first may need a
-    /// variant that the index does not name: next to `v2`, it is recorded as `v3`.
+    /// run it. An amd64 image that names no variant may need one if the index also has amd64 images for lower variants:
+    /// beside an image for `v2`, it is recorded as `v3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub variant: Option<String>,
@@ -136,8 +136,8 @@ impl<'a> Variant<'a> {
 }
 
 impl Platform<'_> {
-    /// True if the machine is known to run the image: the architecture is equal, and the image needs the machine's
-    /// variant or a less demanding one.
+    /// True if the machine is known to run the image: it has the image's architecture, and the image needs the
+    /// machine's variant or a less demanding one.
     pub fn runs(&self, image: &PlatformDigest) -> bool {
         let Some(asked) = &image.variant else {
             return self.architecture == image.architecture;

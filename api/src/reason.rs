@@ -1,5 +1,5 @@
-//! Reasons of conditions. Each is a variant of an enum with a list of all variants, so that a test can check that
-//! `docs/conditions.md`, the table of their remedies, has them all.
+//! Reasons of conditions. Each enum lists its variants in `ALL`, so that a test can check that `docs/conditions.md`
+//! explains every reason.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,15 +7,15 @@ use std::ops::Deref;
 
 /// A set of condition reasons, with a list of its members.
 pub trait Reason: Copy + 'static {
-    /// All of them.
+    /// All reasons of this set.
     const ALL: &'static [Self];
 
     /// The CamelCase word that a condition shows as its reason.
     fn word(self) -> &'static str;
 }
 
-/// Defines an enum of words, such as the reasons of conditions, with `ALL`, `as_str` and `from_word`. A variant's word is its name,
-/// or the text after `=`.
+/// Defines an enum of words, such as the reasons of conditions, with `ALL`, `as_str` and `from_word`. A variant's word
+/// is its name, or the text after `=`.
 #[macro_export]
 macro_rules! reasons {
     ($(#[$of_type:meta])* pub enum $name:ident { $($(#[$of_one:meta])* $variant:ident $(= $word:literal)?,)+ }) => {
@@ -24,7 +24,7 @@ macro_rules! reasons {
         pub enum $name { $($(#[$of_one])* $variant,)+ }
 
         impl $name {
-            /// All of them.
+            /// All variants.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// The word that an object stores, such as the reason of a condition.
@@ -125,7 +125,7 @@ reasons! {
         Locked,
         /// The image is not staged, or not locked.
         NotStaged,
-        /// A gate is closed, so the berth is not licensed again.
+        /// A gate closed after the commit, so the berth is not committed again.
         Revoked,
         /// The window closed before the reboot.
         WindowClosed,
@@ -149,7 +149,7 @@ reasons! {
         Failed,
         /// The digest failed on this node.
         DigestFailed,
-        /// A berth names another Node object of this name.
+        /// A berth names a Node of this name with another UID.
         ForeignBerth,
         /// The turn ended with an outcome that this version does not know.
         TurnFailed,

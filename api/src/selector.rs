@@ -9,7 +9,6 @@ use crate::written::Parse;
 
 /// Longest label key: a DNS subdomain, a slash and a name.
 const MAX_KEY: u32 = 317;
-/// Longest label value.
 const MAX_VALUE: u32 = 63;
 /// Maximum number of labels, of expressions, and of values in one expression.
 const MAX_ITEMS: u32 = 64;

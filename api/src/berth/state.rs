@@ -14,7 +14,7 @@ pub struct Berth {
     pub pool: PoolName,
     /// Number of this berth in the pool, from 0.
     pub index: u32,
-    /// Epoch of the leader that last stamped it.
+    /// Epoch of the leader that last stamped the berth.
     pub epoch: u64,
     /// State: closed, offered or held.
     pub state: BerthState,
@@ -36,13 +36,13 @@ pub enum BerthState {
 pub struct Closed {
     /// Why it is closed.
     pub reason: ClosedReason,
-    /// Node of the last turn or offer.
+    /// Node of the last turn or offer; `None` on a new berth.
     pub last_node: Option<NodeName>,
-    /// Target digest of that turn or offer.
+    /// Target digest of the last turn or offer.
     pub last_target: Option<Digest>,
-    /// Outcome of that turn; `None` after an offer that was not taken, or a failure that the pool's status records.
-    /// [`Outcome::Failed`]: the digest failed on that node, and the berth stays closed until the pool's status records
-    /// the failure (I8).
+    /// Outcome of the last turn; [`Outcome::Lapsed`] after a lapsed offer. `None` if there was no outcome, or once the
+    /// pool's status lists the failure. With [`Outcome::Failed`], the berth stays closed until the status lists the
+    /// failure (I8).
     pub outcome: Option<Outcome>,
 }
 
@@ -100,8 +100,8 @@ pub struct Holding {
     pub boot_id: BootId,
     /// Progress of the holder.
     pub phase: HoldPhase,
-    /// Why the controller asks for the berth back. A holder that has not committed then gives it back. After the
-    /// commit, this only keeps the holder from switching to another digest.
+    /// Why the controller asks for the berth back. A holder that has not committed then gives it back. A committed
+    /// holder continues, but may not switch to another digest.
     pub revoke: Option<String>,
     /// Latest time for the reboot to start, as in [`Offer`].
     pub open_until: Option<Timestamp>,
@@ -220,6 +220,7 @@ impl Berth {
     /// Offers a closed berth to one node.
     ///
     /// # Errors
+    ///
     /// When the berth is not closed.
     pub fn offered(&self, offer: Offer) -> Result<Self, Refused> {
         match self.state {
@@ -267,12 +268,13 @@ impl Berth {
         }
     }
 
-    /// Closes an offered or held berth without its node, because the node cannot give it back. One of these must be
-    /// true: the Node no longer exists under that UID ([`ClosedReason::Gone`]; the caller has confirmed it by a live
-    /// read); the Node is excluded and not Ready ([`ClosedReason::Excluded`]); an admin vouches for it
-    /// ([`ClosedReason::Admin`]). A target that was committed but never proven counts as failed (I5).
+    /// Closes an offered or held berth whose node cannot give it back. The caller has one of these reasons: the Node no
+    /// longer exists under that UID, as a live read has confirmed ([`ClosedReason::Gone`]); the Node is excluded and
+    /// not Ready ([`ClosedReason::Excluded`]); an admin vouches for it ([`ClosedReason::Admin`]). A target that was
+    /// committed but never proven counts as failed (I5).
     ///
     /// # Errors
+    ///
     /// When the berth is closed.
     pub fn ended(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let (node, target, outcome) = match &self.state {
@@ -308,10 +310,11 @@ impl Berth {
         }
     }
 
-    /// Updates the latest reboot start of a holder. Windows may change while the berth is held, and a node that is
+    /// Updates the latest reboot start of a holder: windows may change while the berth is held, and a node that is
     /// stuck on a bad image may have to wait for the next window.
     ///
     /// # Errors
+    ///
     /// When no node holds the berth.
     pub fn open_until(&self, open_until: Option<Timestamp>) -> Result<Self, Refused> {
         match &self.state {
@@ -372,20 +375,22 @@ impl Berth {
         })))
     }
 
-    /// Commits the berth. The node may now unlock and reboot once, in the boot with this ID.
+    /// Commits the berth. The node may now unlock the image and reboot, once and only from the boot with this ID.
     ///
     /// # Errors
+    ///
     /// When the berth is not taken, or was revoked.
     pub fn committed(&self, boot_id: BootId) -> Result<Self, Refused> {
         self.moved(HoldPhase::Committed, Some(boot_id))
     }
 
-    /// Commits a held berth to another digest, for a holder whose new boot cannot be proven (I2, I10). A single write
-    /// keeps the node licensed throughout. `from` stays unchanged. The caller has staged and locked the digest and made
-    /// sure that the node is cordoned and drained. The same digest may be committed again if the last reboot did not
-    /// boot it.
+    /// Commits a held berth to another digest, because the holder's new boot cannot be proven (I2, I10). A single write
+    /// keeps the node licensed throughout. `from` stays unchanged. The caller has staged and locked the digest, and has
+    /// checked that the node is cordoned and drained. A digest may be committed a second time if the last reboot did
+    /// not boot it.
     ///
     /// # Errors
+    ///
     /// When the berth is not held, is being released, is revoked, or is already licensed for this digest and boot.
     pub fn relicensed(&self, target: Digest, boot_id: BootId) -> Result<Self, Refused> {
         let BerthState::Held(holding) = &self.state else {
@@ -412,9 +417,10 @@ impl Berth {
         self.moved(HoldPhase::Taken, None)
     }
 
-    /// Begins to give the berth back, in this boot. Only [`Berth::given_back`] can follow.
+    /// Begins to give the berth back and records the boot ID. Only [`Berth::given_back`] can follow.
     ///
     /// # Errors
+    ///
     /// When the berth is neither taken nor committed.
     pub fn releasing(&self, outcome: Outcome, boot_id: BootId) -> Result<Self, Refused> {
         self.moved(HoldPhase::Releasing(outcome), Some(boot_id))

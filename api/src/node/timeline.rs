@@ -1,5 +1,5 @@
-//! Record of a node's updates: chapters of the latest updates, and completed turns. All times are by the node's own
-//! clock, in whole seconds.
+//! Record of a node's updates: the chapters (stages) of the latest updates, and the completed turns. All times are by
+//! the node's own clock, in whole seconds.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -55,8 +55,8 @@ pub struct NodeUpdate {
     pub from: Option<ImageVersion>,
     /// Image that the node is updated to.
     pub to: ImageVersion,
-    /// Chapters, sorted by start. The last chapter is in progress unless it has an end. A repeated turn starts its
-    /// chapters again.
+    /// Chapters, sorted by start. The last chapter is in progress unless it has an end. A repeated turn replaces the
+    /// chapters of the turn before.
     #[schemars(length(max = 6))]
     #[serde(default)]
     pub chapters: Vec<Chapter>,

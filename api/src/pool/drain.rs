@@ -27,7 +27,7 @@ pub struct Drain {
     /// Action when a drain exceeds `timeout`: `Release`, `Hold` or `Force`. Default Release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
-    /// Grace period of pods in seconds, instead of each pod's own.
+    /// Grace period in seconds for every pod that is moved. Default: each pod's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 86_400))]
     pub grace_period_seconds: Option<u32>,
@@ -57,9 +57,10 @@ pub enum OnTimeout {
     Release,
     /// The node continues to drain without a limit. It stays cordoned and reports the problem.
     Hold,
-    /// Pods that nothing blocks are evicted from the start. At the timeout, the agent deletes the pods that only a
-    /// disruption budget blocks, and reports their names. Pods that need `force` or `deleteEmptyDirData` still block
-    /// the drain. At twice the timeout, the node gives its berth back and tries again later.
+    /// Pods that nothing blocks are evicted from the start, even while other pods block the drain. At the timeout, the
+    /// agent deletes pods that only a disruption budget blocks, and reports their names. Pods that need `force` or
+    /// `deleteEmptyDirData` still block the drain. At twice the timeout, the node gives its berth back and tries again
+    /// later.
     Force,
 }
 

@@ -138,12 +138,12 @@ impl BootcNodePoolSpec {
         written.get().map_err(String::as_str)
     }
 
-    /// Rules for boot images; unset if absent.
+    /// Rules for boot images; [`BootImagePolicy::UNSET`] if absent.
     pub fn boot_image(&self) -> &BootImagePolicy {
         self.boot_image.as_ref().unwrap_or(&BootImagePolicy::UNSET)
     }
 
-    /// The image reference. If it is absent, which the API server does not accept, an empty and thus invalid reference.
+    /// The image reference. If absent, which the API server does not accept: an empty, invalid reference.
     pub fn image_ref(&self) -> &Written<ImageRef> {
         static MISSING: LazyLock<Written<ImageRef>> = LazyLock::new(Written::default);
         let written = self.image.as_ref().and_then(|image| image.reference.as_ref());

@@ -18,8 +18,8 @@ use crate::{Written, duration};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
-    /// If true, no node is offered a berth, and a node that has not committed gives its berth back. Staging continues,
-    /// and nodes that have committed finish.
+    /// If true, no node is offered a berth, and a node that has not committed to its reboot gives its berth back.
+    /// Staging continues, and nodes that have committed finish.
     #[serde(default)]
     pub paused: bool,
     /// Maximum number of members that may be unavailable at once: a number of at least 1, or 1% to 100% of the members,

@@ -41,7 +41,7 @@ pub struct BootcNodePoolStatus {
     #[schemars(length(max = 8))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<DigestFailures>,
-    /// Last `rollout.retryToken` that the controller acted on. Earlier failures no longer count.
+    /// Last `rollout.retryToken` that the controller acted on. Failures from before no longer count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
@@ -112,13 +112,13 @@ pub struct ImageMetadata {
     /// Limit for the boot images of the machines that the image is deployed to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<BootImageLimit>,
-    /// Labels of the image, at most 64 of them and 8 KiB. A label with a field of its own above takes effect even if it
-    /// is left out here.
+    /// Labels of the image: at most 64, and 8 KiB in all. A label that Berth uses takes effect even if it is left out
+    /// here.
     #[schemars(extend("maxProperties" = 64, "additionalProperties" = { "type": "string", "maxLength": 512 }))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Number of labels that are left out: they are too many, too long (128 characters of a name, 512 of a value), not
-    /// text, or contain control characters.
+    /// Number of labels that are left out of `labels`, because they are too many, too long (128 characters of a name,
+    /// 512 of a value), not text, or contain control characters.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub labels_left_out: u32,
 }
@@ -175,8 +175,8 @@ pub struct DeployedImage {
     /// Digest that the pool's reference was resolved to. For an image that nodes ran when they joined the pool: digest
     /// of its manifest.
     pub digest: Digest,
-    /// Digests of its manifests, if the image is an index. A node that ran the image when it joined the pool reports
-    /// one of them.
+    /// Digests of its manifests, if the image is an index. A node that ran the image when it joined the pool reports a
+    /// manifest's digest.
     #[schemars(length(max = 32))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub manifests: Vec<Digest>,
@@ -281,7 +281,7 @@ pub enum WaveState {
 }
 
 /// Medians of the durations that members measured, in seconds. A median needs measurements of at least three members.
-/// If three members measured a duration with the image that they should run, only measurements with that image count.
+/// If three members measured with the image that they should run, measurements with other images do not count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseDurations {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Error of a window or an exclusion. The message has its position in `windows` or `exclusions`, from 0.
+/// Error of a window or an exclusion. The message names its position in `windows` or `exclusions`, from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WindowError(pub(super) String);

@@ -100,11 +100,11 @@ impl Schedule {
         })
     }
 
-    /// Returns whether reboots may start at `now`, and the time of the next change. `salt`, the name of the pool,
+    /// Returns whether reboots may start at `now`, and the time of the next change. `salt` is the name of the pool and
     /// selects its splay.
     ///
-    /// Takes a few microseconds; at worst some tenths of a millisecond, for a window of one minute in every minute of a
-    /// day with a clock change, because it follows each start. Does not consider starts of more than a week ago.
+    /// Takes a few microseconds, and at worst some tenths of a millisecond: with a window of one minute in every
+    /// minute, on a day with a clock change. Does not consider starts of more than a week ago.
     pub fn at(&self, now: Timestamp, salt: &str) -> Opening {
         if let Some((_, end)) = self.exclusion_at(now) {
             return Opening::Closed {
@@ -128,7 +128,7 @@ impl Schedule {
     }
 
     /// Longest opening from `now` on, within 400 days and the next 1,000 openings, for a message that all openings are
-    /// too short. `None` if one of them lasts for a week or has no end; zero if there is none.
+    /// too short. `None` if an opening lasts for a week or has no end; zero if no opening follows.
     pub fn longest(&self, now: Timestamp, salt: &str) -> Option<Duration> {
         let mut longest = SignedDuration::ZERO;
         for (from, until) in self.openings(now, salt) {

@@ -17,8 +17,8 @@ const RAREST_YEARS: i64 = 41;
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     cron: Cron,
-    /// For each of `cron.minutes`: position of the last start in the run that begins there. Within a run the window
-    /// does not close, unless the clocks change on that day.
+    /// For each start in `cron.minutes`: position of the last start that the window reaches without closing. Does not
+    /// hold on days when the clocks change.
     run_ends: Vec<usize>,
     zone: TimeZone,
     duration: SignedDuration,
@@ -197,8 +197,8 @@ impl Window {
     }
 }
 
-/// Returns a share of a splay of `whole` seconds. Always the same for the same salt and start, in every program and
-/// version; otherwise evenly distributed.
+/// Returns the delay of a start in seconds: from 0 to `whole`, evenly distributed. The result is equal for the same
+/// salt and start, in every program and version.
 pub(super) fn share(salt: &str, start: Timestamp, whole: i64) -> i64 {
     // FNV-1a. Its upper bits alone would hardly differ between similar texts, so the hash is mixed before it is scaled.
     let seconds = start.as_second().to_be_bytes();
