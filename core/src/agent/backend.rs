@@ -1,36 +1,36 @@
-//! Chooses a host's backend, bootc or rpm-ostree: by the host, the pool's rule, and an update that has begun.
+//! Chooses a host's backend, bootc or rpm-ostree, from the host's state, the pool's rule, and the backend of an
+//! unfinished update.
 //!
-//! An update is finished with the tool that began it. The backend stays until the staged image is gone and the turn has
-//! ended, even if the pool's rule changes or the agent restarts. If the host no longer has that tool, the other backend
-//! is used.
+//! An update is finished with the backend that began it, even if the pool's rule changes or the agent restarts, until
+//! the staged image is gone and the turn has ended. If the host can no longer use that backend, it is chosen again.
 
 use berth_api::backend::{Backend, BackendRule, MAX_PACKAGE_NAME, MAX_PACKAGES, NodeBackend};
 use berth_api::reasons;
 
 use crate::agent::reason::Reason;
 
-/// State of a host's bootc, as far as the choice depends on it.
+/// State of bootc on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bootc {
-    /// Can update the host, whose deployments are in ostree.
+    /// bootc can update the host, which keeps its deployments in ostree.
     Usable,
-    /// Can update the host, but a staged deployment has layered packages, which bootc would drop.
+    /// bootc can update the host, but would drop the layered packages of a staged deployment.
     LayersStaged,
-    /// Reports a host with deployments in composefs.
+    /// bootc reports that the host keeps its deployments in composefs.
     Composefs,
-    /// Reports layered packages on the booted deployment.
+    /// bootc reports layered packages on the booted deployment.
     Layered,
-    /// Reports that the host was not booted from an image.
+    /// bootc reports that the host was not booted from an image.
     NotBooted,
-    /// Not installed.
+    /// bootc is not installed.
     Missing,
-    /// Older than the oldest supported version. Has the version found.
+    /// bootc is older than the oldest supported version; has the version found.
     TooOld(String),
-    /// Did not answer, with this reason and message. May be temporary.
+    /// bootc did not answer; reason and message. May be temporary.
     Silent(Reason, String),
 }
 
-/// Everything that the choice depends on.
+/// Input of [`choose`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options<'a> {
     /// The host's bootc.
@@ -50,7 +50,7 @@ pub struct Options<'a> {
 pub enum Choice {
     /// The backend, and why it was chosen.
     Take(Backend, CommonReason),
-    /// No backend: Berth does nothing on the host. Reason and message.
+    /// Reason and message why Berth has no backend for the host, and does nothing there.
     Refuse(Reason, String),
 }
 
@@ -67,7 +67,7 @@ reasons! {
         BootcTooOld,
         /// The host was not booted from an image by bootc.
         NotBootcHost,
-        /// The image has layered packages, which bootc would drop.
+        /// The booted or the staged deployment has layered packages, which bootc would drop.
         LayeredHost,
         /// The pool selects this backend.
         AskedByPool,
@@ -95,7 +95,7 @@ impl CommonReason {
 /// Returns the backend of a host.
 pub fn choose(options: &Options<'_>) -> Choice {
     match (by_begun_update(options), by_host_and_pool(options)) {
-        // `Begun` is the reason only if the choice would differ without it.
+        // Report `Begun` as the reason only if the host and the pool's rule would lead to another backend.
         (Some(Choice::Take(begun, _)), Choice::Take(free, why)) if begun == free => Choice::Take(free, why),
         (Some(begun), _) => begun,
         (None, free) => free,
@@ -111,8 +111,8 @@ fn by_begun_update(options: &Options<'_>) -> Option<Choice> {
             Some(Choice::Take(Backend::Bootc, CommonReason::Begun))
         }
         (Some(Backend::Bootc), Bootc::Silent(..)) => Some(bootc(options)),
-        // The host no longer has the tool that began, for example after a reboot into an image without it; or a
-        // deployment with packages has replaced what bootc staged.
+        // The host can no longer use the backend that began the update. For example, its new image lacks that tool, or
+        // another deployment, with layered packages, was staged over bootc's.
         _ => None,
     }
 }
@@ -138,8 +138,7 @@ fn by_host_and_pool(options: &Options<'_>) -> Choice {
     }
 }
 
-/// Returns why rpm-ostree is used instead of bootc. A bootc that does not answer is not a reason, since it may be
-/// temporary.
+/// Returns why rpm-ostree is used instead of bootc; `None` for a bootc that does not answer, which may be temporary.
 fn instead_of_bootc(options: &Options<'_>) -> Option<CommonReason> {
     match options.bootc {
         Bootc::Usable | Bootc::Composefs | Bootc::Silent(..) => None,
@@ -155,7 +154,7 @@ fn bootc(options: &Options<'_>) -> Choice {
         BackendRule::Bootc => CommonReason::AskedByPool,
         _ => CommonReason::BootcUsable,
     };
-    // On a host with rpm-ostree, this text is shown only if the pool's rule is `Bootc`: `Auto` would use rpm-ostree.
+    // On a host with rpm-ostree, the remedy is shown only if the pool's rule is `Bootc`: `Auto` would use rpm-ostree.
     let remedy = if options.rpm_ostree {
         "set host.backend: Auto in the pool to update the host with rpm-ostree"
     } else {

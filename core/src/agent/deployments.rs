@@ -1,4 +1,4 @@
-//! The images deployed to this node, newest first. The controller adds them up to the history of a pool. Pure.
+//! The last images deployed to this node, newest first. The controller merges them into the history of the pool.
 
 use berth_api::node::{DesiredImage, NodeDeployment, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -8,8 +8,8 @@ use crate::agent::facts::{AgentFacts, Desired};
 /// Number of deployments that are kept.
 pub const MAX_DEPLOYMENTS: usize = 3;
 
-/// Returns the deployments, given the previous ones. They are stored only in the status: if a report is lost, the next
-/// one has the new deployment again.
+/// Returns the updated list of deployments. `before` is the list in the BootcNode's status, the only copy. If the write
+/// of a new status fails, the next report adds the new deployment again.
 pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Vec<NodeDeployment> {
     let mut deployments = before.to_vec();
     let (Desired::Member(member), Some(known)) = (&facts.desired, facts.host.os.deployments()) else {
@@ -25,16 +25,16 @@ pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Ve
         .filter(|newest| newest.pool == member.pool.as_str());
     match newest {
         Some(newest) if newest.manifest == *booted => {
-            // The node joined the pool with this image. Use the pool's digest and version of it as soon as the pool
-            // wants this image.
+            // The node ran this image before it joined the pool. As soon as the pool wants this image, record the
+            // pool's digest and version of it.
             if newest.deployed_time.is_none() {
                 (newest.digest, newest.version) = (digest, version);
             }
         }
-        // On the way to the next image, or back from one that does not boot: nothing is deployed yet.
+        // The node is changing to the next image, or back from one that does not boot: nothing is deployed yet.
         Some(_) if phase != Phase::Updated => {}
         newest => {
-            // The image that a new member already runs was not deployed by this pool.
+            // A new member's image was not deployed by this pool, so it has no time.
             let deployed_time = newest.is_some().then(|| Time::from(facts.now));
             let new = NodeDeployment {
                 pool: member.pool.to_string(),
@@ -49,7 +49,7 @@ pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Ve
     deployments
 }
 
-/// Returns the pool's digest and version of the image, or the host's if the pool does not want this image.
+/// Returns the pool's digest and version of the booted image, or the host's if the pool does not want this image.
 fn names(
     desired: Option<&DesiredImage>,
     booted: &berth_api::Digest,
@@ -61,8 +61,8 @@ fn names(
     }
 }
 
-/// Puts a deployment first and drops an older one of the same image and pool, keeping its time if the new one has
-/// none.
+/// Inserts a deployment at the front and drops an older one of the same image and pool. Keeps the old time if the new
+/// deployment has none.
 fn remember(deployments: &mut Vec<NodeDeployment>, mut new: NodeDeployment) {
     let same = deployments
         .iter()

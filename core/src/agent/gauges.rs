@@ -1,5 +1,4 @@
-//! Gauges of one node for Prometheus, from the BootcNode's status. Pure. They do not name the node: the scrape target
-//! does.
+//! Prometheus gauges of one node, from the BootcNode's status. No label names the node: the scrape target does.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +27,7 @@ families! {
     last: "berth_node_last_duration_seconds", "Seconds of the node's last pull (staging), drain, and reboot until its proof.";
 }
 
-/// Returns the gauges of a node; some may have no series. `None`: no report yet.
+/// Returns the gauges of a node; some may have no series. `reported` is `None` before the first report.
 pub fn gauges(reported: Option<(&BootcNodeSpec, &BootcNodeStatus)>) -> Vec<Gauge> {
     let mut families = Families::new();
     if let Some((spec, status)) = reported {
@@ -82,7 +81,6 @@ pub fn gauges(reported: Option<(&BootcNodeSpec, &BootcNodeStatus)>) -> Vec<Gauge
     families.all()
 }
 
-/// Adds the booted, the staged and the desired image.
 fn add_images(family: &mut Gauge, spec: &BootcNodeSpec, status: &BootcNodeStatus) {
     for (slot, deployment) in [("booted", &status.booted), ("staged", &status.staged)] {
         if let Some(deployment) = deployment {
@@ -97,7 +95,6 @@ fn add_images(family: &mut Gauge, spec: &BootcNodeSpec, status: &BootcNodeStatus
     }
 }
 
-/// Adds the number of recorded turns for each outcome.
 fn add_turns(family: &mut Gauge, status: &BootcNodeStatus) {
     let mut turns: BTreeMap<&str, usize> = BTreeMap::new();
     for outcome in status.turns.iter().filter_map(|turn| turn.outcome) {
@@ -108,7 +105,7 @@ fn add_turns(family: &mut Gauge, status: &BootcNodeStatus) {
     }
 }
 
-/// Returns why no berth may be offered to a node that does not run the desired image.
+/// Returns why no berth may be offered to the node; `None` if it runs the desired image or may be offered one.
 fn blocked_by(status: &BootcNodeStatus) -> Option<&str> {
     let prepared = find(&status.conditions, types::UPDATE_PREPARED)?;
     let updated = find(&status.conditions, types::UPDATED)?;

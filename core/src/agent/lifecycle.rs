@@ -30,7 +30,7 @@ pub struct Change {
 /// Desired state of each condition, in the order of [`ALL`].
 pub type Wanted = [bool; ALL.len()];
 
-/// No condition: the desired state without a cordon of Berth's.
+/// Desired state without a cordon of Berth's: no condition.
 pub const NOTHING: Wanted = [false; ALL.len()];
 
 impl Lifecycle {

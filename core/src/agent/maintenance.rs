@@ -1,10 +1,10 @@
 //! Lifecycle conditions that the Node should have. They show tools that do not know Berth that a node is drained or
 //! down on purpose.
 //!
-//! `MaintenancePlanned`: an image is staged and the node waits for its turn. The other conditions exist only while
-//! Berth's cordon is on the node. A condition with Berth's reason is Berth's. A condition that another program wrote,
-//! True or not, is neither changed nor removed; otherwise the two programs would overwrite each other. No step depends
-//! on these conditions.
+//! `MaintenancePlanned` means that an image is staged and the node waits for its turn. The other conditions exist only
+//! while Berth's cordon is on the node. A condition with Berth's reason is Berth's. A condition that another program
+//! wrote, True or not, is neither changed nor removed; otherwise the two programs would overwrite each other. No step
+//! depends on these conditions.
 
 use berth_api::berth::{Berth, HoldPhase, Holding};
 
@@ -33,8 +33,7 @@ pub fn wanted(facts: &AgentFacts) -> Option<(Wanted, Option<&Berth>)> {
         .then_some(([false, drains && draining, drains && drained, true], Some(berth)))
 }
 
-/// True if the published image is staged and not booted yet, so that the node will be drained and rebooted in its
-/// turn.
+/// True if the published image is staged and not booted yet, so that a turn will drain and reboot the node.
 fn is_planned(facts: &AgentFacts, excluded: bool) -> bool {
     let Some(desired) = facts.desired.digest().filter(|_| !excluded) else {
         return false;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::lifecycle::Lifecycle;
 
-/// Value of a guard annotation that Berth sets.
+/// Value that Berth sets in a guard annotation.
 pub const GUARDED: &str = "true";
 
 /// Annotation that keeps another tool away from a node during its turn.
@@ -23,7 +23,7 @@ impl Guard {
     /// Every guard.
     pub const ALL: [Self; 3] = [Self::ScaleDown, Self::Disruption, Self::Repair];
 
-    /// The other tool's annotation.
+    /// Returns the key of the other tool's annotation.
     pub const fn key(self) -> &'static str {
         match self {
             Self::ScaleDown => keys::ANNOTATION_SCALE_DOWN_DISABLED,
@@ -32,7 +32,7 @@ impl Guard {
         }
     }
 
-    /// Annotation that marks the guard as set by an agent.
+    /// Returns the key of the annotation that marks the guard as set by an agent.
     pub const fn mark(self) -> &'static str {
         match self {
             Self::ScaleDown => keys::ANNOTATION_SCALE_DOWN,
@@ -61,7 +61,7 @@ pub struct Guarded {
 pub struct NodeFacts {
     /// UID of the Node.
     pub uid: NodeUid,
-    /// Its `resourceVersion` when it was read.
+    /// `resourceVersion` of the Node when it was read.
     pub resource_version: String,
     /// True if the Node is cordoned, by Berth or anything else.
     pub unschedulable: bool,
@@ -69,7 +69,7 @@ pub struct NodeFacts {
     pub ready: bool,
     /// Boot ID in the kubelet's last report.
     pub boot_id: Option<BootId>,
-    /// Berth's cordon, if there is one.
+    /// Record of Berth's cordon; `None` without such a cordon.
     pub cordon: Option<CordonRecord>,
     /// True if an admin excluded the node: see [`berth_api::keys::LABEL_EXCLUDE`].
     pub excluded: bool,
@@ -77,11 +77,11 @@ pub struct NodeFacts {
     pub control_plane: bool,
     /// First taint of the Node Readiness Controller, which keeps pods off the node.
     pub not_ready_taint: Option<String>,
-    /// Marks of the node's turn for other tools. No step depends on it.
+    /// Annotations and conditions for other tools. No step depends on them.
     pub signs: Signs,
 }
 
-/// Annotations and conditions that show other tools that the node is in its turn, set by Berth or anything else.
+/// Annotations and conditions that show other tools that the node is in a turn. Berth or another program set them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Signs {
     /// State of each guard, in the order of [`Guard::ALL`].
@@ -92,7 +92,7 @@ pub struct Signs {
     pub lifecycle: Lifecycle,
 }
 
-/// Annotation that Berth's cordon patch writes to the Node.
+/// Record of Berth's cordon: an annotation that is written in the same patch as the cordon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CordonRecord {
@@ -105,7 +105,7 @@ pub struct CordonRecord {
 /// Change that a cordon makes to a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardChange {
-    /// No change, in value or in owner.
+    /// No change of value or owner.
     Stays,
     /// Set the annotation and mark it as Berth's.
     Set,
@@ -116,8 +116,8 @@ pub enum GuardChange {
 impl NodeFacts {
     /// Returns the record to write with a cordon under this berth.
     pub fn cordon_record(&self, berth: &str) -> CordonRecord {
-        // Berth's own cordon hides the state before it, so the record keeps that state. A record on a schedulable
-        // node belongs to a cordon that another tool or person has undone.
+        // Berth's cordon hides the state before it, so keep the recorded state. If the node is schedulable despite a
+        // record, another tool or person has undone that cordon.
         let unschedulable = self.unschedulable && self.cordon.as_ref().is_none_or(|record| record.unschedulable);
         CordonRecord {
             berth: berth.to_owned(),
@@ -138,22 +138,22 @@ impl NodeFacts {
         match (seen.is_ours, seen.value.as_deref()) {
             (false, Some(_)) | (true, Some(GUARDED)) => GuardChange::Stays,
             (false, None) => GuardChange::Set,
-            // If the annotation was removed during Berth's cordon, it stays removed. Without a cordon, an earlier
-            // turn removed it.
+            // Without a cordon, the mark is left over from an earlier turn. During a cordon, another tool or person
+            // removed the annotation, and it stays removed.
             (true, None) if self.cordon.is_none() => GuardChange::Set,
             (true, _) => GuardChange::Theirs,
         }
     }
 
-    /// True if a guard of Berth's is left without its cordon: an agent version that does not know the guard removed
-    /// the cordon.
+    /// True if Berth's cordon is gone and a guard of Berth's is left: an agent version that does not know the guard
+    /// removed the cordon.
     pub fn has_left_guards(&self) -> bool {
         self.cordon.is_none() && self.signs.guards.iter().any(|guarded| guarded.is_ours)
     }
 }
 
 impl Guarded {
-    /// True if the annotation still has the agent's value and must be removed with the cordon.
+    /// True if the annotation still has the agent's value, and must be removed with the cordon.
     pub fn is_kept(&self) -> bool {
         self.is_ours && self.value.as_deref() == Some(GUARDED)
     }

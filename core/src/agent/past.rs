@@ -1,4 +1,4 @@
-//! Rules for the record of failures, and the backoff that follows from it. Pure.
+//! How the record of failures changes, and the backoff that follows from it. Pure.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::agent::facts::{Past, Undone};
 use crate::agent::reason::Reason;
 use crate::{BootMoment, Moment};
 
-/// A digest that was not applied by this many reboots counts as failed on this node (I5, I8).
+/// A digest that this many reboots did not apply counts as failed on this node (I5, I8).
 pub const MAX_NOT_APPLIED: u32 = 3;
 /// Number of failed digests that are kept.
 pub const MAX_FAILED: usize = 16;
@@ -40,7 +40,7 @@ impl Past {
         self.verified = None;
     }
 
-    /// Allows the next pull at once after an authentication failure, since the credentials changed.
+    /// After an authentication failure, allows the next pull at once, since the credentials changed.
     pub fn retry_unauthorized(&mut self, now: Timestamp) {
         if let Some(failure) = &mut self.failure
             && failure.reason == Reason::Unauthorized.as_str()
@@ -101,8 +101,8 @@ impl Past {
         });
     }
 
-    /// Counts a reboot that did not apply the digest. When the limit is reached, the turn's outcome is
-    /// [`Outcome::Failed`] instead.
+    /// Counts a reboot that did not apply the digest. When the limit is reached, the turn ends as [`Outcome::Failed`]
+    /// instead.
     fn count_not_applied(&mut self, digest: &Digest) {
         self.not_applied = Some((digest.clone(), self.times_not_applied(digest).saturating_add(1)));
     }
@@ -136,7 +136,7 @@ impl Past {
         if again && self.unproven_boot.as_ref() != Some(boot_id) {
             self.count_not_applied(digest);
         }
-        // The turn ends with another digest, so its end will not record this failure (I8).
+        // The target changes, so the end of the turn will not record that the undone digest failed (I8).
         if let Some(undone) = self.undone.take() {
             self.digest_failed(&undone.digest);
         }
@@ -152,7 +152,7 @@ impl Past {
         });
     }
 
-    /// Records the image that runs under a berth. True if the record changed: the target runs unproven.
+    /// Records that the target of a committed berth runs, unproven so far. Returns true if that is new.
     pub fn runs(&mut self, holding: &Holding, booted: Option<&Digest>) -> bool {
         let new = holding.phase == HoldPhase::Committed
             && booted == Some(&holding.target)
@@ -163,7 +163,7 @@ impl Past {
         new
     }
 
-    /// Clears failures, once for each new retry token. True if the token was new.
+    /// Clears failures, once for each new retry token. Returns true if the token was new.
     pub fn retry(&mut self, token: Option<&str>) -> bool {
         let Some(token) = token.filter(|token| self.retry_token.as_deref() != Some(token)) else {
             return false;
@@ -173,14 +173,14 @@ impl Past {
         self.failure = None;
         self.last_turn = None;
         self.not_applied = None;
-        // Also during a turn: a node that runs an unproven image may then try the digest again.
+        // Clear these during a turn too: a node that runs an unproven image may then try the digest again.
         self.tried = None;
         self.undone = None;
         true
     }
 
-    /// Adopts the record in the BootcNode's status. The host's record takes precedence. If the host has applied a retry
-    /// token that the status lacks, the status is older, and its failures are ignored.
+    /// Fills gaps in the host's record from the BootcNode's status. If the host has applied a retry token that the
+    /// status lacks, the status is older, and its failures are ignored.
     pub fn adopt(&mut self, status: &BootcNodeStatus) {
         if self.timeline.updates.is_empty() {
             self.timeline.updates.clone_from(&status.timeline.updates);
@@ -222,14 +222,15 @@ impl Past {
         }
     }
 
-    /// Clears failures of a digest that is staged or runs, unless its staged image is incomplete.
+    /// Clears the failed pull of a digest that is now staged or runs, unless its staged image is incomplete.
     pub fn succeeded(&mut self, digest: &Digest) {
         if self.is_complete(digest) && self.failure.as_ref().is_some_and(|f| f.digest.as_ref() == Some(digest)) {
             self.failure = None;
         }
     }
 
-    /// Clears failures of other digests, since another one is desired now. Failed digests stay failed.
+    /// Clears the failed pull and the last turn of any other digest, since this one is desired now. Failed digests stay
+    /// failed.
     pub fn desire(&mut self, digest: &Digest) {
         if self.failure.as_ref().is_some_and(|f| f.digest.as_ref() != Some(digest)) {
             self.failure = None;

@@ -36,8 +36,7 @@ reasons! {
         InvalidReference,
         /// The pool selects rpm-ostree, which the host does not have.
         RpmOstreeMissing,
-        /// Another tool or person staged a deployment: its layered packages differ from the booted one's, or the pool
-        /// does not want it.
+        /// Another tool or person staged a deployment that the pool does not want, or one with other layered packages.
         ForeignStaged,
         /// The host has no bootc.
         BootcMissing,
@@ -51,8 +50,7 @@ reasons! {
         LayeredHost,
         /// The host's layered packages cannot be installed on the new image.
         LayeringFailed,
-        /// The host keeps its deployments in composefs, but its bootc cannot lock a staged image, or the opt-in flag
-        /// is missing.
+        /// The host uses composefs, but its bootc cannot lock a staged image, or the opt-in flag is missing.
         ComposefsNotSupported,
         /// The staged image lacks `berth-firstboot.service`, which a link in the host's `/etc` requires.
         UnitMissing,
@@ -95,7 +93,7 @@ reasons! {
     }
 }
 
-/// Returns the condition reason for a stored name: a known reason, or `Failed`.
+/// Returns the condition reason with this stored name; `Failed` if the name is unknown.
 pub(crate) fn word(stored: &str) -> Word {
     Reason::from_word(stored).map_or(CommonReason::Failed.into(), Word::from)
 }

@@ -1,4 +1,4 @@
-//! Other updaters and reboot daemons: which of them the agent waits for, and how they are reported.
+//! Other updaters and reboot daemons: which of them keep the agent from staging, and how they are reported.
 
 use berth_api::pool::RivalUpdaters;
 
@@ -14,17 +14,17 @@ pub const UNITS: &[&str] = &[
     AUTOMATIC_SERVICE,
     "zincati.service",
 ];
-/// Timer that starts the service below.
+/// Starts [`APPLY_SERVICE`].
 const APPLY_TIMER: &str = "bootc-fetch-apply-updates.timer";
-/// `bootc upgrade --apply`: unlocks the staged image, even one of another tool, and reboots.
+/// Runs `bootc upgrade --apply`, which unlocks the staged image, even if another tool staged it, and reboots.
 const APPLY_SERVICE: &str = "bootc-fetch-apply-updates.service";
 
-/// Timer that starts the service below.
+/// Starts [`AUTOMATIC_SERVICE`].
 const AUTOMATIC_TIMER: &str = "rpm-ostreed-automatic.timer";
-/// rpm-ostree's automatic update, which does what its policy says.
+/// rpm-ostree's automatic update. Its policy decides whether it only checks, stages, or reboots.
 const AUTOMATIC_SERVICE: &str = "rpm-ostreed-automatic.service";
 
-/// Pods that update or reboot their node automatically, by the label values of their own manifests and charts.
+/// Pods that update or reboot their node automatically, by the label value in their published manifests.
 pub const PODS: [&str; 2] = ["kured", "machine-config-daemon"];
 
 /// Returns the name to report for a rival's pod.
@@ -32,7 +32,7 @@ pub fn pod(rival: &str, namespace: &str, name: &str) -> String {
     format!("{rival} (pod {namespace}/{name})")
 }
 
-/// Adds rpm-ostree's policy to the names of its units. Without those units the policy has no effect and is not
+/// Adds rpm-ostree's policy to the names of its units. Without those units, the policy has no effect and is not
 /// reported.
 pub fn with_policy(mut rivals: Vec<String>, policy: Option<&str>) -> Vec<String> {
     let Some(policy) = policy else { return rivals };
@@ -44,7 +44,7 @@ pub fn with_policy(mut rivals: Vec<String>, policy: Option<&str>) -> Vec<String>
     rivals
 }
 
-/// Returns the name to tolerate a rival by: without its pod or policy.
+/// Returns the name that an admin lists to tolerate this rival: without pod or policy.
 fn name(rival: &str) -> &str {
     rival.split_once(" (").map_or(rival, |(name, _)| name)
 }
@@ -55,13 +55,11 @@ fn covers(tolerated: &str, rival: &str) -> bool {
     tolerated == rival || started.contains(&(tolerated, rival))
 }
 
-/// Returns the rivals that the pool does not tolerate.
 fn active(facts: &AgentFacts) -> Vec<&str> {
     let rivals = facts.host.rivals.iter().map(String::as_str);
     rivals.filter(|rival| !is_tolerated(&facts.desired, rival)).collect()
 }
 
-/// True if the pool tolerates this rival.
 fn is_tolerated(desired: &Desired, rival: &str) -> bool {
     let Desired::Member(member) = desired else {
         return false;

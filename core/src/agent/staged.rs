@@ -1,33 +1,32 @@
-//! Reader for the lock in ostree's state of the staged deployment, `/run/ostree/staged-deployment`.
+//! Reads ostree's lock from its state of the staged deployment, `/run/ostree/staged-deployment`.
 //!
-//! libostree writes the state as a GVariant of type `a{sv}` and locks finalization with its boolean key `locked`. This module
-//! reads just enough of the format to find that key. Bytes that do not follow the format are an error: they are neither a
-//! lock nor the absence of one.
+//! libostree writes the state as a GVariant of type `a{sv}` and locks finalization with its boolean key `locked`. This
+//! module reads just enough of the format to find that key. Bytes that do not follow the format are an error: they are
+//! neither a lock nor the absence of one.
 //!
-//! In this format an array, and each entry of a dictionary, ends with the offsets of the ends of its parts. The width
-//! of an offset depends on the length of the whole.
+//! In this format, an array and an entry of a dictionary end with a table of offsets, which point to the ends of their
+//! parts. The width of an offset depends on the length of the array or entry.
 
-/// Most bytes of a state that is read. The kernel arguments are the longest part of it.
+/// Longest state that is read, in bytes. The kernel arguments are its longest part.
 pub const MAX_LENGTH: usize = 1 << 20;
 
-/// Key of the lock.
 const LOCKED: &[u8] = b"locked\0";
-/// Alignment of the entries of the dictionary and of their values.
+/// Alignment in bytes of the entries of the dictionary and of their values.
 const ALIGNMENT: usize = 8;
 
-/// The state does not follow its format.
+/// Why the bytes are not a valid state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Empty.
+    /// The state is empty.
     #[error("it is empty")]
     Empty,
-    /// Longer than [`MAX_LENGTH`] bytes.
+    /// The state is longer than [`MAX_LENGTH`] bytes.
     #[error("it is longer than {MAX_LENGTH} bytes")]
     TooLong,
-    /// Not a dictionary.
+    /// The state is not a dictionary.
     #[error("it is not a GVariant of type a{{sv}}")]
     Format,
-    /// The key of the lock has a value of another type.
+    /// The value of the key `locked` is not a boolean.
     #[error("its key \"locked\" is not a boolean")]
     LockType,
 }
@@ -35,7 +34,7 @@ pub enum Malformed {
 /// True if the state locks finalization. A state without the key does not.
 ///
 /// # Errors
-/// If the bytes are not such a state. Then nothing is known about the lock.
+/// If the bytes are not a valid state. Nothing is then known about the lock.
 pub fn is_locked(state: &[u8]) -> Result<bool, Malformed> {
     if state.is_empty() {
         return Err(Malformed::Empty);
@@ -56,7 +55,7 @@ pub fn is_locked(state: &[u8]) -> Result<bool, Malformed> {
 /// Returns the entries of a dictionary that is not empty.
 fn entries(dictionary: &[u8]) -> Result<Vec<&[u8]>, Malformed> {
     let width = offset_width(dictionary.len());
-    // The last offset is the end of the last entry, where the offsets begin.
+    // The last offset is the end of the last entry, where the table of offsets begins.
     let last = dictionary.len().checked_sub(width).ok_or(Malformed::Format)?;
     let end = offset(dictionary, last, width)?;
     let table = dictionary.len().checked_sub(end).ok_or(Malformed::Format)?;
@@ -96,7 +95,7 @@ fn boolean(value: &[u8]) -> Result<bool, Malformed> {
     }
 }
 
-/// Returns the width in bytes of an offset in a part of this length, which is at most [`MAX_LENGTH`].
+/// Returns the width in bytes of the offsets in an array or entry of this length, which is at most [`MAX_LENGTH`].
 fn offset_width(length: usize) -> usize {
     match length {
         0..=0xff => 1,

@@ -1,25 +1,23 @@
-//! State of the cluster as the agent last read it.
-
 use std::time::Duration;
 
 use berth_api::node::DrainBlocker;
 
 use crate::agent::node::NodeFacts;
 
-/// Result of a dry-run write that the admission policies must reject (I6).
+/// Result of the guard probe: dry-run writes that the API server must reject (I6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guard {
     /// No answer yet.
     Unknown,
-    /// There was no object to try the write on, for example because no berth exists yet.
+    /// No object exists to try the write on, for example no berth.
     NothingToTry,
     /// The write was rejected.
     Refuses,
-    /// The write would succeed. Describes the write and the fix.
+    /// The write would succeed; describes the write and the fix.
     Allows(String),
 }
 
-/// Last probe result, and the time of the next probe.
+/// Last result of the guard probe, and the time of the next probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardFacts {
     /// Result of the last probe that got a clear answer.
@@ -31,17 +29,18 @@ pub struct GuardFacts {
 }
 
 impl GuardFacts {
-    /// True if the agent should report that such writes would succeed, or that its probes stay unanswered. A missing
-    /// answer right after the start is normal and not reported.
+    /// True if the agent should report that the API server would accept the write, or that several probes in a row got
+    /// no clear answer.
     pub fn is_reportable(&self) -> bool {
         matches!(self.answer, Guard::Allows(_)) || (self.answer == Guard::Unknown && self.silence.is_some())
     }
 
-    /// Message if this node takes no berth because the API server may accept writes to other nodes' objects. `None` if
-    /// it rejects them, or if there is no object to try one on.
+    /// Message why this node takes no berth: the API server accepts, or may accept, writes to other nodes' objects.
+    /// `None` if it rejects them, or if no object exists to try one on.
     pub fn unguarded(&self) -> Option<String> {
         match &self.answer {
-            // `NothingToTry` is acceptable: as soon as a berth is offered, the agent probes it before taking it.
+            // `NothingToTry` is acceptable: before the agent takes an offered berth, it probes the API server with that
+            // berth.
             Guard::Refuses | Guard::NothingToTry => None,
             Guard::Allows(what) => Some(format!(
                 "the API server lets an agent write other nodes' objects: {what}"

@@ -1,5 +1,3 @@
-//! Spec of the BootcNode, as the agent uses it.
-
 use std::time::Duration;
 
 use berth_api::backend::BackendRule;
@@ -84,7 +82,7 @@ impl Desired {
         }
     }
 
-    /// Returns how the host's backend is chosen.
+    /// Returns the pool's rule for the backend; `Auto` without a pool.
     pub fn backend(&self) -> BackendRule {
         match self {
             Self::Member(member) => member.backend,

@@ -1,5 +1,3 @@
-//! State of the host.
-
 use std::time::Duration;
 
 use berth_api::backend::NodeBackend;
@@ -20,13 +18,12 @@ pub struct HostFacts {
     pub os: Os,
     /// True if `os` was read after the last event that may have changed it.
     pub fresh: bool,
-    /// True if no staged image was armed when the agent last read the deployments, and the agent has since done nothing
-    /// that could arm one.
+    /// True if the last read found no armed image, and the agent has since done nothing that could arm one.
     pub disarmed: bool,
-    /// Set after repeated failures to lock the staged image. The agent then removes the image or, if it has layered
-    /// packages that Berth did not request, tries the lock again later.
+    /// Set after repeated failures to lock the staged image. The agent then removes the image. If the image has layered
+    /// packages that Berth did not request, the agent retries the lock instead.
     pub lock_failure: Option<LockFailure>,
-    /// The pull unit, while it is loaded and its result is not processed yet.
+    /// The running pull.
     pub pull: Option<PullFacts>,
     /// Shutdown inhibitors, with their reasons.
     pub inhibitors: Vec<String>,
@@ -46,8 +43,7 @@ pub struct HostFacts {
     pub finalization_failed: bool,
     /// State of the reboot that this process requested.
     pub reboot: Reboot,
-    /// Whether the host reports its clock as synchronised; `None` if it was not asked or did not answer, which counts
-    /// as not synchronised.
+    /// Whether the host's clock is synchronised; `None` (not asked or no answer) counts as not synchronised.
     pub clock_synchronized: Option<bool>,
 }
 
@@ -56,7 +52,7 @@ pub struct HostFacts {
 pub struct LockFailure {
     /// Last error message.
     pub why: String,
-    /// Time until the agent tries the lock again, if it must not remove the image; zero if the attempt is due.
+    /// Time until the next attempt, for an image that must not be removed; zero if the attempt is due.
     pub pause: Duration,
 }
 
@@ -69,8 +65,8 @@ pub struct Unreachable {
     pub ago: Duration,
 }
 
-/// How long the host's services must not answer before the agent reports it. A shutdown or a service restart also
-/// causes a short silence.
+/// How long requests to the host's services must fail before the agent reports it. During a shutdown or a restart of a
+/// service they fail for a short time.
 const SILENCE_TOLD_AFTER: Duration = Duration::from_secs(30);
 
 impl Unreachable {
@@ -83,7 +79,7 @@ impl Unreachable {
 /// The host's deployments as last read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Os {
-    /// Not read yet, or not readable because a pull holds the lock.
+    /// Not read since they may have changed, or not readable because a pull holds the lock.
     Unknown,
     /// Berth cannot update the host.
     Unusable {
@@ -128,7 +124,7 @@ pub struct Deployments {
 }
 
 impl Deployments {
-    /// Returns how an image staged here is locked; `None` if nothing would lock it.
+    /// Returns how an image is locked while it is staged here; `None` if nothing would lock it.
     pub fn staging_lock(&self) -> Option<StagingLock> {
         StagingLock::of(self.storage, self.stages_locked)
     }
@@ -157,7 +153,7 @@ impl Os {
         self.deployments()?.booted.digest.as_ref()
     }
 
-    /// Message if Berth stages no image on this host; `None` if it does, or if the host is unknown.
+    /// Message if Berth stages no image on this host; `None` if it does, or if the deployments are unknown.
     pub fn refusal(&self) -> Option<&str> {
         self.deployments()?.refusal.as_deref()
     }
@@ -178,13 +174,13 @@ impl Os {
         queued.rollback.as_ref()?.digest.as_ref()
     }
 
-    /// The staged deployment.
+    /// Returns the staged deployment, if known.
     pub fn staged(&self) -> Option<&Deployment> {
         self.deployments()?.staged.as_ref()
     }
 }
 
-/// A pull unit on the host.
+/// A running pull.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PullFacts {
     /// Digest being pulled.
@@ -201,12 +197,11 @@ pub enum Reboot {
     NotAsked,
     /// A reboot was requested this long ago.
     Asked(Duration),
-    /// The reboot did not happen: logind refused it, no shutdown began, the host stayed busy, or the image could not be
-    /// unlocked.
+    /// The reboot did not happen: logind refused it, no shutdown began, the host stayed busy, or the unlock failed.
     Blocked {
         /// Why the reboot did not happen.
         why: String,
-        /// Time since the agent recorded this.
+        /// Time since the agent recorded this state.
         ago: Duration,
     },
 }

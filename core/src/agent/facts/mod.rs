@@ -38,8 +38,7 @@ pub struct AgentFacts {
     pub cluster_node: ClusterNode,
     /// Berths labelled with this node; `None` until they are read.
     pub berths: Option<Vec<Berth>>,
-    /// True if this agent process wrote the held berth last and got the API server's answer. An older write that is
-    /// still in flight then fails.
+    /// True if this process wrote the held berth last, and the API server answered: older writes in flight then fail.
     pub fenced: bool,
     /// True if this process wrote the Node after it began to give the berth back.
     pub restored: bool,
@@ -63,7 +62,6 @@ impl AgentFacts {
         (staged.digest.as_ref() == Some(digest) && self.past.is_complete(digest)).then_some(staged)
     }
 
-    /// True if the agent has begun to undo the running boot.
     pub(crate) fn undoes_boot(&self) -> bool {
         let undone = self.past.undone.as_ref();
         undone.is_some_and(|undone| undone.boot_id == self.host.boot_id)
@@ -79,7 +77,6 @@ impl AgentFacts {
         self.host.rules.objection(self.desired.image()?)
     }
 
-    /// Returns the finding that this node is degraded.
     pub(crate) fn degraded(&self, reason: impl Into<Word>, message: impl Into<String>) -> Finding {
         let pool = match &self.desired {
             Desired::Member(member) => member.pool.clone(),
@@ -94,7 +91,7 @@ impl AgentFacts {
         holdings.find(|holding| holding.node == self.node)
     }
 
-    /// Returns the last turn if it ended without an update and its digest is still desired.
+    /// Returns the last turn if its digest is still desired and it did not end in an update.
     pub(crate) fn failed_turn(&self) -> Option<&Turn> {
         let last = self.past.last_turn.as_ref();
         last.filter(|turn| Some(&turn.digest) == self.desired.digest())

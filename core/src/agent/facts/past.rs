@@ -1,5 +1,3 @@
-//! Record of earlier pulls, turns and failures. [`crate::agent::past`] has the rules for changing it.
-
 use std::time::Duration;
 
 use berth_api::backend::Backend;
@@ -13,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::BootMoment;
 
-/// Record of earlier pulls, turns and failures, stored on the host and in part in the BootcNode's status. A field that
-/// is missing in the file, because another agent version wrote it, takes its default.
+/// Record of earlier pulls, turns and failures, stored on the host and in part in the BootcNode's status. Changed by
+/// [`crate::agent::past`]. A field that is missing in the file, because another agent version wrote it, takes its
+/// default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Past {
@@ -24,7 +23,7 @@ pub struct Past {
     pub failure: Option<Failure>,
     /// Last turn that did not end in an update.
     pub last_turn: Option<Turn>,
-    /// Digests that failed here.
+    /// Digests that failed on this node.
     pub failed_digests: Vec<Digest>,
     /// Digest that Berth pulled or staged last; `None` after the image disappeared on a node without a pool.
     pub staged_by_us: Option<Digest>,
@@ -34,7 +33,7 @@ pub struct Past {
     /// Digest whose last pull failed or was stopped. Its image may be staged without its bound images, which bootc
     /// pulls last.
     pub incomplete: Option<Digest>,
-    /// A digest that was not booted by reboots under a commit, and the number of those reboots.
+    /// A digest that reboots under a commit did not boot, and the number of those reboots.
     pub not_applied: Option<(Digest, u32)>,
     /// Target digest that booted but is not proven. If another digest boots later, this one failed.
     pub tried: Option<Digest>,
@@ -49,11 +48,10 @@ pub struct Past {
     pub retry_token: Option<String>,
     /// Start of the current drain by this node's clock. Only reported.
     pub drain_began: Option<Timestamp>,
-    /// Start of the current drain, with its boot. Stored on the host, since anyone who can edit a cluster object could
-    /// make the drain look overdue, and an overdue drain may be ended or forced. Not a wall-clock time, since setting
-    /// the clock could also make the drain look overdue.
+    /// Start of the current drain, as a moment of its boot, stored on the host. Neither an edit of a cluster object nor
+    /// a change of the clock can make the drain look overdue: an overdue drain may be ended or forced.
     pub drain_since: Option<BootMoment>,
-    /// Start of the proof of the current boot.
+    /// Start of the wait for the proof of the current boot.
     pub proof_since: Option<BootMoment>,
     /// Chapters of the latest updates. Stored on the host to survive the reboot, which is one of the chapters.
     pub timeline: Timeline,
@@ -82,7 +80,7 @@ pub struct Verified {
 }
 
 impl Past {
-    /// True if Berth's last pull was of this digest, under the signature policy with this digest.
+    /// True if Berth's last pull was of this digest, under the signature policy whose text has the digest `policy`.
     pub fn is_verified(&self, digest: &Digest, policy: Option<&Digest>) -> bool {
         let verified = self.verified.as_ref();
         verified.is_some_and(|verified| verified.digest == *digest && Some(&verified.policy) == policy)
@@ -111,7 +109,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(75 * 60);
 
 fn remaining(until: Timestamp, now: Timestamp) -> Option<Duration> {
     let left = Duration::try_from(until.duration_since(now)).ok()?;
-    // A longer backoff means that the clock was set back since.
+    // No backoff is that long: the clock was set back since.
     let is_possible = left <= BACKOFF_MAX || Bug::BackoffUnlimited.is_awake();
     (!left.is_zero() && is_possible).then_some(left)
 }

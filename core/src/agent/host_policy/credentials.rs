@@ -27,7 +27,7 @@ pub const MAX_LENGTH: usize = 1 << 20;
 pub enum Given {
     /// No credentials, or they were withdrawn.
     Nothing,
-    /// An auth file; the digest of its content.
+    /// The digest of an auth file's content.
     File(Digest),
     /// The credentials are not usable, for this reason.
     Unusable(String),
@@ -39,14 +39,13 @@ pub enum Place {
     /// No file.
     #[default]
     Empty,
-    /// A regular file; the digest of its content.
+    /// A regular file, by the digest of its content.
     File(Digest),
-    /// Something else, such as a symbolic link, described in words.
+    /// Something other than a regular file, such as a symbolic link, described in words.
     Odd(String),
 }
 
 impl Place {
-    /// True if a regular file with this content is there.
     fn is_file(&self, content: &Digest) -> bool {
         matches!(self, Self::File(digest) if digest == content)
     }
@@ -66,19 +65,19 @@ pub struct AuthFiles {
     pub ours: Vec<Digest>,
 }
 
-/// Whether Berth manages this host's credentials.
+/// Whether Berth manages the credentials on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// The node is a member of a pool.
+    /// The node is a member of a pool and not excluded.
     Member,
-    /// The node is in no pool: remove the agent's file.
+    /// The node is in no pool, excluded or gone: remove the agent's file.
     Released,
-    /// Not known now: change nothing.
+    /// Not known yet: change nothing.
     Unknown,
 }
 
 impl Claim {
-    /// Returns the claim, from the BootcNode and the Node as read (I12).
+    /// Returns the claim, given the BootcNode's spec and the Node (I12).
     pub fn of(desired: &Desired, node: &ClusterNode) -> Self {
         match (desired, node) {
             (Desired::Release, _) => Self::Released,
@@ -91,7 +90,7 @@ impl Claim {
     }
 }
 
-/// Change to the first of [`PLACES`].
+/// Change to the auth file at the first of [`PLACES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Change nothing.
@@ -102,7 +101,8 @@ pub enum Change {
     Remove,
 }
 
-/// Returns the change that the host's auth file needs, and an objection to report.
+/// Returns the change to make to the host's auth file, and an objection to report. `replace`: the agent runs with
+/// `--replace-auth-file`.
 pub fn decide(claim: Claim, given: &Given, host: &AuthFiles, replace: bool) -> (Change, Option<Objection>) {
     let [first, below @ ..] = &host.places;
     let is_ours = matches!(first, Place::File(digest) if host.ours.contains(digest));
@@ -117,7 +117,8 @@ pub fn decide(claim: Claim, given: &Given, host: &AuthFiles, replace: bool) -> (
         (Claim::Member, Given::File(wanted)) => wanted,
     };
     if !is_ours && first.is_file(wanted) {
-        // The host already uses the same credentials, from a file that others may change.
+        // A file that Berth did not write already has these credentials. Others may change it later, so leave it to
+        // them.
         return (Change::Keep, None);
     }
     let foreign = if !is_ours && first.is_foreign(wanted) {
@@ -146,7 +147,7 @@ fn foreign_file(host: &AuthFiles, at: usize) -> Objection {
     Objection::new(Reason::ForeignAuthFile, message)
 }
 
-/// Returns a message about the auth file that the host uses now.
+/// Returns a message that names the auth file that the host uses now.
 pub fn in_use(host: &AuthFiles) -> String {
     let used = host.places.iter().position(|place| *place != Place::Empty);
     match used {
@@ -173,7 +174,7 @@ pub fn check(text: &[u8]) -> Result<(), String> {
     if text.len() > MAX_LENGTH {
         return Err(format!("it has more than {MAX_LENGTH} bytes"));
     }
-    // The parser's error may quote the text.
+    // The message leaves out the parser's error, which may quote a secret.
     let file: Map<String, Value> = serde_json::from_slice(text)
         .map_err(|error| format!("{FORM}: line {}, column {}", error.line(), error.column()))?;
     let helpers = match file.get("credHelpers") {
@@ -209,7 +210,7 @@ pub fn check(text: &[u8]) -> Result<(), String> {
 fn check_entry(entry: &Value) -> Result<(), &'static str> {
     let (auth, token) = (secret(entry, "auth")?, secret(entry, "identitytoken")?);
     if auth.is_empty() {
-        // skopeo reads neither `username` nor `password`.
+        // An entry with only `username` and `password` is not usable: skopeo reads neither.
         return if token.is_empty() {
             Err("has no auth, the base64 of USER:PASSWORD")
         } else {

@@ -1,5 +1,5 @@
-//! The host's own policy: the images it may pull, and the credentials for that. It comes from files and flags on the
-//! host, never from the cluster alone.
+//! The host's own policy for its pulls: the allowed images and the credentials. The policy comes from files and flags
+//! on the host, never from the cluster alone.
 
 pub mod credentials;
 mod objection;
@@ -27,7 +27,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Returns the objection to staging this image here.
+    /// Returns the objection to staging this image on the host.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         let by_registry = self.registries.objection(image);
         by_registry.or_else(|| self.policy.objection(image))

@@ -1,5 +1,3 @@
-//! The host policy's objection to an image or to credentials.
-
 use crate::agent::reason::Reason;
 
 /// The host policy's objection to an image or to credentials: a reason and a message.

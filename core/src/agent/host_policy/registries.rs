@@ -13,12 +13,13 @@ pub const FILE: &str = "/etc/berth/allowed-registries";
 /// Longest file that is read, in bytes.
 pub const MAX_LENGTH: usize = 1 << 20;
 
-/// Limits on the images that may be staged on this host.
+/// Registries that images for this host may come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Registries {
-    /// Lists with their sources. Each list must have a prefix of the image. Without a list, every image is allowed.
+    /// Lists of prefixes, each with its source. Each list must have a prefix of the image. Without a list, every image
+    /// is allowed.
     Lists(Vec<(String, Vec<String>)>),
-    /// A list is not valid or not readable: nothing is allowed until that is fixed.
+    /// A list is not valid or not readable. No image is allowed until that is fixed.
     Unusable(String),
 }
 
@@ -29,8 +30,8 @@ impl Default for Registries {
 }
 
 impl Registries {
-    /// Returns the limits from the flags and the file's text; `None` if there is no file. If both exist, both must
-    /// allow an image.
+    /// Reads the lists from the flags and the file; `file` is `None` if it does not exist. If both lists exist, both
+    /// must allow an image.
     pub fn new(flags: &[String], file: Option<Result<&str, String>>) -> Self {
         let mut lists = vec![];
         if !flags.is_empty() {
@@ -62,7 +63,7 @@ impl Registries {
 }
 
 fn is_allowed(prefixes: &[String], reference: &Written<ImageRef>) -> bool {
-    // An existing list without prefixes allows nothing.
+    // A list without prefixes allows nothing.
     let reference = reference.get();
     !prefixes.is_empty() && reference.is_ok_and(|reference| allowed(prefixes, reference))
 }
@@ -75,10 +76,10 @@ fn parse(text: &str) -> Result<Vec<String>, String> {
         .collect()
 }
 
-/// Checks one prefix: a registry, or a registry and the beginning of a path.
+/// Checks a prefix, which is a registry with or without the beginning of a path. Returns it without a trailing slash.
 ///
 /// # Errors
-/// If no image reference can begin like this.
+/// If no image reference can begin with this text.
 pub fn prefix(text: &str) -> Result<String, String> {
     let trimmed = text.strip_suffix('/').unwrap_or(text);
     match format!("{trimmed}/x:x").parse::<ImageRef>() {

@@ -16,7 +16,7 @@ pub const MAX_LENGTH: usize = 1 << 20;
 /// The host's policy as last read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Policy {
-    /// Not read, since no pool requires signatures.
+    /// Not read: the pool does not require signatures.
     #[default]
     Unread,
     /// No policy file exists.
@@ -39,8 +39,8 @@ impl Policy {
         }
     }
 
-    /// Returns the objection to an image that must be signed, if the host would accept it unsigned. A policy whose
-    /// `default` accepts everything always leads to an objection: bootc does not enforce it, whatever its scopes
+    /// Returns the objection to an image that must be signed, if the host would accept it unsigned. If `default`
+    /// accepts everything, there is always an objection: bootc does not enforce such a policy, whatever its scopes
     /// require.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         if image.signature != SignatureRule::Required {
@@ -88,7 +88,7 @@ fn weakness(policy: &Map<String, Value>, reference: &Written<ImageRef>) -> Optio
 }
 
 /// Returns why a list of requirements accepts unsigned images; `None` if it does not. An image must meet every
-/// requirement of the list, so one real requirement is enough.
+/// requirement of the list, so a single one that checks signatures is enough.
 fn too_weak(requirements: &Value) -> Option<&'static str> {
     let Some(list) = requirements.as_array().filter(|list| !list.is_empty()) else {
         return Some("is not a list of requirements");
@@ -101,15 +101,15 @@ fn too_weak(requirements: &Value) -> Option<&'static str> {
     accepts.then_some("accepts anything (insecureAcceptAnything)")
 }
 
-/// Returns the scopes that may name an image, nearest first: the image, its repository, the paths above it, its
-/// registry, and the domains above that.
+/// Returns the scopes that match an image, most specific first: the image, its repository, the paths above the
+/// repository, the registry, the domains above the registry, and the empty scope for everything.
 fn scopes(reference: &ImageRef) -> Vec<String> {
     let (registry, mut path) = (reference.registry(), reference.repository().to_owned());
     if registry == "docker.io" && !path.contains('/') {
         path = format!("library/{path}");
     }
     let whole = format!("{registry}/{path}");
-    // skopeo looks up the digest, without a tag.
+    // skopeo ignores the tag of a reference that has a digest.
     let mut scopes = vec![match (reference.digest(), reference.tag()) {
         (Some(digest), _) => format!("{whole}@{digest}"),
         (None, tag) => format!("{whole}:{}", tag.unwrap_or_default()),

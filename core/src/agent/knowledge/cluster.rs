@@ -1,5 +1,3 @@
-//! The cluster as the agent last read it.
-
 use berth_api::berth::{Berth, Holding};
 use berth_api::names::NodeName;
 
@@ -10,19 +8,15 @@ use crate::{Moment, Now};
 /// The cluster as last read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterView {
-    /// The Node as last read.
     pub node: ClusterNode,
     /// Berths labelled with this node; `None` before they were read.
     pub(super) berths: Option<Vec<Berth>>,
-    /// True if this agent process wrote the berth last and got the API server's answer. An older write that is still in
-    /// flight then fails.
+    /// True if this process wrote the held berth last, and the API server answered: older writes in flight then fail.
     pub fenced: bool,
-    /// Whether the API server rejects writes to other nodes' objects.
     pub guard: GuardProbe,
 }
 
 impl ClusterView {
-    /// Creates the view before the first read.
     pub(super) fn unread(now: Moment) -> Self {
         Self {
             node: ClusterNode::Unread,
@@ -32,17 +26,14 @@ impl ClusterView {
         }
     }
 
-    /// True if the berths were read.
     pub fn has_read_berths(&self) -> bool {
         self.berths.is_some()
     }
 
-    /// Returns the berth that this node holds.
     pub(super) fn held(&self) -> Option<&Berth> {
         self.berths.iter().flatten().find(|berth| berth.holding().is_some())
     }
 
-    /// Returns the holding of this node's berth.
     pub fn holding(&self) -> Option<&Holding> {
         self.held().and_then(Berth::holding)
     }
@@ -55,7 +46,6 @@ impl ClusterView {
         })
     }
 
-    /// Records the result of a guard probe by this node.
     pub(super) fn guard_answered(&mut self, answer: Result<Guard, String>, node: &NodeName, now: &Now) {
         let has_berth = self.berths.iter().flatten().any(|berth| {
             berth.offer().is_some_and(|offer| offer.node == *node)
@@ -64,7 +54,7 @@ impl ClusterView {
         self.guard.answered(answer, has_berth, now);
     }
 
-    /// Drops the last reading of the Node during a turn: a holder acts only on a fresh reading.
+    /// Drops the reading of the Node during a turn, since a holder acts only on a fresh one.
     pub(super) fn unread_node_in_turn(&mut self) {
         if self.holding().is_some() {
             self.node = ClusterNode::Unread;

@@ -28,7 +28,7 @@ pub struct Services {
 }
 
 impl Services {
-    /// Answers for a new boot: only its ID is known.
+    /// Returns the state before any answer: only the boot ID is known.
     pub fn under(boot_id: BootId) -> Self {
         Self {
             boot_id,
@@ -96,9 +96,9 @@ pub struct HostFailure {
 /// Result of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
-    /// The step succeeded and was answered.
+    /// The step succeeded, and the host or the API server confirmed it.
     Done,
-    /// There was nothing to do.
+    /// Nothing had to be done.
     NotNeeded,
     /// Result of a drain pass.
     Drain {
@@ -127,40 +127,40 @@ pub enum Ending {
 pub enum Event<'a> {
     /// The BootcNode was read.
     Published {
-        /// Its spec.
+        /// Spec of the BootcNode.
         desired: Desired,
-        /// UID of the Node that it is for; `None` without a BootcNode.
+        /// UID of the Node that the BootcNode is for; `None` without a BootcNode.
         uid: Option<NodeUid>,
-        /// Its status, if the object is seen for the first time.
+        /// Status of the BootcNode, the first time that the agent sees it; otherwise `None`.
         status: Option<&'a BootcNodeStatus>,
     },
     /// The host's services answered.
     Services(Services),
-    /// The host's bus, systemd or logind did not answer. Error message.
+    /// The host's bus, systemd or logind did not answer; the error message.
     Unreachable(String),
-    /// The agent tried to write its memory file. The error, or `None` if it succeeded.
+    /// The agent tried to write its memory file: the error, or `None` if it succeeded.
     Memory(Option<String>),
     /// The host's policy was read.
     Rules(Box<Rules>),
     /// The host's credentials changed.
     NewCredentials,
-    /// The pull unit was read.
+    /// The state of the pull unit was read.
     Pull(PullReading),
     /// The deployments were read.
     Looked(Look),
     /// The Node was read.
     NodeRead(ClusterNode),
-    /// Result of the guard probe, or the error if there was no clear answer.
+    /// The guard probe ended: its result, or the error if there was no clear answer.
     Guard(Result<Guard, String>),
-    /// The berths were read, or the watch reported a change.
+    /// The berths were read, or their watch reported a change.
     Berths(Vec<Berth>),
     /// The heartbeat is due.
     Heartbeat,
-    /// A step is about to begin. The agent writes the record to the host before it performs the step.
+    /// A step is about to begin. The agent writes its memory file first, and then performs the step.
     Begins(&'a Step),
     /// A step has ended.
     Ends(&'a Step, Ending),
-    /// The agent waits, for this reason.
+    /// The agent waits for this reason.
     Rests(WaitReason),
     /// An object could not be read.
     Unreadable,

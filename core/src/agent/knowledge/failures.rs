@@ -1,5 +1,3 @@
-//! Failures of the agent's steps and writes on the host.
-
 use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
@@ -13,41 +11,38 @@ use crate::{Moment, Now};
 const LOCK_RETRY_FIRST: Duration = Duration::from_secs(30);
 const LOCK_RETRY_MAX: Duration = Duration::from_secs(600);
 
-/// Failures that are not over: no success has followed.
+/// Failures of the steps, of the lock and of the memory file, each until a success.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Failures {
-    /// The step that failed last, with its failures in a row.
+    /// The step that failed last, and its failures in a row.
     pub step: Option<(Discriminant<Step>, StepFailure)>,
-    /// Set after repeated failures to lock the staged image.
     pub lock: Option<LockRetry>,
     /// Error of the last write of the memory file, until a write succeeds.
     pub memory: Option<String>,
 }
 
-/// Repeated failure to lock the staged image.
+/// Retries of the lock of a staged image, after repeated failures.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LockRetry {
-    /// Last error message.
     pub(super) why: String,
-    /// Number of pauses so far.
     pub(super) pauses: u32,
     /// Time of the next attempt.
     pub(super) again: Moment,
 }
 
 impl Failures {
-    /// Returns the step that fails now, even after a single failure.
+    /// Returns the step that fails now, even if it has failed only once.
     pub fn trouble(&self) -> Option<&StepFailure> {
         self.step.as_ref().map(|(_, trouble)| trouble)
     }
 
-    /// True if the last failure was one of this kind of step.
+    /// True if the step that failed last was of this kind.
     pub(super) fn is_of(&self, step: &Step) -> bool {
         self.step.as_ref().is_some_and(|(kind, _)| *kind == discriminant(step))
     }
 
-    /// Returns how many times in a row the step has failed with this failure. Successes of other steps in between are
-    /// ignored. A busy host is counted apart from a host that cannot do the step.
+    /// Returns how many times in a row the step has failed, including this failure. Successes of other steps in between
+    /// do not count. Failures because of a busy host are counted separately.
     pub(super) fn count(&self, step: &Step, reason: Reason) -> u32 {
         let is_busy = reason == Reason::HostBusy;
         let before = self
@@ -56,8 +51,8 @@ impl Failures {
         before.map_or(0, |t| t.attempts).saturating_add(1)
     }
 
-    /// Records that a lock failed repeatedly: the armed image is removed, or if it must stay, the lock is retried
-    /// after a pause.
+    /// Records repeated failures of the lock. The agent then removes the armed image, or if that must stay, retries the
+    /// lock after a pause.
     pub(super) fn lock_failed(&mut self, why: &str, now: &Now) {
         let before = self.lock.as_ref().map_or(0, |trouble| trouble.pauses);
         let pauses = before.saturating_add(1);

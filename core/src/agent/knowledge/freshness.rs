@@ -1,11 +1,12 @@
 //! Rules for how long the agent's readings are valid.
 //!
 //! The shell reads and acts, and reports each result here. This file and [`super::steps`] have all rules for the
-//! readings that an event invalidates. "Reread" means that the next decision reads the state again.
+//! readings that an event invalidates. "Reread" means that the next decision reads the state again, "unknown" that the
+//! old reading is dropped as well. A wait is the decision to do nothing now; an agent at rest has nothing to do.
 //!
 //! | event | deployments | Node | drain | reboot | berth |
 //! | --- | --- | --- | --- | --- | --- |
-//! | a pull runs, has ended, is started or stopped | unknown | | | | |
+//! | a pull is started, runs, has ended, or is stopped | unknown | | | | |
 //! | deployments read | set | reread, in a turn | | | |
 //! | Node read; another Node is published | | set; reread | | | |
 //! | the update that fixed the backend has ended | unknown | | | | |
@@ -20,11 +21,11 @@
 //! | restore, uncordon | | reread | | | |
 //! | reboot requested, refused | reread | | | requested, blocked | |
 //! | three failed unlocks; a commit taken back | | reread | | blocked | |
-//! | three failed locks on a host that is not busy | removed while armed, staged again after a pause; with packages of others: locked after a pause | reread | | | |
-//! | rest, in a turn | | reread | | | |
-//! | rest while a rollback is queued, or with a rival updater | reread | | | | |
-//! | rest until an offer, a reboot or a gate | reread | | restarts behind a gate | | |
-//! | heartbeat | unknown; in a turn reread | reread, unless the host's services are silent; at rest the first time, and then every half hour | | | |
+//! | three failed locks on a host that is not busy | removed while armed, staged again after a pause; with packages that Berth did not request: locked after a pause | reread | | | |
+//! | a wait in a turn | | reread | | | |
+//! | a wait because of a queued rollback or a rival updater | reread | | | | |
+//! | a wait for an offer, a reboot or a gate | reread | | restarts if the wait is for a gate | | |
+//! | heartbeat | unknown; in a turn reread | reread, unless the host's services are silent; at rest only the first time, and then every half hour | | | |
 //! | another image is published at rest | | reread | | | |
 //! | no answer of the host's services | reread | | | | |
 //! | an answer after that | | reread | | | |
@@ -32,13 +33,13 @@
 //! | the berth's phase differs from this process's last write | reread | | | | not fenced |
 //! | a step or a read failed | | reread | | | not fenced, if a berth was written |
 //!
-//! The end of a pull is processed once, though the host reports it until the memory is written.
+//! The host reports the end of a pull until the agent has written its memory file; the end is processed once.
 //!
 //! A pull that failed authentication is retried at once when the host's credentials change.
 //!
 //! The API server's guard is probed again about an hour after a rejection. If there was nothing to try, it is probed
-//! before an offer is taken. If the write was not rejected or not answered, it is probed after 2 s, then twice that,
-//! up to ten minutes. A missing answer does not change the last one.
+//! before an offer is taken. If the write was not rejected or not answered, it is probed after 2 s. Each further retry
+//! waits twice as long, up to ten minutes. A missing answer does not change the last one.
 
 use std::mem::discriminant;
 use std::time::Duration;
@@ -57,7 +58,7 @@ use crate::agent::backend::CommonReason;
 use crate::agent::facts::{ClusterNode, Deployments, Desired, Os, Verified};
 use crate::agent::reason::Reason;
 
-/// Interval between reads of the Node and the berths of a node at rest.
+/// Average interval between reads of the Node and the berths while the agent has nothing to do.
 const CLUSTER_READ_INTERVAL: Duration = Duration::from_secs(1800);
 
 fn is_of(deployment: &Deployment, digest: &Digest) -> bool {
@@ -68,7 +69,8 @@ fn is_of(deployment: &Deployment, digest: &Digest) -> bool {
 fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -> Option<(Reason, &'static str)> {
     let can_lock = deployments.storage.ostree_lock().is_some();
     match deployments.staged.as_ref().filter(|d| is_of(d, digest)) {
-        // Without a recorded failure, the agent would remove the image and stage it again forever, without a pause.
+        // Record a failure for its backoff: otherwise the agent would remove the image and stage it again, forever and
+        // without a pause.
         Some(_) if lacks_policy => Some((
             Reason::SignatureNotEnforced,
             "the pull succeeded, but not under the host's current signature policy, which the pool requires",
@@ -123,7 +125,7 @@ impl Knowledge {
     fn published(&mut self, desired: Desired, uid: Option<NodeUid>, status: Option<&BootcNodeStatus>, now: &Now) {
         let is_other = uid.is_some() && self.published_for != uid;
         if is_other {
-            // This may be another Node of the same name, not read yet.
+            // Another Node of the same name may have replaced the one that was read.
             self.published_for = uid;
             self.cluster.node = ClusterNode::Unread;
         }
@@ -133,11 +135,11 @@ impl Knowledge {
         let is_new = is_other && status.is_none_or(|s| s.observed_generation.is_none());
         self.note_membership(&desired, is_new, now);
         if desired.backend() != self.desired.backend() {
-            // The host was read with the previous rule's backend. A turn continues with that backend.
+            // The deployments were read with the backend that the previous rule chose.
             self.look_again();
         }
         if desired != self.desired && self.rest.take().is_some() {
-            // The Node was read long ago.
+            // An agent at rest rarely reads the Node, so the last reading may be old.
             self.cluster.node = ClusterNode::Unread;
         }
         self.desired = desired;
@@ -145,7 +147,7 @@ impl Knowledge {
 
     fn answered(&mut self, services: Services, now: &Now) {
         if self.host.answered(services, now) {
-            // The Node was not read with the heartbeats in the meantime.
+            // While the services were silent, the heartbeats did not read the Node.
             self.cluster.node = ClusterNode::Unread;
         }
     }
@@ -169,7 +171,7 @@ impl Knowledge {
             }
             PullReading::Failed { digest, failure } => self.pull_failed(&digest, &failure, now),
         }
-        // Whatever its result, the pull may have staged an image.
+        // A pull may have staged an image even if it failed.
         self.host.disarmed = false;
         self.host.forget_os();
     }
@@ -180,7 +182,7 @@ impl Knowledge {
         self.past
             .pull_failed(reason.as_str(), message, digest, now.wall, now.chance);
         if std::mem::take(&mut self.pulls.renewed) {
-            // The pull was refused with the old credentials.
+            // The failed pull used the old credentials.
             self.past.retry_unauthorized(now.wall);
         }
     }
@@ -190,7 +192,7 @@ impl Knowledge {
         if self.host.os.deployments().is_some() {
             self.failures.lock.take_if(|_| self.host.disarmed);
         }
-        // The next decision about the host needs a Node that is read after it.
+        // In a turn, a decision about the host needs a Node that was read after the host.
         self.cluster.unread_node_in_turn();
         self.judge_pull(now);
         self.forget_backend();
@@ -209,8 +211,8 @@ impl Knowledge {
         let is_verified = self.past.is_verified(&digest, self.host.rules.policy_digest.as_ref());
         let lacks_policy = is_required && !(deployments.staged_signed && is_verified);
         match shortcoming(deployments, &digest, lacks_policy) {
-            // A staged image that is not locked yet is not a success: if the lock has no effect, the image is
-            // removed, and the failures must add up over all pulls.
+            // A staged image that is not locked yet does not count as a success. If the lock has no effect, the image
+            // is removed and pulled again, and the failures of these pulls must add up.
             None if deployments.staged.as_ref().is_some_and(|staged| !staged.locked) => {}
             None => self.past.succeeded(&digest),
             Some((reason, message)) => {
@@ -223,7 +225,8 @@ impl Knowledge {
         }
     }
 
-    /// Forgets the backend of the last update when nothing of it is left, so that another may be chosen.
+    /// Forgets the backend of the last update when nothing of that update is left, so that another backend may be
+    /// chosen.
     fn forget_backend(&mut self) {
         let Some(deployments) = self.host.os.deployments() else {
             return;
@@ -231,19 +234,20 @@ impl Knowledge {
         let in_turn = self.cluster.berths.is_none() || self.cluster.holding().is_some();
         if !self.has_staged() && !in_turn && self.pulls.running.is_none() {
             self.past.staged_with = None;
-            // The deployments were read with the old choice; the next read chooses again.
+            // The last read used the backend of that update. The next read uses the newly chosen one.
             if deployments.backend.reason == CommonReason::Begun.as_str() {
                 self.host.forget_os();
             }
         }
     }
 
-    /// Has the host and the Node read again. Another program may have staged, unlocked or removed an image. The agent's
-    /// own cordon may have arrived after the controller or an admin closed its berth, and only the agent notices that.
+    /// Makes the next decision read the host and the Node again. Another program may have staged, unlocked or removed
+    /// an image. A late write may have cordoned the Node after its berth was closed, and only the agent notices that.
     fn heartbeat(&mut self, now: &Now) {
         self.look_again();
         let rereads = self.rereads_cluster(now);
-        // On a silent host, a pass may take as long as a heartbeat interval; rereading would never let it finish.
+        // While the host's services are silent, a pass may last as long as the heartbeat interval. If each heartbeat
+        // had the Node read again, the pass would never end.
         if rereads && self.host.unreachable.is_none() {
             self.cluster.node = ClusterNode::Unread;
         }
@@ -254,7 +258,7 @@ impl Knowledge {
         }
     }
 
-    /// Has the next decision read the host again. In a turn, the old reading is used until then.
+    /// Makes the next decision read the host again. In a turn, the old reading is kept until then.
     fn look_again(&mut self) {
         self.host.fresh = false;
         if self.cluster.holding().is_none() {

@@ -1,35 +1,30 @@
-//! Whether the API server rejects writes to other nodes' objects (I6): the last answer, and the time of the next
-//! probe.
-
 use std::time::Duration;
 
 use crate::agent::facts::{Guard, GuardFacts};
 use crate::{Moment, Now};
 
-/// Average interval between probes while writes are rejected: an admin may delete the policies or their bindings.
+/// Average interval between probes after a rejection: an admin may delete the policies or their bindings at any time.
 const PROBE_INTERVAL: Duration = Duration::from_secs(3600);
-/// First retry interval after a probe that was not rejected or not answered. It doubles each time.
+/// First retry interval after a probe that was not rejected or not answered. Doubles with each retry.
 const PROBE_RETRY_FIRST: Duration = Duration::from_secs(2);
-/// Longest retry interval.
 const PROBE_RETRY_MAX: Duration = Duration::from_secs(600);
-/// Missing answers are reported after this many in a row.
+/// Number of unanswered probes in a row until that is reported.
 const REPORT_AFTER: u32 = 3;
 
-/// State of the guard probe.
+/// Whether the API server rejects writes to other nodes' objects (I6), and the time of the next probe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GuardProbe {
     /// Last clear answer. A probe without an answer does not change it.
     pub answer: Guard,
     /// Time of the next probe.
     pub again: Moment,
-    /// Probes in a row that were not rejected or not answered.
+    /// Number of probes in a row that were not rejected or not answered.
     pub failures: u32,
-    /// Probes in a row without a clear answer, and the last error.
+    /// Number of probes in a row without a clear answer, and the last error.
     pub silence: Option<(u32, String)>,
 }
 
 impl GuardProbe {
-    /// Creates the state before the first probe.
     pub(super) fn unknown(now: Moment) -> Self {
         Self {
             answer: Guard::Unknown,
@@ -39,8 +34,8 @@ impl GuardProbe {
         }
     }
 
-    /// Records an answer or an error. With a berth or an offer the probe has an object to try, so `NothingToTry` then
-    /// counts as a rejection.
+    /// Records the result of a probe. `has_berth`: the node has a berth or an offer, so there was an object to try, and
+    /// `NothingToTry` counts as a rejection.
     pub(super) fn answered(&mut self, answer: Result<Guard, String>, has_berth: bool, now: &Now) {
         let answer = match answer {
             Ok(Guard::NothingToTry) if has_berth => Ok(Guard::Refuses),

@@ -1,5 +1,3 @@
-//! The host as the agent last read it.
-
 use std::time::Duration;
 
 use berth_api::digest::Digest;
@@ -16,30 +14,22 @@ const HOST_READ_INTERVAL: Duration = Duration::from_secs(30);
 /// The host as last read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostView {
-    /// Answers of the host's services in this pass.
     pub(super) services: Services,
-    /// Last error of the host's services, and the time of the first failed request; `None` as soon as a request
-    /// succeeds.
+    /// Last error of the host's services and the time of the first; `None` if they answer.
     pub unreachable: Option<(String, Moment)>,
-    /// The host's policy as read in this pass.
     pub rules: Rules,
-    /// The host's deployments as last read.
     pub os: Os,
     /// True if `os` was read after the last event that may have changed it.
     pub fresh: bool,
-    /// True if no staged image was armed when the agent last read the deployments, and the agent has since done nothing
-    /// that could arm one.
+    /// True if the last read found no armed image, and the agent has since done nothing that could arm one.
     pub disarmed: bool,
     /// Time of the last read of the deployments.
     pub looked: Moment,
-    /// Other updaters that are active on the host.
     pub(super) rivals: Vec<String>,
-    /// True if finalization of the staged deployment failed at the last shutdown.
     pub finalization_failed: bool,
 }
 
 impl HostView {
-    /// Creates the view before the first read.
     pub(super) fn unread(boot_id: BootId, now: Moment) -> Self {
         Self {
             services: Services::under(boot_id),
@@ -54,30 +44,26 @@ impl HostView {
         }
     }
 
-    /// Returns the ID of the current boot.
     pub fn boot_id(&self) -> &BootId {
         &self.services.boot_id
     }
 
-    /// Returns the digest that is staged.
     pub(super) fn staged_digest(&self) -> Option<&Digest> {
         self.os.staged().and_then(|staged| staged.digest.as_ref())
     }
 
-    /// True if this digest is staged and locked.
     pub(super) fn is_staged_locked(&self, digest: &Digest) -> bool {
         self.os.staged().is_some_and(|staged| staged.locked) && self.staged_digest() == Some(digest)
     }
 
-    /// Records that the host's services did not answer. The host may have changed meanwhile, so it is read again
-    /// afterwards.
+    /// Records that the host's services did not answer. The host may have changed, so the next decision reads it again.
     pub(super) fn silent(&mut self, why: String, now: &Now) {
         let since = self.unreachable.take().map_or(now.clock, |(_, since)| since);
         self.unreachable = Some((why, since));
         self.fresh = false;
     }
 
-    /// Records the services' answers. Returns true if they were silent before.
+    /// Records the services' answers. Returns true if they did not answer before.
     pub(super) fn answered(&mut self, services: Services, now: &Now) -> bool {
         self.services = services;
         let unusable = matches!(self.os, Os::Unusable { .. }) || self.os.refusal().is_some();
@@ -87,7 +73,6 @@ impl HostView {
         self.unreachable.take().is_some()
     }
 
-    /// Records the deployments.
     pub(super) fn looked_at(&mut self, look: Look, now: &Now) {
         self.os = look.os;
         self.rivals = look.rivals;
@@ -103,7 +88,7 @@ impl HostView {
         now.clock.since(self.looked) >= HOST_READ_INTERVAL
     }
 
-    /// Drops the deployments: they may have changed.
+    /// Drops the deployments, which may have changed.
     pub(super) fn forget_os(&mut self) {
         self.os = Os::Unknown;
         self.fresh = false;

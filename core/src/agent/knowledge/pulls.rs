@@ -1,13 +1,9 @@
-//! The pulls of images on the host.
-
 use berth_api::digest::Digest;
 
 use crate::agent::facts::PullFacts;
 
-/// The running pull and the last finished one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pulls {
-    /// The running pull.
     pub(super) running: Option<PullFacts>,
     /// Digest of a successful pull, until the deployments are read again.
     pub succeeded: Option<Digest>,
@@ -18,7 +14,7 @@ pub struct Pulls {
 }
 
 impl Pulls {
-    /// True if the end of this pull was not processed yet. The host reports the end until the agent has written its
+    /// True if the end of this pull is not processed yet. The host reports the end until the agent has written its
     /// memory file and removed the pull's unit.
     pub fn is_news(&self, ended: &Digest) -> bool {
         self.processed.as_ref() != Some(ended)

@@ -12,8 +12,8 @@ use crate::agent::step::is_unproven;
 use crate::agent::timeline::{self, HostState, UpdateState};
 
 impl Knowledge {
-    /// Forgets Berth's staged image when it is gone. From then on, the host of a node without a pool is not read
-    /// (I12).
+    /// Forgets Berth's staged image when it is no longer staged. The agent then stops reading the host of a node
+    /// without a pool (I12).
     pub(super) fn forget_what_is_gone(&mut self) {
         let pulls = self.pulls.running.is_some() || self.pulls.succeeded.is_some();
         if self.host.os.deployments().is_some() && !pulls && !self.has_staged() {
@@ -27,7 +27,7 @@ impl Knowledge {
         staged.is_some() && staged == self.past.staged_by_us.as_ref()
     }
 
-    /// Counts the end of the turn in the record.
+    /// Records the end of the turn, once.
     pub(super) fn count_turn(&mut self, berth: &Berth, now: &Now) {
         let Some(holding) = berth.holding() else { return };
         let HoldPhase::Releasing(outcome) = holding.phase else {
@@ -50,8 +50,8 @@ impl Knowledge {
         self.turn.counted = true;
     }
 
-    /// Records when the node joined its pool. The time stays unknown if the BootcNode is not new and this agent process
-    /// did not see its previous spec.
+    /// Records when the node joined its pool. If the BootcNode is not new and this process has not seen the spec
+    /// before, the time stays unknown.
     pub(super) fn note_membership(&mut self, desired: &Desired, is_new: bool, now: &Now) {
         let joined = self.past.timeline.joined.as_ref();
         match (&self.desired, desired) {
@@ -63,13 +63,12 @@ impl Knowledge {
                 }
             }
             (_, Desired::Release) => self.past.timeline.joined = None,
-            // If a pool selects the node again, it gets a new BootcNode, although for the same Node.
+            // If a pool selects the node again, the BootcNode must count as new, although it is for the same Node.
             (Desired::Release, Desired::Unknown) => self.published_for = None,
             (_, Desired::Unknown) => {}
         }
     }
 
-    /// Updates the record of the node's updates and turns.
     fn record(&mut self, now: &Now) {
         let seen = self.update_state();
         let booted = self.host.os.deployments().and_then(|d| {
@@ -93,7 +92,6 @@ impl Knowledge {
         past.turns = timeline::turns(&past.turns, held, &past.timeline, &host, now.wall);
     }
 
-    /// Returns the state of the node's update.
     fn update_state(&self) -> UpdateState {
         let Some(berths) = &self.cluster.berths else {
             return UpdateState::Nothing;
@@ -124,7 +122,6 @@ impl Knowledge {
         }
     }
 
-    /// Returns the state of an update to this digest.
     fn update_on(&self, chapter: ChapterName, digest: &Digest) -> UpdateState {
         let image = self.desired.image().filter(|image| image.digest == *digest);
         let version = image.and_then(|image| image.version.clone());
@@ -140,7 +137,6 @@ impl Knowledge {
         }
     }
 
-    /// Returns the chapter of a turn.
     fn chapter(&self, holding: &Holding) -> ChapterName {
         let boot_id = self.host.boot_id();
         let booted = self.host.os.booted();
@@ -174,7 +170,7 @@ impl Knowledge {
                 self.past.succeeded(digest);
             }
         }
-        // A target that ran is recorded before any decision about it, permanently (I5).
+        // Record permanently, before any decision about it, that the target ran (I5).
         let boot_id = self.host.boot_id();
         match holding {
             Some(holding) => {

@@ -1,5 +1,3 @@
-//! Everything that the agent knows between two passes.
-
 use std::time::Duration;
 
 use berth_api::digest::Digest;
@@ -14,14 +12,13 @@ use super::turn::{Since, Turn};
 use crate::agent::facts::{AgentFacts, Desired, HostFacts, Past, Unreachable};
 use crate::{Moment, Now};
 
-/// A step is reported after this many failures in a row; fewer are normal in a cluster.
+/// Number of failures in a row until a step is reported; fewer are normal in a cluster.
 const REPORT_AFTER: u32 = 3;
 
 /// Everything that the agent knows between two passes. A restart loses it, except [`Past`], which is stored on the
 /// host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Knowledge {
-    /// The node that this agent serves.
     pub(super) node: NodeName,
     /// Spec of the BootcNode.
     pub desired: Desired,
@@ -39,11 +36,10 @@ pub struct Knowledge {
     pub past: Past,
     /// Failures that are not over: no success has followed.
     pub failures: Failures,
-    /// Set while the agent has nothing to do: see [`Knowledge::is_at_rest`].
     pub(super) rest: Option<Rest>,
 }
 
-/// State while the agent has nothing to do: see [`Knowledge::is_at_rest`].
+/// State of an agent that has nothing to do: see [`Knowledge::is_at_rest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rest {
     /// Time of the next read of the cluster; `None` before the first read since the rest began.
@@ -51,9 +47,9 @@ pub(super) struct Rest {
 }
 
 impl Knowledge {
-    /// Creates the knowledge of an agent that has just started, with the host's record.
+    /// Creates the knowledge of an agent that has just started. `past` is the record on the host.
     pub fn new(node: NodeName, boot_id: BootId, past: Past, now: &Now) -> Self {
-        // A drain that began under another boot starts its time limit again.
+        // If the drain began under another boot, its time limit starts again.
         let mut drain_began = past.drain_since.as_ref().and_then(|since| since.under(&boot_id));
         if let Some(began) = past.drain_began.filter(|_| Bug::WallClockDrain.is_awake()) {
             let elapsed = Duration::try_from(now.wall.duration_since(began)).unwrap_or_default();
@@ -119,8 +115,8 @@ impl Knowledge {
         }
     }
 
-    /// Returns the finished pull whose unit the agent may remove from the host, since the result is stored in the
-    /// memory file. Before that, only the unit keeps the result across an agent restart.
+    /// Returns the finished pull whose unit the agent may remove from the host: the memory file has the result. Before
+    /// that, only the unit keeps the result across an agent restart.
     pub fn pull_to_forget(&self) -> Option<&Digest> {
         self.pulls.processed.as_ref().filter(|_| self.failures.memory.is_none())
     }
@@ -130,8 +126,8 @@ impl Knowledge {
         self.rest.is_some()
     }
 
-    /// True if the heartbeat also reads the Node and the berths. At rest, the first heartbeat does, since a late write
-    /// of the last turn may have arrived; after that, only one about every half hour.
+    /// True if the heartbeat also reads the Node and the berths. At rest, the first heartbeat reads them, since a late
+    /// write of the last turn may have arrived. After that, a heartbeat reads them about every half hour.
     pub fn rereads_cluster(&self, now: &Now) -> bool {
         match self.rest {
             Some(Rest { reread: Some(at) }) => at <= now.clock,
@@ -139,7 +135,7 @@ impl Knowledge {
         }
     }
 
-    /// True if a reboot may follow soon, so that inhibitors should be checked.
+    /// True if a reboot may follow soon, so that the agent checks for inhibitors.
     pub fn is_reboot_ahead(&self) -> bool {
         self.host.os.staged().is_some() || self.cluster.holding().is_some()
     }

@@ -1,5 +1,5 @@
-//! Rules for the agent's own steps and waits. The table in [`super::freshness`] has the readings that each one
-//! invalidates.
+//! How the agent's own steps and waits change its knowledge. The table in [`super::freshness`] lists the readings that
+//! they invalidate.
 
 use std::mem::discriminant;
 
@@ -15,8 +15,7 @@ use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 use crate::{BootMoment, Now};
 
-/// Limit of failures in a row: after that many failed unlocks the agent ends the turn, after that many failed locks it
-/// removes the armed image.
+/// Number of failures in a row until the agent ends the turn (unlock) or removes the armed image (lock).
 const GIVE_UP_AFTER: u32 = 3;
 
 impl Knowledge {
@@ -73,9 +72,9 @@ impl Knowledge {
                 self.past.turn_begins();
             }
             Step::Cordon(_) => {
-                // Pods may have come while the Node was schedulable.
+                // Pods may have been scheduled while the Node was schedulable.
                 self.turn.drain.restart();
-                // If there is nothing to drain, this has everything read once more before the commit.
+                // Read everything once more before the commit, even if there is nothing to drain.
                 self.host.fresh = false;
             }
             Step::Drain => self.begin_to_drain(now),
@@ -83,7 +82,7 @@ impl Knowledge {
             Step::Relicense(berth, digest) => {
                 (self.turn.reboot.asked, self.turn.reboot.blocked) = (None, None);
                 if let Some(holding) = berth.holding() {
-                    // Record this before the berth names this boot: any later reader must know that the boot is not
+                    // Record this before the berth names this boot: any later reader must see that the boot is not
                     // proven.
                     self.past.relicensed(holding, digest, self.host.boot_id());
                 }
@@ -92,7 +91,7 @@ impl Knowledge {
                 self.turn.message.clone_from(message);
                 self.turn.restored = false;
             }
-            // Count and store before the berth is closed: a crash in between counts a turn twice rather than never.
+            // Count the turn before the berth is closed: a crash in between counts it twice rather than never.
             Step::GiveBack(berth) => self.count_turn(berth, now),
             Step::TryGuard | Step::Fence(_) | Step::Uncommit(_) | Step::Restore(_) | Step::Uncordon => {}
         }
@@ -113,7 +112,7 @@ impl Knowledge {
 
     pub(super) fn ends(&mut self, step: &Step, ending: Ending, now: &Now) {
         if step.asks_cluster() {
-            // Whatever the result, read the Node again before the next decision about it.
+            // Read the Node again before the next decision about it, whatever the result.
             self.cluster.node = ClusterNode::Unread;
         }
         let is_done = ending == Ending::Done;
@@ -151,7 +150,7 @@ impl Knowledge {
             Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(_) => {
                 self.turn.changed = Some(discriminant(step))
             }
-            // If the commit is taken back, another drain begins.
+            // If the commit is taken back, the next drain has a new time limit.
             Step::Commit(_) => self.forget_drain_time(),
             Step::Uncommit(_) => self.turn.reboot.commit_taken_back(now),
             Step::Restore(_) | Step::Uncordon => self.turn.restored = true,
@@ -219,8 +218,7 @@ impl Knowledge {
             WaitReason::Rebooting | WaitReason::NoBerth | WaitReason::RollbackQueued | WaitReason::RivalUpdater => {
                 self.host.fresh = false;
             }
-            // This wait may take days. An earlier drain does not cover the pods that are there afterwards, and a
-            // drain that has not begun is not overdue.
+            // This wait may take days. The pods that are there afterwards need another drain, with a new time limit.
             WaitReason::Revoked | WaitReason::WindowClosed | WaitReason::Inhibited => {
                 self.host.fresh = false;
                 self.turn.drain.restart();
@@ -248,7 +246,6 @@ impl Knowledge {
         }
     }
 
-    /// Starts a turn without knowledge of the previous one.
     fn begin_turn(&mut self) {
         self.turn.begin();
         self.forget_drain_time();
@@ -267,8 +264,8 @@ impl Knowledge {
         }
     }
 
-    /// Records a failed pull if a desired image is removed because it cannot be locked. The backoff delays the next
-    /// attempt.
+    /// If a desired image is about to be removed because it cannot be locked, records a failed pull. Its backoff then
+    /// delays the next attempt.
     fn record_unlockable(&mut self, staged: &Deployment, now: &Now) {
         let deployments = self.host.os.deployments();
         let cannot_lock =

@@ -1,5 +1,3 @@
-//! The agent's knowledge about its current turn.
-
 use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
@@ -19,55 +17,49 @@ pub struct Turn {
     pub drain: Draining,
     /// The reboot.
     pub reboot: Rebooting,
-    /// Start of the proof.
+    /// Start of the wait for the proof of this boot; `None` if no proof is awaited.
     pub proving: Option<Since>,
     /// True if this process wrote the Node since it began to give the berth back.
     pub restored: bool,
-    /// True if the end of the turn was counted in the record.
+    /// True if the end of the turn was recorded.
     pub counted: bool,
-    /// Message about the end of the turn.
+    /// Message to record with the end of the turn.
     pub(super) message: String,
     /// Phase of the berth as this process last wrote it.
     pub wrote: Option<Discriminant<HoldPhase>>,
-    /// Last successful change to the staged image, until another step is decided.
+    /// The last step, if it changed the staged image and succeeded, until another step is decided.
     pub(super) changed: Option<Discriminant<Step>>,
 }
 
-/// Progress of a turn's drain.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Draining {
-    /// Result of the last drain pass.
     pub last_pass: DrainFacts,
-    /// Time of the next drain pass.
     pub(super) next_pass: Option<Moment>,
-    /// Number of the drain: a new number makes the drain forget earlier pods.
+    /// Number of the drain. A new number makes the agent forget the pods of the earlier drain.
     pub number: u64,
-    /// Start of the current drain.
     pub since: Option<Since>,
 }
 
-/// Progress of a turn's reboot.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rebooting {
     /// Time when a reboot was requested.
     pub asked: Option<Moment>,
     /// Why the requested reboot did not happen, and since when.
     pub blocked: Option<(String, Moment)>,
-    /// Time when the agent first could not unlock or reboot, because the host was busy with another program's work.
+    /// Time since another program's work on the host has prevented the unlock or the reboot.
     pub(super) busy_since: Option<Moment>,
 }
 
-/// Start of something that may have begun before this process.
+/// Start of a wait or a drain. Both may have begun before this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Since {
-    /// Time when this process learnt of it.
+    /// Time when this process first saw it.
     pub at: Moment,
     /// How long it had lasted by then.
     pub before: Duration,
 }
 
 impl Since {
-    /// Starts now.
     pub(super) fn now(now: &Now) -> Self {
         Self {
             at: now.clock,
@@ -75,7 +67,7 @@ impl Since {
         }
     }
 
-    /// Started at a stored moment of this boot.
+    /// Continues from a stored moment of this boot.
     pub(super) fn remembered(began: Moment, now: &Now) -> Self {
         Self {
             at: now.clock,
@@ -95,7 +87,7 @@ impl Turn {
         self.changed == Some(discriminant(step))
     }
 
-    /// Starts a turn without knowledge of the previous one, except whether its boot is still unproven.
+    /// Starts a turn without knowledge of the previous one. Keeps `proving`, since the boot may still be unproven.
     pub(super) fn begin(&mut self) {
         *self = Self {
             drain: Draining {
@@ -138,12 +130,11 @@ impl Draining {
 }
 
 impl Rebooting {
-    /// Records why the reboot does not happen.
     pub(super) fn block(&mut self, why: impl Into<String>, now: &Now) {
         self.blocked = Some((why.into(), now.clock));
     }
 
-    /// Records that a requested reboot, if there was one, did not begin under the commit.
+    /// Records that the commit was taken back. If a reboot was requested, it did not begin.
     pub(super) fn commit_taken_back(&mut self, now: &Now) {
         let asked = self.asked.take().is_some();
         if asked && self.blocked.is_none() {

@@ -1,5 +1,3 @@
-//! The conditions of a BootcNode that its agent writes.
-
 use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::condition::{self, CommonReason, Verdict, Word, node as types};
 use berth_api::digest::Digest;
@@ -30,7 +28,6 @@ pub(super) fn conditions(
     list
 }
 
-/// Returns the verdict for `NodeDegraded`: True with a finding, False without one.
 pub(super) fn verdict(trouble: Option<Finding>) -> Verdict {
     trouble.map_or_else(|| Verdict::no(CommonReason::AsExpected, ""), Finding::verdict)
 }
@@ -213,7 +210,7 @@ fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
         return rest_conditions(facts, cordoned);
     };
     let applied = facts.host.os.booted() == Some(&h.target);
-    // Also true for an unproven boot whose berth was licensed again for the image that runs.
+    // Also true if the berth was licensed again, under an unproven boot, for the image that runs.
     let rebooted = h.boot_id != facts.host.boot_id || (applied && h.phase == HoldPhase::Committed);
     let releasing = matches!(h.phase, HoldPhase::Releasing(_));
     let updated = h.phase == HoldPhase::Releasing(Outcome::Updated);

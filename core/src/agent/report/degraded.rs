@@ -16,7 +16,7 @@ use crate::finding::Finding;
 
 type Check = fn(&AgentFacts, Phase, &Step) -> Option<Finding>;
 
-/// The checks, the most important first.
+/// The checks, in order of importance: the first finding is reported.
 const CHECKS: [Check; 7] = [
     |facts, _, _| host_problem(facts),
     |facts, _, step| staging_problem(facts, step),
@@ -27,7 +27,7 @@ const CHECKS: [Check; 7] = [
     |facts, _, _| rivals::finding(facts),
 ];
 
-/// Returns the trouble that an admin should look at; `None` if there is none.
+/// Returns the most important finding that an admin should look at.
 pub(super) fn degraded(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Finding> {
     CHECKS.iter().find_map(|check| check(facts, phase, step))
 }
@@ -85,7 +85,6 @@ fn staging_problem(facts: &AgentFacts, step: &Step) -> Option<Finding> {
     None
 }
 
-/// Returns the finding about a desired image that this host cannot run.
 fn image_problem(facts: &AgentFacts) -> Option<Finding> {
     if let Some(desired) = facts.desired.digest()
         && facts.past.failed_digests.contains(desired)
@@ -146,7 +145,6 @@ fn retried_problem(facts: &AgentFacts) -> Option<Finding> {
     None
 }
 
-/// Returns the finding about registry credentials that the agent cannot use or may not write on the host.
 fn credentials_problem(facts: &AgentFacts) -> Option<Finding> {
     let objection = facts.host.rules.credentials.as_ref()?;
     Some(facts.degraded(objection.reason, objection.message.clone()))

@@ -1,5 +1,3 @@
-//! The insight that the agent reports.
-
 use berth_api::insight::{NodeInsight, ScopeType};
 use berth_api::node::BootcNodeStatus;
 use berth_api::pool::PhaseDurations;
@@ -51,7 +49,7 @@ pub(super) fn of(
     insight(&known, before, facts.now)
 }
 
-/// Returns the durations that this node measured, with the pool's medians for the missing ones.
+/// Returns the durations that this node measured. The pool's medians replace missing ones.
 fn own_first(status: &BootcNodeStatus, medians: PhaseDurations) -> PhaseDurations {
     let own = status.measured();
     let own = PhaseDurations {

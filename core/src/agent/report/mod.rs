@@ -44,8 +44,7 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
         bootc_version: machine.bootc_version.clone().or_else(|| before.bootc_version.clone()),
         heartbeat_time: Some(subject.heartbeat.clone()),
         booted: known.map(|d| d.booted.clone()).or_else(|| before.booted.clone()),
-        // While a pull holds the lock, the staged deployment is unknown: report none, since the old value may be
-        // wrong.
+        // While a pull holds the lock, the staged deployment is unknown. Report none, since the old value may be wrong.
         staged: known.and_then(|d| d.staged.clone()),
         rollback: known
             .map(|d| d.rollback.clone())
@@ -95,11 +94,10 @@ fn drain_blockers(facts: &AgentFacts, phase: Phase) -> Vec<DrainBlocker> {
     }
 }
 
-/// Returns the backend of the host, if it has one.
 fn backend(facts: &AgentFacts, before: &BootcNodeStatus) -> Option<NodeBackend> {
     match &facts.host.os {
         Os::Bootc(known) => Some(known.backend.clone()),
-        // A backend that did not answer this time still exists.
+        // The backend did not answer this time, but still exists.
         Os::Unusable {
             reason: Reason::StatusFailed | Reason::BootcFailed,
             ..
@@ -114,8 +112,8 @@ fn not_applied(facts: &AgentFacts) -> Option<NotApplied> {
     Some(NotApplied { digest, attempts })
 }
 
-/// Returns the status while the host does not answer: the old status with a new heartbeat. After 30 s it also reports
-/// the reason, and that the node is not ready for an offer.
+/// Returns the status while the host does not answer: the old status with a new heartbeat. After 30 s, it also has the
+/// reason, and makes the controller offer no berth.
 fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     let mut status = BootcNodeStatus {
         heartbeat_time: Some(subject.heartbeat.clone()),
@@ -163,7 +161,6 @@ fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeS
     status
 }
 
-/// Returns the name of the berth that the node holds.
 fn berth(facts: &AgentFacts) -> Option<String> {
     let mut berths = facts.berths.iter().flatten();
     let held = berths.find(|berth| berth.holding().is_some_and(|holding| holding.node == facts.node));

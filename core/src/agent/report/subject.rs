@@ -1,5 +1,3 @@
-//! Input of a report, in addition to the facts.
-
 use berth_api::boot_image::NodeBootImage;
 use berth_api::firstboot::NodeFirstboot;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -13,10 +11,10 @@ pub struct Machine {
     pub bootc_version: Option<String>,
     /// Highest variant of its architecture that the host's CPU supports, if known.
     pub platform_variant: Option<&'static str>,
-    /// Image that the machine was installed from, which never changes; outer `None` until the agent has looked.
+    /// Image that the machine was installed from, which never changes. The outer `None`: not read yet.
     pub boot_image: Option<Option<NodeBootImage>>,
-    /// Record of the machine's first boot, if there is one. Read when the agent starts: an admin who removes the file
-    /// and restarts the agent acknowledges the failure.
+    /// Record of the machine's first boot, if there is one. Read when the agent starts: to acknowledge a failure, an
+    /// admin removes the file and restarts the agent.
     pub firstboot: Option<NodeFirstboot>,
 }
 
