@@ -16,7 +16,7 @@ use crate::leader::{Leadership, Lost};
 use crate::store::PAGE;
 
 /// Field manager of the controller's server-side apply.
-const MANAGER: &str = "berth-controller";
+pub const MANAGER: &str = "berth-controller";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a connection may be silent before the client closes it. Every watch ends earlier (by default after 290 s),
@@ -58,6 +58,11 @@ pub enum CallError {
     #[error("no answer: {0}")]
     Unknown(String),
 }
+
+/// A kind whose objects can be read.
+pub trait Object: Clone + DeserializeOwned + Debug {}
+
+impl<K: Clone + DeserializeOwned + Debug> Object for K {}
 
 /// Client of the API server that writes only while this process leads.
 #[derive(Clone)]
@@ -153,20 +158,14 @@ impl Kube {
     }
 
     /// GET from etcd, not from the API server's cache. `None` if the object does not exist.
-    pub async fn get<K>(&self, api: &Api<K>, name: &str) -> Result<Option<K>, CallError>
-    where
-        K: Clone + DeserializeOwned + Debug,
-    {
+    pub async fn get<K: Object>(&self, api: &Api<K>, name: &str) -> Result<Option<K>, CallError> {
         let answer = within(REQUEST_TIMEOUT, api.get_opt(name)).await;
         self.beat();
         answer
     }
 
     /// LIST by label from etcd, not from the API server's cache.
-    pub async fn list<K>(&self, api: &Api<K>, label: &str) -> Result<Vec<K>, CallError>
-    where
-        K: Clone + DeserializeOwned + Debug,
-    {
+    pub async fn list<K: Object>(&self, api: &Api<K>, label: &str) -> Result<Vec<K>, CallError> {
         let (mut params, mut items) = (ListParams::default().labels(label).limit(PAGE), vec![]);
         loop {
             let page: ObjectList<K> = within::<_, _, CallError>(REQUEST_TIMEOUT, api.list(&params)).await?;
@@ -181,69 +180,54 @@ impl Kube {
     }
 
     /// POST.
-    pub async fn create<K>(&self, api: &Api<K>, object: &K) -> Result<K, CallError>
-    where
-        K: Clone + DeserializeOwned + Serialize + Debug,
-    {
+    pub async fn create<K: Object + Serialize>(&self, api: &Api<K>, object: &K) -> Result<K, CallError> {
         self.write(api.create(&PostParams::default(), object)).await
     }
 
     /// PUT. The object carries the UID and resourceVersion that it was read with.
-    pub async fn replace<K>(&self, api: &Api<K>, name: &str, object: &K) -> Result<K, CallError>
-    where
-        K: Clone + DeserializeOwned + Serialize + Debug,
-    {
+    pub async fn replace<K: Object + Serialize>(&self, api: &Api<K>, name: &str, object: &K) -> Result<K, CallError> {
         self.write(api.replace(name, &PostParams::default(), object)).await
     }
 
     /// PUT of the status. The object carries the resourceVersion that it was read with.
-    pub async fn replace_status<K>(&self, api: &Api<K>, name: &str, object: &K) -> Result<K, CallError>
-    where
-        K: Clone + DeserializeOwned + Serialize + Debug,
-    {
+    pub async fn replace_status<K: Object + Serialize>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        object: &K,
+    ) -> Result<K, CallError> {
         self.write(api.replace_status(name, &PostParams::default(), object))
             .await
     }
 
-    /// Server-side apply of status fields that only the controller owns. The body must name the object's UID, so that
-    /// the write cannot change a newer object with the same name.
-    pub async fn apply_status<K>(&self, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
-    where
-        K: Clone + DeserializeOwned + Debug,
-    {
-        self.apply_status_as(MANAGER, api, name, body).await
-    }
-
-    /// Server-side apply of a status as the given field manager. Removes the fields that the manager applied before and
+    /// Server-side apply of a status as the given field manager. The body must name the object's UID, so that the write
+    /// cannot change a newer object with the same name. Removes the fields that the manager applied before and
     /// the body leaves out. Fails if the body names a resourceVersion other than the object's current one.
-    pub async fn apply_status_as<K>(&self, manager: &str, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
-    where
-        K: Clone + DeserializeOwned + Debug,
-    {
+    pub async fn apply_status<K: Object>(
+        &self,
+        manager: &str,
+        api: &Api<K>,
+        name: &str,
+        body: Value,
+    ) -> Result<K, CallError> {
         let params = PatchParams::apply(manager).force();
         self.write(api.patch_status(name, &params, &Patch::Apply(body))).await
     }
 
     /// Merge patch. The body carries the UID and resourceVersion that the object was read with.
-    pub async fn merge<K>(&self, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
-    where
-        K: Clone + DeserializeOwned + Debug,
-    {
+    pub async fn merge<K: Object>(&self, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError> {
         self.write(api.patch(name, &PatchParams::default(), &Patch::Merge(body)))
             .await
     }
 
     /// DELETE of the object with this UID and, if given, this resourceVersion.
-    pub async fn delete<K>(
+    pub async fn delete<K: Object>(
         &self,
         api: &Api<K>,
         name: &str,
         uid: Option<String>,
         resource_version: Option<String>,
-    ) -> Result<(), CallError>
-    where
-        K: Clone + DeserializeOwned + Debug,
-    {
+    ) -> Result<(), CallError> {
         let params = DeleteParams {
             preconditions: Some(Preconditions { uid, resource_version }),
             ..DeleteParams::default()

@@ -12,7 +12,7 @@ use berth_shell::locked;
 use berth_shell::pages::{Board, Families};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 
 /// Histogram buckets for pulls, drains and reboots, in seconds.
@@ -36,16 +36,11 @@ struct WithResult {
     result: &'static str,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Buckets;
+type Lengths = Family<OfPool, Histogram, fn() -> Histogram>;
 
-impl MetricConstructor<Histogram> for Buckets {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new(SECONDS)
-    }
+fn histogram() -> Histogram {
+    Histogram::new(SECONDS)
 }
-
-type Lengths = Family<OfPool, Histogram, Buckets>;
 
 /// All metrics. Cheap to clone; clones share them.
 #[derive(Debug, Clone)]
@@ -70,9 +65,9 @@ impl Default for Metrics {
             write_errors: Counter::default(),
             registry_polls: Family::default(),
             turns: Family::default(),
-            stagings: Lengths::new_with_constructor(Buckets),
-            drains: Lengths::new_with_constructor(Buckets),
-            reboots: Lengths::new_with_constructor(Buckets),
+            stagings: Lengths::new_with_constructor(histogram),
+            drains: Lengths::new_with_constructor(histogram),
+            reboots: Lengths::new_with_constructor(histogram),
             process: Board::new(process(false)),
             pools: Board::new(gauges::gauges(&GaugeFacts::default())),
             known: Arc::default(),

@@ -24,4 +24,5 @@ pub mod registries;
 pub mod skew;
 pub mod text;
 
+use moment::whole_seconds;
 pub use moment::{BootMoment, Moment, Now};

@@ -4,6 +4,8 @@ use std::ops::Add;
 use std::time::Duration;
 
 use berth_api::names::BootId;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
 /// A moment on a monotonic clock, as the time since the clock began. An agent's clock begins when its machine boots, the
@@ -61,11 +63,16 @@ impl BootMoment {
     }
 }
 
+/// Rounds down to whole seconds, as the API server stores times: a time in memory must equal the one that is read back.
+pub(crate) fn whole_seconds(time: Timestamp) -> Time {
+    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
+}
+
 /// The time and the chance that a decision depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Now {
     /// The machine's wall clock. Compared with times that this machine wrote earlier, and with the end of a window.
-    pub wall: jiff::Timestamp,
+    pub wall: Timestamp,
     /// The monotonic clock.
     pub clock: Moment,
     /// A random number from 0 to 1, which spreads retries over time.

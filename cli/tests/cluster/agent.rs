@@ -7,11 +7,13 @@ use berth_api::node::timeline::{Chapter, ChapterName, ImageVersion, NodeUpdate};
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment, DrainBlocker};
 use berth_api::{BootId, NodeName, NodeUid, waves};
 use berth_core::agent::facts::{
-    AgentFacts, ClusterNode, Deployments, Desired, DrainFacts as AgentsDrain, Guard, GuardFacts, Os, PullFacts,
+    AgentFacts, ClusterNode, Deployments, Desired, DrainFacts as AgentsDrain, Guard, GuardFacts, Os, Past, PullFacts,
 };
+use berth_core::agent::knowledge::Knowledge;
 use berth_core::agent::node::{CordonRecord, NodeFacts as AgentsNode};
 use berth_core::agent::report::{Machine, Subject, report};
 use berth_core::agent::step::step;
+use berth_core::{Moment, Now};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -72,7 +74,12 @@ impl World<'_> {
         let name = bootc.name_any();
         let node = self.objects.nodes.iter().find(|node| node.name_any() == name).unwrap();
         let boot = BootId::from(self.facts.boot_id(&name));
-        let mut seen = AgentFacts::nothing_yet(NodeName::from(name.as_str()), boot.clone(), at);
+        let now = Now {
+            wall: at,
+            clock: Moment::default(),
+            chance: 0.5,
+        };
+        let mut seen = Knowledge::new(NodeName::from(name.as_str()), boot.clone(), Past::default(), &now).facts(&now);
         seen.desired = Desired::of(Some(bootc));
         seen.host.os = Os::Bootc(Box::new(Deployments {
             backend: object(

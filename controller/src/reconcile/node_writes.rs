@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::reconciler::Reconciler;
-use crate::api::{CallError, Kube};
+use crate::api::{CallError, Kube, MANAGER};
 use crate::leader::Lost;
 
 /// Maximum number of BootcNodes written in parallel.
@@ -59,7 +59,9 @@ pub(super) async fn write_condition(
     now: Timestamp,
 ) -> Result<(), CallError> {
     let body = condition_body(name, host, condition, now);
-    kube.apply_status(&kube.all::<BootcNode>(), name, body).await.map(drop)
+    kube.apply_status(MANAGER, &kube.all::<BootcNode>(), name, body)
+        .await
+        .map(drop)
 }
 
 /// Body of a server-side apply that sets one of the controller's conditions. It repeats the controller's other

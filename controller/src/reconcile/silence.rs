@@ -79,7 +79,7 @@ async fn stand_in(kube: &Kube, observed: &Observed, name: &str, silent: &Silent)
     let Some(body) = body(&object, silent, observed.wall) else {
         return Ok(false);
     };
-    kube.apply_status_as(keys::MANAGER_AGENT, &api, name, body).await?;
+    kube.apply_status(keys::MANAGER_AGENT, &api, name, body).await?;
     Ok(true)
 }
 

@@ -49,21 +49,11 @@ fn unreadable(name: &str, words: &str) -> ResolveError {
     )
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 enum Failure {
-    Kube(kube::Error),
-    NoAnswer(NoAnswer),
-}
-
-impl From<kube::Error> for Failure {
-    fn from(error: kube::Error) -> Self {
-        Self::Kube(error)
-    }
-}
-
-impl From<NoAnswer> for Failure {
-    fn from(error: NoAnswer) -> Self {
-        Self::NoAnswer(error)
-    }
+    Kube(#[from] kube::Error),
+    NoAnswer(#[from] NoAnswer),
 }
 
 impl PullSecrets {
@@ -86,8 +76,7 @@ impl PullSecrets {
                 );
                 unreadable(&name_shown, &words)
             }
-            Failure::Kube(error) => unreadable(&name_shown, &error.to_string()),
-            Failure::NoAnswer(error) => unreadable(&name_shown, &error.to_string()),
+            other => unreadable(&name_shown, &other.to_string()),
         })?;
         let Some(secret) = found else {
             return Err(ResolveError::new(

@@ -11,6 +11,8 @@ use berth_api::node::timeline::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::whole_seconds;
+
 /// State of a node's update, as seen now.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UpdateState {
@@ -36,11 +38,6 @@ pub enum UpdateState {
     },
 }
 
-/// Rounds to whole seconds, as the API stores them: the record in memory must equal the one that is read back.
-fn whole(now: Timestamp) -> Time {
-    Time::from(Timestamp::from_second(now.as_second()).unwrap_or(now))
-}
-
 /// Returns the timeline to report: with the chapter of the machine's first boot, which comes from its own record.
 pub fn reported(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timeline {
     let looked = firstboot.filter(|record| record.outcome != FirstbootOutcome::NotFirstBoot);
@@ -56,7 +53,7 @@ pub fn reported(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timel
 
 /// Returns the new timeline. `booted` is the image that runs, if known.
 pub fn timeline(before: &Timeline, seen: &UpdateState, booted: Option<&ImageVersion>, now: Timestamp) -> Timeline {
-    let now = whole(now);
+    let now = whole_seconds(now);
     let mut timeline = before.clone();
     match seen {
         UpdateState::Nothing => {}
@@ -65,7 +62,7 @@ pub fn timeline(before: &Timeline, seen: &UpdateState, booted: Option<&ImageVers
             if let (Some(began), None) = (began, before.updates.first().filter(|u| u.to.digest == to.digest))
                 && let Some(update) = timeline.updates.first_mut()
             {
-                begin_earlier(update, whole(*began), &now);
+                begin_earlier(update, whole_seconds(*began), &now);
             }
         }
         UpdateState::Idle {
@@ -97,8 +94,8 @@ fn on(
             } else {
                 ChapterName::TakenAway
             };
-            former.ends(ending, now);
-            former.closes(now);
+            end(former, ending, now);
+            close(former, now);
         }
         begin(updates, to);
     }
@@ -111,15 +108,15 @@ fn on(
     }
     if chapter < ChapterName::Drained && is_in_turn(update) {
         // The berth is gone, but this agent did not give it back.
-        update.ends(ChapterName::TakenAway, now);
+        end(update, ChapterName::TakenAway, now);
     }
     // The failed turn is already recorded; waiting for the next one adds nothing.
     if update.is_over() && chapter == ChapterName::Waited {
-        update.closes(now);
+        close(update, now);
     } else if chapter.is_ending() {
-        update.ends(chapter, now);
+        end(update, chapter, now);
     } else {
-        update.enters(chapter, now);
+        enter(update, chapter, now);
     }
 }
 
@@ -160,7 +157,7 @@ fn is_in_turn(update: &NodeUpdate) -> bool {
 
 fn idle(update: &mut NodeUpdate, desired: Option<&Digest>, booted: Option<&Digest>, failed: bool, now: &Time) {
     if update.is_over() {
-        update.closes(now);
+        close(update, now);
         return;
     }
     let ending = if is_in_turn(update) {
@@ -175,49 +172,40 @@ fn idle(update: &mut NodeUpdate, desired: Option<&Digest>, booted: Option<&Diges
     } else {
         return;
     };
-    update.ends(ending, now);
-    update.closes(now);
+    end(update, ending, now);
+    close(update, now);
 }
 
-/// Changes to the record of an update.
-trait Record {
-    /// Records that a chapter runs.
-    fn enters(&mut self, chapter: ChapterName, now: &Time);
-    /// Records how the update ends; only the first call counts.
-    fn ends(&mut self, chapter: ChapterName, now: &Time);
-    /// Records the end of the last chapter.
-    fn closes(&mut self, now: &Time);
+/// Records that a chapter runs.
+fn enter(update: &mut NodeUpdate, name: ChapterName, now: &Time) {
+    if update.chapters.last().is_some_and(|c| c.name == name) {
+        return;
+    }
+    notice_clock(update, now);
+    close(update, now);
+    update.chapters.retain(|c| c.name < name);
+    update.chapters.push(Chapter {
+        name,
+        start_time: Some(now.clone()),
+        end_time: None,
+    });
 }
 
-impl Record for NodeUpdate {
-    fn enters(&mut self, name: ChapterName, now: &Time) {
-        if self.chapters.last().is_some_and(|c| c.name == name) {
-            return;
-        }
-        notice_clock(self, now);
-        self.closes(now);
-        self.chapters.retain(|c| c.name < name);
-        self.chapters.push(Chapter {
-            name,
-            start_time: Some(now.clone()),
-            end_time: None,
-        });
+/// Records how the update ends; only the first call counts.
+fn end(update: &mut NodeUpdate, name: ChapterName, now: &Time) {
+    if !update.is_over() {
+        enter(update, name, now);
     }
+}
 
-    fn ends(&mut self, name: ChapterName, now: &Time) {
-        if !self.is_over() {
-            self.enters(name, now);
-        }
+/// Records the end of the last chapter.
+fn close(update: &mut NodeUpdate, now: &Time) {
+    if update.chapters.last().is_some_and(is_open) {
+        notice_clock(update, now);
     }
-
-    fn closes(&mut self, now: &Time) {
-        if self.chapters.last().is_some_and(is_open) {
-            notice_clock(self, now);
-        }
-        // A chapter that began before the clock was set back gets no end.
-        if let Some(last) = self.chapters.last_mut().filter(|c| is_open(c)) {
-            last.end_time = Some(now.clone());
-        }
+    // A chapter that began before the clock was set back gets no end.
+    if let Some(last) = update.chapters.last_mut().filter(|c| is_open(c)) {
+        last.end_time = Some(now.clone());
     }
 }
 
@@ -243,7 +231,7 @@ pub fn join(timeline: &mut Timeline, pool: &str, now: Timestamp) {
     if timeline.joined.as_ref().is_none_or(|joined| joined.pool != pool) {
         timeline.joined = Some(Joined {
             pool: pool.to_owned(),
-            start_time: whole(now),
+            start_time: whole_seconds(now),
         });
     }
 }
@@ -274,7 +262,7 @@ pub fn turns(
     if let Some(lost) = turns.first_mut().filter(|t| t.end_time.is_none())
         && held.as_ref().is_none_or(|(name, h)| !is_of(lost, name, h))
     {
-        (lost.end_time, lost.outcome) = (Some(whole(now)), Some(TurnOutcome::TakenAway));
+        (lost.end_time, lost.outcome) = (Some(whole_seconds(now)), Some(TurnOutcome::TakenAway));
     }
     let Some((name, holding)) = held else { return turns };
     let releasing = matches!(holding.phase, HoldPhase::Releasing(_));
@@ -321,7 +309,7 @@ fn new_turn(berth: String, holding: &Holding, started: Timestamp) -> TurnRecord 
         from: holding.from.clone(),
         to: holding.target.clone(),
         boot_id_before: holding.boot_id.to_string(),
-        start_time: whole(started),
+        start_time: whole_seconds(started),
         drain_seconds: None,
         proof: None,
         end_time: None,
@@ -342,7 +330,7 @@ pub fn ended(turns: &[TurnRecord]) -> Vec<TurnRecord> {
 /// Records that the berth is about to be closed.
 pub fn turn_ends(turns: &mut [TurnRecord], outcome: TurnOutcome, now: Timestamp) {
     if let Some(turn) = turns.first_mut().filter(|t| t.end_time.is_none()) {
-        turn.end_time = Some(whole(now));
+        turn.end_time = Some(whole_seconds(now));
         turn.outcome = turn.outcome.or(Some(outcome));
     }
 }

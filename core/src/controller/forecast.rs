@@ -10,7 +10,6 @@
 //! take part.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
 use berth_api::berth::{Berth, BerthState};
 use berth_api::{Digest, NodeName, NodeUid};
@@ -387,13 +386,7 @@ fn settled(seen: &SeenBerth, epoch: u64) -> SeenBerth {
 }
 
 fn fresh(berth: Berth) -> SeenBerth {
-    SeenBerth {
-        lease: berth.name(),
-        berth: Ok(berth),
-        in_doubt: false,
-        refused: false,
-        age: Duration::ZERO,
-    }
+    SeenBerth::new(berth.name(), Ok(berth))
 }
 
 #[cfg(test)]

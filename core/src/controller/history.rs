@@ -12,6 +12,8 @@ use berth_api::pool::{DeployedImage, Target};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::whole_seconds;
+
 /// Maximum number of manifests per image in a pool's status.
 const MAX_MANIFESTS: usize = 32;
 
@@ -58,8 +60,7 @@ pub fn history<'a>(
         impl Iterator<Item = &'a Target> + Clone,
     >,
 ) -> Vec<DeployedImage> {
-    // In whole seconds, as the API server stores times.
-    let now = Time(Timestamp::from_second(facts.now.as_second()).unwrap_or(facts.now));
+    let now = whole_seconds(facts.now);
     let names = names(facts);
 
     let mut images: BTreeMap<&Digest, Image<'_>> = BTreeMap::new();

@@ -63,24 +63,10 @@ pub struct Config {
     pub signs: Signs,
 }
 
-/// Error of the configuration file. Each message contains a remedy.
+/// Error of the configuration file, with a remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// Not UTF-8, or too long.
-    #[error("{0}")]
-    Unreadable(String),
-    /// Not TOML, an unknown key, or a value of the wrong type.
-    #[error("{0}")]
-    Malformed(String),
-    /// An invalid value.
-    #[error("{key}: {why}")]
-    Value {
-        /// The key.
-        key: &'static str,
-        /// Error and remedy.
-        why: String,
-    },
-}
+#[error("{0}")]
+pub struct ConfigError(String);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -116,12 +102,9 @@ impl Config {
     /// See [`ConfigError`].
     pub fn parse(content: &[u8]) -> Result<Self, ConfigError> {
         if content.len() > MAX_LENGTH {
-            return Err(ConfigError::Unreadable(format!(
-                "the file is longer than {MAX_LENGTH} bytes"
-            )));
+            return Err(ConfigError(format!("the file is longer than {MAX_LENGTH} bytes")));
         }
-        let text =
-            std::str::from_utf8(content).map_err(|_| ConfigError::Unreadable("the file is not UTF-8".to_owned()))?;
+        let text = std::str::from_utf8(content).map_err(|_| ConfigError("the file is not UTF-8".to_owned()))?;
         let raw: RawConfig = toml::from_str(text).map_err(|error| malformed(text, &error))?;
         let image: ImageRef = raw.image.parse().map_err(|e| invalid("image", format!("{e}")))?;
         let deadline = raw.deadline.map(|text| duration::parse(&text)).transpose();
@@ -171,16 +154,16 @@ impl Config {
     }
 }
 
-fn invalid(key: &'static str, why: String) -> ConfigError {
-    ConfigError::Value { key, why }
+fn invalid(key: &str, why: String) -> ConfigError {
+    ConfigError(format!("{key}: {why}"))
 }
 
-fn optional_path(key: &'static str, text: Option<String>) -> Result<Option<PathBuf>, ConfigError> {
+fn optional_path(key: &str, text: Option<String>) -> Result<Option<PathBuf>, ConfigError> {
     text.map(|text| path(key, text)).transpose()
 }
 
 /// Parses an absolute path that the check can access.
-fn path(key: &'static str, text: String) -> Result<PathBuf, ConfigError> {
+fn path(key: &str, text: String) -> Result<PathBuf, ConfigError> {
     let path = PathBuf::from(text);
     if !path.is_absolute() {
         let why = format!("{:?} is not an absolute path", path.display().to_string());
@@ -219,7 +202,7 @@ fn signs(files: Vec<String>, processes: Vec<String>) -> Result<Signs, ConfigErro
 fn malformed(text: &str, error: &toml::de::Error) -> ConfigError {
     let before = error.span().and_then(|span| text.get(..span.start));
     let line = before.map(|before| format!("line {}: ", before.matches('\n').count() + 1));
-    ConfigError::Malformed(format!("{}{}", line.unwrap_or_default(), one_line(error.message())))
+    ConfigError(format!("{}{}", line.unwrap_or_default(), one_line(error.message())))
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use berth_api::Digest;
 use berth_api::boot_image::{BootImageLimit, NodeBootImage};
 use berth_api::firstboot::{FirstbootOutcome as Outcome, NodeFirstboot};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::skew::{Skew, skew};
+use crate::whole_seconds;
 
 pub mod config;
 pub mod messages;
@@ -278,10 +278,6 @@ fn pivot(facts: &Inputs<'_>, target: &Target, permitted: Verdict) -> Step {
         _ => return Step::Pivot(target.clone(), permitted),
     };
     Step::End(pivot_failed(&name(facts, target), &why))
-}
-
-fn whole_seconds(time: Timestamp) -> Time {
-    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
 /// Returns the record of a verdict. `begin` and `now` are times of the machine's clock.

@@ -15,8 +15,10 @@ use berth_agent::watches::{self, Berths, Seen};
 use berth_api::NodeName;
 use berth_api::berth::{Berth, HoldPhase, Outcome};
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment};
-use berth_core::agent::facts::{AgentFacts, ClusterNode, Deployments, Desired, Guard, Os};
+use berth_core::agent::facts::{AgentFacts, ClusterNode, Deployments, Desired, Guard, Os, Past};
+use berth_core::agent::knowledge::Knowledge;
 use berth_core::agent::step::{Step, WaitReason, step};
+use berth_core::{Moment, Now};
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::json;
@@ -47,7 +49,12 @@ impl Waiting {
             .await?
             .with_context(|| format!("there is no Node {name}"))?;
         let boot = known.boot_id.clone().context("the Node has no boot ID")?;
-        let mut facts = AgentFacts::nothing_yet(node.clone(), boot, Timestamp::now());
+        let now = Now {
+            wall: Timestamp::now(),
+            clock: Moment::default(),
+            chance: 0.5,
+        };
+        let mut facts = Knowledge::new(node.clone(), boot, Past::default(), &now).facts(&now);
         facts.cluster_node = ClusterNode::Is(known);
         let mut object = watches::bootc_node(client.clone(), &node);
         let published = published(&mut object).await?;

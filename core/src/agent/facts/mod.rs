@@ -11,7 +11,7 @@ use std::time::Duration;
 use berth_api::berth::{Berth, Holding};
 use berth_api::condition::Word;
 use berth_api::digest::Digest;
-use berth_api::names::{BootId, NodeName, PoolName};
+use berth_api::names::{NodeName, PoolName};
 use berth_api::node::{Deployment, Turn};
 use jiff::Timestamp;
 
@@ -19,7 +19,7 @@ pub use self::cluster::{ClusterNode, DrainFacts, Guard, GuardFacts};
 pub use self::desired::{Desired, Member};
 pub use self::host::{Deployments, HostFacts, LockFailure, Os, PullFacts, Reboot, Unreachable};
 pub use self::past::{Past, Undone, Verified};
-use crate::agent::host_policy::{Objection, Rules};
+use crate::agent::host_policy::Objection;
 use crate::agent::reason::Reason;
 use crate::finding::{self, Finding, Subject};
 
@@ -95,46 +95,6 @@ impl AgentFacts {
     pub(crate) fn failed_turn(&self) -> Option<&Turn> {
         let last = self.past.last_turn.as_ref();
         last.filter(|turn| Some(&turn.digest) == self.desired.digest())
-    }
-
-    /// Returns the facts of an agent that has just started and has not read anything.
-    pub fn nothing_yet(node: NodeName, boot_id: BootId, now: Timestamp) -> Self {
-        Self {
-            node,
-            now,
-            desired: Desired::Unknown,
-            host: HostFacts {
-                boot_id,
-                os: Os::Unknown,
-                fresh: false,
-                disarmed: false,
-                lock_failure: None,
-                pull: None,
-                inhibitors: vec![],
-                shutting_down: false,
-                shutdown_scheduled: false,
-                unreachable: None,
-                memory_error: None,
-                rules: Rules::default(),
-                rivals: vec![],
-                finalization_failed: false,
-                reboot: Reboot::NotAsked,
-                clock_synchronized: None,
-            },
-            cluster_node: ClusterNode::Unread,
-            berths: None,
-            fenced: false,
-            restored: false,
-            drain: DrainFacts::default(),
-            proving_for: Duration::ZERO,
-            guard: GuardFacts {
-                answer: Guard::Unknown,
-                next_try: Duration::ZERO,
-                silence: None,
-            },
-            past: Past::default(),
-            trouble: None,
-        }
     }
 }
 

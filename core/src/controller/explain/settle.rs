@@ -1,9 +1,5 @@
 //! Simulates a controller pass: the facts after the writes of a plan, if agents and admins write nothing meanwhile.
 
-use std::time::Duration;
-
-use berth_api::berth::Berth;
-
 use crate::controller::plan::{BerthWrite, Plan, PoolFacts, SeenBerth};
 use crate::controller::usage::UseKind;
 
@@ -21,27 +17,18 @@ pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
 
     for write in &plan.writes {
         match write {
-            BerthWrite::Create(berth) => next.berths.push(written(&berth.name(), berth)),
+            BerthWrite::Create(berth) => next.berths.push(SeenBerth::new(berth.name(), Ok(berth.clone()))),
             BerthWrite::Update { lease, berth, .. } => {
                 let seen = next.berths.iter_mut().find(|seen| seen.lease == *lease);
-                seen.into_iter().for_each(|seen| *seen = written(lease, berth));
+                if let Some(seen) = seen {
+                    *seen = SeenBerth::new(lease.clone(), Ok(berth.clone()));
+                }
             }
             BerthWrite::Delete { lease } => next.berths.retain(|seen| seen.lease != *lease),
         }
     }
     follow(facts, &mut next);
     Some(next)
-}
-
-/// Returns the berth as read after a write.
-fn written(lease: &str, berth: &Berth) -> SeenBerth {
-    SeenBerth {
-        lease: lease.to_owned(),
-        berth: Ok(berth.clone()),
-        in_doubt: false,
-        refused: false,
-        age: Duration::ZERO,
-    }
 }
 
 /// Adjusts the use of the fleet's limit to this pool's change from `before` to `after`.

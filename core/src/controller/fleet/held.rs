@@ -8,6 +8,8 @@ use berth_api::condition::one_line;
 use berth_api::fleet::{BootcFleetStatus, HeldMachine, JoinedMachine, MAX_HELD};
 use jiff::Timestamp;
 
+use crate::whole_seconds;
+
 /// Report of a machine that is held back, from an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -100,15 +102,15 @@ pub fn machines(
 fn last_reports(known: &[HeldMachine], reported: &[Refusal]) -> BTreeMap<String, HeldMachine> {
     let mut all: BTreeMap<String, HeldMachine> = known.iter().map(|m| (m.name.clone(), m.clone())).collect();
     for refusal in reported {
-        let at = whole(refusal.at);
-        let is_older = all.get(&refusal.machine).is_some_and(|known| known.last_time.0 >= at);
+        let at = whole_seconds(refusal.at);
+        let is_older = all.get(&refusal.machine).is_some_and(|known| known.last_time >= at);
         if is_older || !is_node_name(&refusal.machine) {
             continue;
         }
         let machine = HeldMachine {
             name: refusal.machine.clone(),
             message: one_line(&refusal.message),
-            last_time: at.into(),
+            last_time: at,
         };
         all.insert(refusal.machine.clone(), machine);
     }
@@ -123,11 +125,6 @@ fn is_node_name(name: &str) -> bool {
         && name
             .bytes()
             .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'))
-}
-
-/// Rounds a time down to whole seconds, as in the status.
-fn whole(at: Timestamp) -> Timestamp {
-    Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
 #[cfg(test)]

@@ -71,6 +71,19 @@ pub struct SeenBerth {
     pub age: Duration,
 }
 
+impl SeenBerth {
+    /// Returns a berth that was just read or written: no write to it is in doubt or was refused.
+    pub fn new(lease: String, berth: Result<Berth, String>) -> Self {
+        Self {
+            lease,
+            berth,
+            in_doubt: false,
+            refused: false,
+            age: Duration::ZERO,
+        }
+    }
+}
+
 /// A member of the pool, as far as the plan depends on it.
 #[derive(Debug, Clone)]
 pub struct Member {

@@ -376,13 +376,7 @@ impl<'a> World<'a> {
 
 /// A Lease that was just written.
 fn fresh((lease, berth): (String, Result<Berth, String>)) -> SeenBerth {
-    SeenBerth {
-        lease,
-        berth,
-        in_doubt: false,
-        refused: false,
-        age: Duration::ZERO,
-    }
+    SeenBerth::new(lease, berth)
 }
 
 /// Carries out this many plans, checks I1 at each write, and returns the nodes that were offered a berth.

@@ -65,11 +65,8 @@ pub(super) fn settle(facts: &PoolFacts, progress: &Progress, plan: &mut Plan) ->
             }
         };
         after.push(SeenBerth {
-            lease: seen.lease.clone(),
-            berth: Ok(berth),
-            in_doubt: false,
-            refused: false,
             age: seen.age,
+            ..SeenBerth::new(seen.lease.clone(), Ok(berth))
         });
     }
     after

@@ -1,13 +1,11 @@
 //! Input for publishing the specs of BootcNodes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use berth_api::backend::BackendRule;
 use berth_api::berth::Holding;
 use berth_api::membership::Membership;
 use berth_api::node::BootcNodeSpec;
-use berth_api::pool::{Drain, Health, PhaseDurations, RivalUpdaters, SignatureRule, Target};
+use berth_api::pool::{SignatureRule, Target};
 use berth_api::{NodeName, NodeUid, PoolName};
 
 use crate::controller::snapshot::Objects;
@@ -26,28 +24,10 @@ pub struct Terms {
     pub resolving: bool,
     /// Number of members that may stage at once.
     pub max_staging: usize,
-    /// `drain`
-    pub drain: Drain,
-    /// `health`
-    pub health: Health,
     /// `host.signature`
     pub signature: SignatureRule,
-    /// `host.backend`
-    pub backend: BackendRule,
-    /// `rivalUpdaters`
-    pub rival_updaters: RivalUpdaters,
-    /// `toleratedUpdaters`
-    pub tolerated_updaters: Vec<String>,
-    /// `rollout.retryToken`
-    pub retry_token: Option<String>,
-    /// `rollout.rebootTimeout`
-    pub reboot_timeout: Duration,
-    /// `rollout.progressInterval`
-    pub progress_interval: Duration,
-    /// `rollout.paused`
-    pub paused: bool,
-    /// `status.phaseDurations`
-    pub estimates: PhaseDurations,
+    /// Spec of each member, except its own UID, image and permit.
+    pub spec: BootcNodeSpec,
 }
 
 /// Input for publishing.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
+use berth_api::node::{BootcNodeSpec, DesiredImage};
 use berth_api::platform::Platform;
 use berth_api::pool::Target;
 use berth_api::{Digest, NodeName, NodeUid, PoolName, keys};
@@ -151,9 +151,11 @@ fn draft<'a>(
         return None;
     }
     let platform = node.platform(host);
-    let form = forms
-        .entry((pool, platform))
-        .or_insert_with(|| form(pool, terms, facts.fleet_paused, platform));
+    let form = forms.entry((pool, platform)).or_insert_with(|| BootcNodeSpec {
+        image: desired_image(terms, platform),
+        paused: terms.spec.paused || facts.fleet_paused,
+        ..terms.spec.clone()
+    });
     let spec = BootcNodeSpec {
         node_uid: node.uid.to_string(),
         ..form.clone()
@@ -195,25 +197,6 @@ fn draft_without_pool<'a>(
         spec,
         label,
     })
-}
-
-fn form(pool: &PoolName, terms: &Terms, fleet_paused: bool, platform: Platform<'_>) -> BootcNodeSpec {
-    BootcNodeSpec {
-        pool_name: pool.to_string(),
-        node_uid: String::new(),
-        image: desired_image(terms, platform),
-        staging: Staging::Held,
-        drain: terms.drain.clone(),
-        health: terms.health.clone(),
-        backend: terms.backend,
-        rival_updaters: terms.rival_updaters,
-        tolerated_updaters: terms.tolerated_updaters.clone(),
-        retry_token: terms.retry_token.clone(),
-        reboot_timeout: terms.reboot_timeout.into(),
-        progress_interval: terms.progress_interval.into(),
-        paused: terms.paused || fleet_paused,
-        estimates: terms.estimates,
-    }
 }
 
 /// True if the published spec must be written. A change of the estimates alone is not written, nor is a pause for a

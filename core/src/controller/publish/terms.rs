@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use berth_api::PoolName;
 use berth_api::membership::Membership;
+use berth_api::node::{BootcNodeSpec, Staging};
+use berth_api::pool::BootcNodePoolSpec;
 
 use super::facts::Terms;
 use crate::controller::pool::Pool;
@@ -39,24 +41,35 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
             unresolved: pool.is_unresolved(),
             resolving: resolving.contains(&pool.name),
             max_staging,
-            drain: spec.drain(),
-            health: spec.health.clone().unwrap_or_default(),
             signature: spec.signature(),
-            backend: spec.backend(),
-            rival_updaters: spec.rival_updaters.unwrap_or_default(),
-            tolerated_updaters: spec.tolerated_updaters.clone(),
-            retry_token: Some(spec.retry_token().to_owned()).filter(|t| !t.is_empty()),
-            reboot_timeout: spec.reboot_timeout(),
-            progress_interval: match spec.progress_interval() {
-                Duration::ZERO => Duration::ZERO,
-                asked => asked.max(least),
-            },
-            paused: spec.is_paused(),
-            estimates: pool.estimates(),
+            spec: member_spec(pool, spec, least),
         };
         all.insert(pool.name.clone(), terms);
     }
     all
+}
+
+fn member_spec(pool: &Pool, spec: &BootcNodePoolSpec, least: Duration) -> BootcNodeSpec {
+    BootcNodeSpec {
+        pool_name: pool.name.to_string(),
+        node_uid: String::new(),
+        image: None,
+        staging: Staging::Held,
+        drain: spec.drain(),
+        health: spec.health.clone().unwrap_or_default(),
+        backend: spec.backend(),
+        rival_updaters: spec.rival_updaters.unwrap_or_default(),
+        tolerated_updaters: spec.tolerated_updaters.clone(),
+        retry_token: Some(spec.retry_token().to_owned()).filter(|t| !t.is_empty()),
+        reboot_timeout: spec.reboot_timeout().into(),
+        progress_interval: match spec.progress_interval() {
+            Duration::ZERO => Duration::ZERO,
+            asked => asked.max(least),
+        }
+        .into(),
+        paused: spec.is_paused(),
+        estimates: pool.estimates(),
+    }
 }
 
 #[cfg(test)]
@@ -88,7 +101,7 @@ mod tests {
             let mut membership = Membership::default();
             (0..nodes).for_each(|n| membership.join(NodeName::new(format!("n{n}")), "a".into()));
             let terms = terms(&[pool], &membership, &BTreeSet::new());
-            let interval = terms[&"a".into()].progress_interval;
+            let interval = terms[&"a".into()].spec.progress_interval.get().unwrap();
             assert_eq!(interval.as_secs(), seconds, "{nodes} {asked}");
         }
     }
@@ -101,7 +114,7 @@ mod tests {
     #[test]
     fn members_get_the_pools_token_and_medians() {
         let mut pool = pool("r.io/os:1", Some("r.io/os:1"));
-        assert_eq!(terms_of(&pool).retry_token, None);
+        assert_eq!(terms_of(&pool).spec.retry_token, None);
         let object = pool.object.as_mut().unwrap();
         let rollout = serde_json::json!({ "retryToken": "again" });
         object.spec.rollout = Some(serde_json::from_value(rollout).unwrap());
@@ -110,7 +123,7 @@ mod tests {
             ..PhaseDurations::default()
         };
         object.status.as_mut().unwrap().phase_durations = medians;
-        assert_eq!(terms_of(&pool).retry_token.as_deref(), Some("again"));
-        assert_eq!(terms_of(&pool).estimates, medians);
+        assert_eq!(terms_of(&pool).spec.retry_token.as_deref(), Some("again"));
+        assert_eq!(terms_of(&pool).spec.estimates, medians);
     }
 }

@@ -1,11 +1,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_api::backend::BackendRule;
 use berth_api::berth::{HoldPhase, Holding};
 use berth_api::membership::{Conflict, Membership};
+use berth_api::node::Staging;
 use berth_api::platform::Machine;
-use berth_api::pool::{Drain, PhaseDurations, PlatformDigest, RivalUpdaters, SignatureRule};
+use berth_api::pool::{Drain, PhaseDurations, PlatformDigest, SignatureRule};
 
 use super::*;
 use crate::Moment;
@@ -65,25 +65,22 @@ struct World {
 }
 
 fn world(names: &[&str], max_staging: usize) -> World {
-    let [a, b] = [1, 2].map(|n| Terms {
+    let [a, b] = [("a", 1), ("b", 2)].map(|(pool, n)| Terms {
         target: Some(target(n)),
         unresolved: false,
         resolving: false,
         max_staging,
-        drain: Drain {
-            timeout: Some("900s".into()),
-            ..Drain::default()
-        },
-        health: berth_api::pool::Health::default(),
         signature: SignatureRule::AsBooted,
-        backend: BackendRule::Auto,
-        rival_updaters: RivalUpdaters::Wait,
-        tolerated_updaters: vec![],
-        retry_token: None,
-        reboot_timeout: Duration::from_secs(900),
-        progress_interval: Duration::from_secs(5),
-        paused: false,
-        estimates: PhaseDurations::default(),
+        spec: BootcNodeSpec {
+            pool_name: pool.to_owned(),
+            drain: Drain {
+                timeout: Some("900s".into()),
+                ..Drain::default()
+            },
+            reboot_timeout: Duration::from_secs(900).into(),
+            progress_interval: Duration::from_secs(5).into(),
+            ..BootcNodeSpec::default()
+        },
     });
     let mut membership = Membership::default();
     for name in names {
@@ -213,7 +210,7 @@ impl World {
     }
 
     fn pause(&mut self, paused: bool) {
-        self.terms.get_mut(&"a".into()).unwrap().paused = paused;
+        self.terms.get_mut(&"a".into()).unwrap().spec.paused = paused;
     }
 
     /// Makes a pass with one update. Returns the finalizers that it writes.
@@ -276,7 +273,7 @@ fn a_target_that_cannot_be_read_changes_no_bootc_node() {
     let before = world.spec("n1").clone();
     let terms = world.terms.get_mut(&"a".into()).unwrap();
     terms.target.as_mut().unwrap().image = "nonsense".into();
-    terms.retry_token = Some("again".into());
+    terms.spec.retry_token = Some("again".into());
     assert!(world.step().is_empty());
     assert_eq!(*world.spec("n1"), before);
     let target = world.terms.get_mut(&"a".into()).unwrap().target.as_mut().unwrap();
@@ -603,7 +600,7 @@ fn the_pools_medians_cost_no_write_of_their_own() {
         drain_seconds: Some(30),
         ..PhaseDurations::default()
     };
-    world.terms.get_mut(&"a".into()).unwrap().estimates = medians;
+    world.terms.get_mut(&"a".into()).unwrap().spec.estimates = medians;
     assert!(world.step().is_empty());
     world.terms.get_mut(&"a".into()).unwrap().target = Some(target(3));
     assert_eq!(world.step().len(), 1);

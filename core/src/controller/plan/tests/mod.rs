@@ -120,23 +120,11 @@ pub(crate) fn committed(index: u32, node: &str) -> Berth {
 }
 
 pub(crate) fn seen(berth: Berth) -> SeenBerth {
-    SeenBerth {
-        lease: berth.name(),
-        berth: Ok(berth),
-        in_doubt: false,
-        refused: false,
-        age: Duration::ZERO,
-    }
+    SeenBerth::new(berth.name(), Ok(berth))
 }
 
 fn unreadable(index: u32) -> SeenBerth {
-    SeenBerth {
-        lease: closed(index).name(),
-        berth: Err("edited".into()),
-        in_doubt: false,
-        refused: false,
-        age: Duration::ZERO,
-    }
+    SeenBerth::new(closed(index).name(), Err("edited".into()))
 }
 
 fn refused(berth: Berth) -> SeenBerth {
