@@ -161,8 +161,7 @@ fn or_nothing(text: &str) -> &str {
     if text.is_empty() { "?" } else { text }
 }
 
-/// Returns the input of the plan's member, with the verdict on the control plane (I11) that the controller last
-/// reported.
+/// Returns the input of a member's plan, with the last reported verdict on the control plane (I11).
 fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Timestamp) -> Option<Case> {
     let world = &roster.world;
     let seen = world.pool(&pool.name_any())?;

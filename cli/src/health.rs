@@ -1,5 +1,4 @@
-//! Health findings as they are shown: about the fleet, its pools and its nodes. Nodes with the same finding share a
-//! line.
+//! Health findings of the fleet, its pools and its nodes. Nodes with the same finding share a line.
 
 use std::collections::BTreeMap;
 
@@ -49,8 +48,7 @@ pub struct HealthInsight {
 }
 
 impl HealthInsight {
-    /// Returns one insight for a finding that several nodes share, or for a finding about a pool or the fleet. `None`
-    /// if `findings` is empty.
+    /// Returns one insight for a finding about the fleet or a pool, or for a finding that several nodes share.
     fn of(findings: &[Finding]) -> Option<Self> {
         let first = findings.first()?;
         let name = first.subject.name();

@@ -8,8 +8,7 @@ use crate::snapshot::Snapshot;
 use crate::table::columns;
 use crate::text::{age, clean, cut};
 
-/// Returns the images that were deployed in a pool, or a line that there are none. Lines are at most `width` columns
-/// long; 0 means unlimited.
+/// Returns the images that were deployed in a pool, in lines of at most `width` columns; 0 means unlimited.
 pub fn pool_history(snapshot: &Snapshot, pool: &str, now: Timestamp, width: usize) -> Result<String, String> {
     let found = snapshot.pools.iter().find(|p| p.name_any() == pool);
     let found = found.ok_or_else(|| {

@@ -201,8 +201,7 @@ async fn read(client: &Client, cluster: &Cluster, scope: Scope) -> Result<Snapsh
     .await
 }
 
-/// Returns candidates for a shell. Names that the cluster does not return in time are left out silently: the shell
-/// waits.
+/// Returns candidates for a shell. Names that the cluster does not return in time are left out: the shell waits.
 async fn completed(words: &[String]) -> String {
     let mut asked = None;
     let first = completion::complete(Arguments::command(), words, |names| {
@@ -318,8 +317,7 @@ async fn explain(cluster: &Cluster, of: &Explain) -> Result<String> {
     }
 }
 
-/// Returns the snapshot with other settings of a pool. Asks the API server first, since only it knows all rules of the
-/// schema.
+/// Returns the snapshot with other settings of a pool. The API server checks them too: only it knows all rules.
 async fn supposed(
     client: &Client,
     cluster: &Cluster,

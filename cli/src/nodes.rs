@@ -70,8 +70,7 @@ pub(crate) fn row(node: &BootcNode, now: Timestamp) -> NodeRow {
     }
 }
 
-/// Returns the booted and the desired image, by version if there is one. Two images with the same version also show
-/// their digests.
+/// Returns the booted and the desired image, by version if there is one; with digests if the versions are equal.
 pub(crate) fn versions(booted: Option<&Deployment>, desired: Option<&DesiredImage>) -> (String, String) {
     let digests = (booted.and_then(|b| b.digest.as_ref()), desired.map(|d| &d.digest));
     let version = booted.and_then(|b| b.version.as_deref());

@@ -57,11 +57,9 @@ pub enum Scope {
 }
 
 impl Snapshot {
-    /// Reads the current objects, each kind in one list without pages. The API server answers such a list from its
-    /// cache, after it has brought the cache up to date, but reads later pages of a paged list from etcd.
-    ///
-    /// Fails if objects that the scope needs cannot be read. Others become a note: the BootcFleet, the berths except
-    /// for `Admin`, and for `Status` the Nodes.
+    /// Reads the current objects, each kind in one list without pages: the API server answers such a list from its
+    /// cache, after an update, but reads later pages from etcd. Fails if objects that the scope needs cannot be read. A
+    /// note reports any others.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
         let nodes = async {
             match scope {

@@ -1,5 +1,4 @@
-//! Tables for a terminal: columns of words, with sentences in the last column. Colours are added after widths are
-//! known.
+//! Tables for a terminal: columns of words, with sentences in the last column.
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -8,8 +7,7 @@ use crate::text::{cut, wide};
 
 /// Text of an empty cell.
 const NOTHING: &str = "-";
-/// Least width of the last column, which holds sentences. If less is left and a sentence does not fit, all sentences
-/// get their own lines.
+/// Least width of the last column. If less is left and a sentence does not fit, all sentences get their own lines.
 const ROOM: usize = 48;
 /// Least width of the first column (names) when it is shortened to make room.
 const NAME: usize = 20;

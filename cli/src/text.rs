@@ -69,8 +69,7 @@ pub(crate) fn short(digest: &Digest) -> String {
     digest.short().chars().take(12).collect()
 }
 
-/// Returns the text as one line without control characters: messages from hosts and registries must not control the
-/// terminal.
+/// Returns the text as one line without control characters, since hosts and registries must not control the terminal.
 pub(crate) fn clean(text: &str) -> String {
     let visible = text.replace(|c: char| c.is_control(), " ");
     visible.split_whitespace().collect::<Vec<_>>().join(" ")

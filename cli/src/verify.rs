@@ -16,7 +16,6 @@ use crate::text::{clean, cut, seconds, wrapped};
 /// Longest line that is read, in bytes. A line has at most two objects, each smaller than 2 MiB.
 const MAX_LINE: u64 = 8 << 20;
 
-/// Name that stands for standard input.
 const STDIN: &str = "-";
 
 /// Reads audit logs: plain or gzipped files, and `-` for standard input.
@@ -168,7 +167,6 @@ fn row(turn: &Turn) -> Vec<String> {
     ]
 }
 
-/// Returns the first twelve digits of a digest.
 fn digits(digest: &str) -> String {
     let digits = digest.strip_prefix("sha256:").unwrap_or(digest);
     clean(&digits.chars().take(12).collect::<String>())

@@ -19,9 +19,9 @@ use crate::store::PAGE;
 pub const MANAGER: &str = "berth-controller";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection may be silent before the client closes it. Every watch ends earlier (by default after 290 s),
-/// so this never cuts an idle watch. Lists and watch requests have no other timeout: a server that accepts a connection
-/// and never answers would otherwise block them forever.
+/// How long a connection may be silent before the client closes it. Every watch ends earlier (by default after 290 s).
+/// Lists and watch requests have no other timeout: a server that accepts a connection and never answers would block
+/// them forever.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Sets the connection options of the controller's clients: no retries, and a timeout for a silent server.

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use berth_core::Moment;
 
-/// The kernel's upper limit for the clock error, in microseconds. Without synchronisation, the error grows up to this
-/// value.
+/// The kernel's upper limit of the clock error, in microseconds. The error reaches it without synchronisation.
 const UNSYNCHRONIZED_ERROR: i64 = 16_000_000;
 /// How long the kernel's answer is cached.
 const CACHE_TIME: Duration = Duration::from_secs(10);

@@ -75,7 +75,6 @@ impl Default for Metrics {
     }
 }
 
-/// Records a duration, if it is known.
 fn measure(lengths: &Lengths, pool: String, length: Option<Duration>) {
     if let Some(length) = length {
         lengths.get_or_create(&OfPool { pool }).observe(length.as_secs_f64());

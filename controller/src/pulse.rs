@@ -76,7 +76,6 @@ impl Health for Pulse {
 
 #[cfg(test)]
 impl Pulse {
-    /// A pulse whose passes hang.
     pub(crate) fn hanging() -> Self {
         let pulse = Self::default();
         locked(&pulse.0).beat = Instant::now().checked_sub(BEAT_TIMEOUT);

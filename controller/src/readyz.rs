@@ -20,7 +20,6 @@ use crate::api::settled;
 use crate::store::Store;
 use crate::time;
 
-/// Timeout of a server's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between two rounds of probes.
 const ROUND_INTERVAL: Duration = Duration::from_secs(4);

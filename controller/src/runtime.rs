@@ -5,8 +5,8 @@ use std::io;
 use tokio::runtime::{Builder, Runtime};
 
 /// Creates a runtime with two threads. The passes run on the thread that calls `block_on`: their decisions may take
-/// long in a large cluster. Spawned tasks run on the other thread: the watches, the requests, and the renewals of
-/// leadership, which must not wait for a decision.
+/// long. Watches, requests and the renewals of leadership run on the other thread, so they need not wait for a
+/// decision.
 pub fn runtime() -> io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(1).enable_all().build()
 }

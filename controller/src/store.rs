@@ -28,12 +28,10 @@ use serde::de::DeserializeOwned;
 use crate::news::WakeQueue;
 use crate::time;
 
-/// Page size of lists. A page that is being read is in memory several times: as text, as objects, and as the views that
-/// the store keeps. A Node is about 20 KB of text.
+/// Page size of lists. A page is in memory several times while it is read, and a Node is about 20 KB of text.
 pub const PAGE: u32 = 100;
-/// Duration of a watch, in seconds. Then a new watch is requested, which resumes where the last one ended. Bookmarks
-/// alone do not show that a quiet watch is alive: an API server sends them only after a notice from its etcd, perhaps
-/// every ten minutes.
+/// Seconds until a watch is requested again; it resumes where the last one ended. Bookmarks alone do not show that a
+/// quiet watch is alive: an API server may send them only every ten minutes.
 const WATCH_SECONDS: u32 = 60;
 /// A watch hangs if nothing arrived on it for this long.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
@@ -44,12 +42,10 @@ const CATCH_UP_TIME: Duration = Duration::from_secs(3);
 struct Table<V> {
     /// Objects, shared with the snapshots; copied on a change while a snapshot exists.
     current: Arc<Objects<V>>,
-    /// Objects of a list in progress, which replace `current` when the list is complete. `None`: no list is in
-    /// progress.
+    /// Objects of a list in progress, which replace `current` when it is complete. `None`: no list is in progress.
     listed: Option<Objects<V>>,
     ready: bool,
-    /// True if no event was missed since the last complete list. False after an error of the watch, until it resumes
-    /// where it ended or a new list is complete.
+    /// True if no event was missed since the last complete list. False after a watch error, until the watch resumes.
     synced: bool,
     /// Time when the API server last sent anything on the watch.
     heard: Moment,
@@ -85,9 +81,8 @@ impl<V: View> Table<V> {
         Entry { view, version, heard }
     }
 
-    /// Records that the API server sent something on the watch, even if only a bookmark. `starts`: the API server
-    /// accepted a new watch, which resumes where the last one ended. Returns true if the watch was cut off or silent
-    /// before and has now resumed.
+    /// Records that the API server sent something, even if only a bookmark. `starts`: it accepted a new watch, which
+    /// resumes where the last one ended. Returns true if the watch has now resumed after it was cut off or silent.
     fn hear(&mut self, starts: bool, now: Moment) -> bool {
         let was_lost = self.ready && self.is_lost(now);
         self.heard = now;
@@ -267,8 +262,7 @@ impl Store {
         }
     }
 
-    /// Returns a client that records everything that the API server sends on a watch. The watch passes on no bookmarks,
-    /// so this is how they are noticed.
+    /// Returns a client that records everything sent on a watch, since the watch itself passes on no bookmarks.
     fn listening<V>(&self, client: &Client, table: fn(&mut Tables) -> &mut Table<V>) -> Client
     where
         V: View + Send + Sync + 'static,

@@ -25,8 +25,7 @@ const EVENTS: &str = "default";
 /// Longest note of an event, in bytes; the API server accepts 1024.
 const NOTE: usize = 1000;
 
-/// Makes the changes in order and returns a sentence for each. Stops at the first error, which names the failed change
-/// and the changes made before it.
+/// Makes the changes in order and returns a sentence for each. An error names the change that failed and those before.
 pub async fn apply(client: &Client, plan: &Plan, now: Timestamp) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for change in &plan.changes {
@@ -144,8 +143,7 @@ async fn pause_fleet(client: &Client, uid: Option<&str>, paused: bool) -> Result
 /// Number of attempts to write a pool while others write its status.
 const TRIES: usize = 5;
 
-/// Writes a pool's image reference with a compare-and-swap, if the reference and the available digest are still as in
-/// the plan.
+/// Replaces a pool's image reference by compare-and-swap, if it and the available digest are still as planned.
 async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest), to: &str) -> Result<()> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     for _ in 0..TRIES {
@@ -171,8 +169,7 @@ async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest
     ))
 }
 
-/// Dry-runs a change of a pool's spec. Fails if the API server refuses it; returns a note if the API server gives no
-/// verdict.
+/// Dry-runs a change of a pool's spec. Fails if the API server refuses it; returns a note if it gives no verdict.
 pub async fn would_accept(client: &Client, pool: &str, spec: &Value) -> Result<Option<String>> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     let params = PatchParams {

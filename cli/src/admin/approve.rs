@@ -116,8 +116,7 @@ fn followed(pool: &BootcNodePool, available: &Available, image: &str) -> String 
     format!("its tag is followed. {image} is adopted automatically {when}.{now}")
 }
 
-/// Returns the change as a file for a repository, or for `kubectl patch --patch-file`. The error says why there is
-/// nothing to approve.
+/// Returns the change as a file for a repository or `kubectl patch --patch-file`, or why there is none.
 pub fn print(plan: &Plan) -> Result<String, String> {
     let Some(Change::Approve { pool, to, .. }) = plan.changes.first() else {
         return Err(plan.head.clone());

@@ -92,8 +92,7 @@ impl Held<'_> {
         self.holding.phase == HoldPhase::Committed && boot_of(member) == Some(self.holding.boot_id.as_str())
     }
 
-    /// True if the agent can prove this turn: the node is Ready after a reboot and runs the target or the previous
-    /// digest.
+    /// True if the agent can prove this turn: the node is Ready after a reboot, with the target or the previous digest.
     pub(super) fn is_provable(&self, member: &Member<'_>) -> bool {
         let booted = member.status().booted.and_then(|b| b.digest);
         let known = booted.is_some() && (booted.as_ref() == Some(&self.holding.target) || booted == self.holding.from);

@@ -1,9 +1,6 @@
-//! Admin commands: `exclude`, `include`, `hold`, `unhold`, `release`, `pause`, `resume`, `retry`, `approve`,
-//! `dismiss` and `poll`.
-//!
-//! For each command but `poll`, a pure function makes a [`Plan`] from a [`Snapshot`](crate::Snapshot): the changes, and
-//! sentences that describe them and their effect. [`apply`] makes the changes. Each change names its object by UID, and
-//! a berth also by its resourceVersion, so that a re-created object is not changed.
+//! Admin commands. For each but `poll`, a pure function makes a [`Plan`] from a [`Snapshot`](crate::Snapshot): the
+//! changes, and sentences that describe them and their effect. [`apply`] makes the changes. Each change names its
+//! object by UID, and a berth also by its resourceVersion, so that a re-created object is not changed.
 
 mod apply;
 mod approve;

@@ -29,8 +29,7 @@ const ANSWERED: [&str; 5] = [
     "BootImageSkew",
 ];
 
-/// Requests a poll of the pool's tag, waits until the controller has acted on it, and describes the result. Fails if
-/// the controller does not act in time, or the registry did not answer.
+/// Requests a poll of the pool's tag and describes the result. Fails if the controller or the registry does not answer.
 pub async fn poll(client: &Client, pool: &str, timeout: Duration) -> Result<String> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     let token = Timestamp::now().to_string();

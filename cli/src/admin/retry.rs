@@ -64,8 +64,7 @@ pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, No
     Ok(plan)
 }
 
-/// Returns for each failed digest the nodes where it failed, by the pool's record and the members' reports, and the
-/// count in the record.
+/// Returns for each failed digest the nodes where it failed, by record and reports, and the recorded count.
 fn failed(pool: &BootcNodePool, roster: &Roster<'_>) -> BTreeMap<Digest, (BTreeSet<String>, usize)> {
     let mut failed: BTreeMap<Digest, (BTreeSet<String>, usize)> = BTreeMap::new();
     for record in pool.status.iter().flat_map(|s| &s.failures) {

@@ -56,8 +56,7 @@ pub struct PoolPreview {
     pub blocks: Vec<String>,
     /// Notes on assumptions, unknown facts, and API servers that will be down.
     pub notes: Vec<String>,
-    /// Members to update, in the order of their berths; then members that cannot be updated, and nodes in conflict or
-    /// excluded.
+    /// Members to update, in the order of their berths; then members that cannot be, and nodes in conflict or excluded.
     pub nodes: Vec<PreviewRow>,
 }
 
@@ -326,8 +325,7 @@ impl<'a> Outlook<'a> {
         blocks
     }
 
-    /// Returns `wave canary is not proven: n3 (the image has no manifest for arm64) and 4 more`, if that lasts until an
-    /// admin acts.
+    /// Returns `wave canary is not proven: n3 (…) and 4 more`, if that lasts until an admin acts.
     fn stuck(&self) -> Option<String> {
         let stuck = &self.forecast.stuck;
         let first = self.facts.members.iter().find(|m| stuck.first() == Some(&m.name))?;

@@ -1,5 +1,4 @@
-//! `status --watch`: the status from the API server's watches, redrawn in place on a terminal, and elsewhere as a line
-//! for each change.
+//! `status --watch`: the status, redrawn in place on a terminal, and elsewhere as a line for each change.
 
 mod lines;
 mod live;
@@ -33,11 +32,9 @@ use lines::Lines;
 use live::{Kind, Live, WatchEvent};
 pub use screen::{Frames, Size};
 
-/// Least time between two drawings.
 const MIN_DRAW_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval of drawings while nothing changes, so that the shown ages stay current.
 const DRAW_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of objects in one page of a list.
 const PAGE_SIZE: u32 = 500;
 /// Seconds until each watch is renewed, so that a hung watch is noticed.
 const WATCH_TIMEOUT: u32 = 60;

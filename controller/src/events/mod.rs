@@ -1,5 +1,4 @@
-//! Kubernetes events about changes that an admin may want to look at. Nothing depends on them; the objects' status has
-//! the same information.
+//! Kubernetes events for admins. Nothing depends on them; the objects' status has the same information.
 
 pub mod writer;
 
@@ -248,8 +247,7 @@ impl Note {
         Some(Self::of_node(kind, message, (node, &news.uid), pool))
     }
 
-    /// Events about the changes that the write from `old` to `new` made to a pool's status. Each change is reported
-    /// once, even if the leader changes.
+    /// Events about the changes of a pool's status from `old` to `new`. Each is sent once, even if the leader changes.
     pub fn of_status(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
         let mut notes = Self::of_image(pool, old, new);
         notes.extend(Self::of_unknown_boot_image(pool, old, new));
@@ -527,7 +525,6 @@ mod tests {
         );
     }
 
-    /// Conditions as pairs of type and status.
     type Conditions<'a> = &'a [(&'a str, &'a str)];
 
     fn conditions(pairs: Conditions<'_>) -> Vec<Condition> {
@@ -541,7 +538,6 @@ mod tests {
         conditions.collect()
     }
 
-    /// Returns the notes about a change of a pool's and the fleet's conditions.
     fn notes_of_change(old: Conditions<'_>, new: Conditions<'_>) -> Vec<(&'static str, String)> {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
         let fleet = BootcFleet::new("cluster", BootcFleetSpec::default());

@@ -44,8 +44,7 @@ impl Events {
         Self(sender)
     }
 
-    /// Queues an event. Drops the event if the queue is full. A normal event is already dropped if the queue is half
-    /// full.
+    /// Queues an event. Drops it if the queue is full, and a normal event already if the queue is half full.
     pub fn queue(&self, note: Note) {
         let Note { warning, reason, .. } = note;
         if !warning && self.0.capacity() <= KEPT_FOR_WARNINGS {
@@ -60,8 +59,7 @@ struct Writer {
     client: Client,
     reporter: Reporter,
     /// Recorders by message. A recorder treats a second event with the same reason and object as a repetition and keeps
-    /// the first event's message. With a single recorder, only the first of two nodes whose berths were closed would be
-    /// reported.
+    /// the first message: of two nodes whose berths were closed, it would report only the first.
     recorders: BTreeMap<String, Recorder>,
 }
 

@@ -82,8 +82,7 @@ impl Leadership {
         *locked(&self.renewed) = sent;
     }
 
-    /// Checks that no other controller can have become leader. Returns how long that holds without another renewal; an
-    /// error if the last renewal is older than the renew deadline.
+    /// Returns how long no other controller can become leader. Fails if the renew deadline has passed.
     pub fn check(&self) -> Result<Duration, Lost> {
         self.check_at(Instant::now())
     }
@@ -120,7 +119,7 @@ impl std::fmt::Debug for Candidate {
 }
 
 impl Candidate {
-    /// Creates a candidate. `identity` must be unique to this process. `pulse` shows whether the leader's passes make
+    /// Creates a candidate. `identity` must be unique to this process; `pulse` reports whether the passes make
     /// progress.
     pub fn new(client: Client, namespace: &str, identity: String, timing: Timing, pulse: Pulse) -> Self {
         Self {
@@ -229,8 +228,7 @@ impl Candidate {
         }
     }
 
-    /// Starts a task that renews the Lease until leadership is lost. The task returns the reason; the process must then
-    /// exit.
+    /// Starts a task that renews the Lease. It returns why leadership was lost; the process must then exit.
     pub fn renew(&self, leadership: Leadership, lease: Lease) -> JoinHandle<Lost> {
         let candidate = self.clone();
         tokio::spawn(async move { candidate.keep(&leadership, lease).await })

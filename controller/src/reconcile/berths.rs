@@ -26,8 +26,7 @@ enum Executed {
     All,
     /// A write failed after this many had succeeded.
     UpTo(usize),
-    /// The API server refuses a write and would refuse it again. The later writes depend on it, so the next plan must
-    /// leave out this Lease.
+    /// The API server refuses a write, and later writes depend on it: the next plan must leave out this Lease.
     Unwritable,
 }
 
@@ -154,7 +153,6 @@ impl Reconciler {
         Ok(closed)
     }
 
-    /// Facts that the plans of all pools share.
     fn shared<'a>(&'a self, inputs: PlanInputs<'a>, berths: &'a Berths) -> Round<'a> {
         Round {
             snapshot: &inputs.observed.snapshot,
@@ -175,8 +173,7 @@ impl Reconciler {
         }
     }
 
-    /// Returns the state of the control plane according to the latest probes of the API servers. Keeps the probes
-    /// running while a pool depends on them. Does not wait for a probe.
+    /// Returns the control plane's state by the latest probes, and keeps probing while a pool depends on the answers.
     fn control_plane(&self, inputs: PlanInputs<'_>, berths: &Berths) -> ControlPlane {
         let shared = self.shared(inputs, berths);
         let wanted = shared.needs_servers(&inputs.observed.pools);
@@ -224,8 +221,7 @@ impl Reconciler {
         if !self.memory.backoffs.is_ready(&key, observed.now) {
             return Ok(Executed::UpTo(0));
         }
-        // A plan may write one Lease twice: close it, then offer it to the next node. The second write builds on the
-        // first.
+        // A plan may write one Lease twice: close it, then offer it. The second write builds on the first.
         let mut written = BTreeMap::new();
         for (made, write) in writes.iter().enumerate() {
             if write.is_offer() && !self.store.stale().is_empty() {
@@ -334,8 +330,7 @@ fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp
     object
 }
 
-/// True if the write leaves the berth as the watch already shows it, such as a repeated write of the same berth. Then
-/// no watch event starts the next pass.
+/// True if the watch already shows the berth as written. Then no watch event starts the next pass.
 fn unannounced(shown: Option<&Result<Berth, String>>, write: &BerthWrite) -> bool {
     match write {
         BerthWrite::Update { berth, .. } => shown.is_some_and(|shown| shown.as_ref() == Ok(berth)),

@@ -46,8 +46,7 @@ impl Reconciler {
         Ok((observed, berths))
     }
 
-    /// Reads the Nodes that Berth's objects refer to but the watch does not show. Returns the UIDs of the Nodes that no
-    /// longer exist.
+    /// Reads the Nodes that Berth's objects name but the watch does not show. Returns the UIDs of the deleted Nodes.
     async fn confirm_nodes(
         &mut self,
         snapshot: &Snapshot,
@@ -83,8 +82,7 @@ impl Reconciler {
         Ok(gone)
     }
 
-    /// Finds the deleted pools that still have berths. Their berths are closed and deleted like the berths of a pool
-    /// that is being deleted.
+    /// Finds deleted pools that still have berths, which are closed and deleted as for a pool that is being deleted.
     async fn orphans(&mut self, snapshot: &Snapshot, berths: &Berths, now: Moment) -> Result<Vec<Pool>, Lost> {
         let mut orphans = vec![];
         let named: BTreeSet<PoolName> = berths.leases.iter().map(|l| l.pool.clone()).collect();
@@ -103,10 +101,9 @@ impl Reconciler {
         Ok(orphans)
     }
 
-    /// Reads all berths from the server, unless this pass has done so already. Offers are planned from berths read in
-    /// this way, never from a watch, which may lag behind the controller's own writes.
-    ///
-    /// Returns `berths` unchanged (not live) if the server cannot be read now.
+    /// Reads all berths from the server, unless this pass has done so already. Offers are planned only from berths read
+    /// in this way: a watch may lag behind the controller's own writes. Returns `berths` unchanged (not live) if the
+    /// server cannot be read now.
     pub(super) async fn live_berths(&mut self, observed: &Observed, berths: Berths) -> Result<Berths, Lost> {
         if berths.live || !self.memory.backoffs.is_ready("berths", observed.now) {
             return Ok(berths);

@@ -67,8 +67,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Creates the BootcFleet with an empty spec, so that the controller owns none of its fields. Leaves a BootcFleet
-    /// that was created meanwhile unchanged.
+    /// Creates a missing BootcFleet with an empty spec, so that the controller owns none of its fields.
     async fn make_fleet(&mut self, observed: &Observed) -> Result<(), Lost> {
         let lately = self
             .memory

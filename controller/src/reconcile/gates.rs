@@ -11,8 +11,7 @@ use super::phases::Observed;
 use super::reconciler::Reconciler;
 
 impl Reconciler {
-    /// Evaluates the gates of every pool, and schedules a pass for the next time when a gate opens or closes. Pure
-    /// apart from the memory.
+    /// Evaluates the gates of every pool, and schedules a pass for the next time when a gate opens or closes.
     pub(super) fn gates(&mut self, observed: &Observed) -> BTreeMap<PoolName, Gates> {
         let clock_synchronized = self.is_clock_synchronized(observed);
         let mut all = BTreeMap::new();
@@ -32,8 +31,7 @@ impl Reconciler {
         all
     }
 
-    /// True if this machine's clock is synchronised, or no pool has windows or exclusions. The query to the kernel does
-    /// not block.
+    /// True if this machine's clock is synchronised, or no pool has windows or exclusions. Does not block.
     fn is_clock_synchronized(&mut self, observed: &Observed) -> bool {
         !observed.pools.iter().any(has_windows) || self.outside.clock.is_synchronized(observed.now)
     }

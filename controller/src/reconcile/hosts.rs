@@ -16,8 +16,7 @@ use crate::leader::Lost;
 const KIND: &str = "bootcnode";
 
 impl Reconciler {
-    /// Makes the BootcNode writes that are due. Returns the berths; they are live if a write required to read them from
-    /// the API server.
+    /// Makes the BootcNode writes that are due. Returns the berths, read from the API server if a write required that.
     pub(super) async fn publish(
         &mut self,
         observed: &Observed,
@@ -30,8 +29,7 @@ impl Reconciler {
             .permits
             .see(&observed.snapshot.bootc_nodes, observed.now);
         let mut writes = self.host_writes(observed, membership, resolutions, &berths);
-        // A node that changes or leaves its pool must not hold a berth. Check this on the API server, not in the
-        // watch.
+        // A node that changes or leaves its pool must not hold a berth. Check this on the API server, not in the watch.
         if writes.iter().any(|write| leaves_pool(observed, write)) {
             berths = self.live_berths(observed, berths).await?;
             if berths.live {

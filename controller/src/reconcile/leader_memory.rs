@@ -43,7 +43,6 @@ pub(super) struct LeaseMemory {
     pub(super) offers: Offers,
 }
 
-/// A Lease that could not be written.
 #[derive(Debug)]
 pub(super) struct Remembered {
     pub(super) unwritable: Unwritable,

@@ -75,8 +75,7 @@ impl Reconciler {
             .map_or(PASS_INTERVAL, |due| due.since(time::now()).min(PASS_INTERVAL))
     }
 
-    /// Waits until something has changed or is due. Unless the change is urgent, waits a little longer, so that one
-    /// pass handles several changes.
+    /// Waits until something has changed or is due. Waits longer if no change is urgent, to handle several in one pass.
     async fn rest(&self, rested: Moment) {
         let news = self.store.news();
         let _ = timeout(self.time_to_pass(), news.wait(Urgency::Later)).await;
@@ -144,8 +143,7 @@ impl Reconciler {
         self.memory.nodes.membership.of(&observed.snapshot)
     }
 
-    /// Phase 4, pure apart from the tasks that it starts: starts the queries to registries that are due, and returns
-    /// the known answers.
+    /// Phase 4: starts the queries to registries that are due, and returns the known answers.
     fn resolve(&mut self, observed: &Observed) -> Resolutions {
         for result in self.resolver.collect(observed.now, observed.wall) {
             self.outside.metrics.polled(result);

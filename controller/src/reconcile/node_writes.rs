@@ -13,7 +13,6 @@ use super::reconciler::Reconciler;
 use crate::api::{CallError, Kube, MANAGER};
 use crate::leader::Lost;
 
-/// Maximum number of BootcNodes written in parallel.
 const CONCURRENCY: usize = 16;
 
 pub(super) fn key(kind: &str, node: &str) -> String {
@@ -64,8 +63,7 @@ pub(super) async fn write_condition(
         .map(drop)
 }
 
-/// Body of a server-side apply that sets one of the controller's conditions. It repeats the controller's other
-/// conditions, since an apply removes the fields that it leaves out.
+/// Body of an apply that sets one condition. Repeats the controller's other conditions, or the apply would remove them.
 fn condition_body(name: &str, host: &BootcNodeView, (type_, verdict): (&str, Verdict), now: Timestamp) -> Value {
     let mut conditions = host
         .content

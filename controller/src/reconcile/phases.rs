@@ -1,5 +1,4 @@
-//! Values passed between the phases of a pass. Each value is created by one phase, so that phases in a wrong order do
-//! not compile.
+//! Values passed between the phases of a pass. Each is made by one phase, so phases in a wrong order do not compile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -17,10 +17,8 @@ use crate::resolve::Resolution;
 use crate::time;
 
 impl Reconciler {
-    /// Phase 3: adds Berth's finalizer to pools before anything else is done for them.
-    ///
-    /// Returns the pools that it wrote. Their status is written in the next pass, which knows their new
-    /// resourceVersion.
+    /// Phase 3: adds Berth's finalizer to pools before anything else is done for them. Returns the pools that it wrote:
+    /// their status is written in the next pass, which knows their new resourceVersion.
     pub(super) async fn finalizers(&mut self, observed: &Observed) -> Result<BTreeSet<PoolName>, Lost> {
         let mut touched = BTreeSet::new();
         for pool in observed.pools.iter().filter(|p| !p.deleting) {

@@ -1,5 +1,4 @@
-//! After the fleet's status, sends requests to the API server: writes the insights of nodes with silent agents, a few
-//! at a time.
+//! After the fleet's status, sends requests to the API server: writes the insights of nodes with silent agents.
 
 use std::collections::BTreeMap;
 
@@ -63,8 +62,7 @@ impl Reconciler {
     }
 }
 
-/// Writes the insight if it has changed, and returns true if it has. Fails if the agent has written its status since
-/// the controller found it silent.
+/// Writes the insight; returns true if it has changed. Fails if the agent has reported since it was found silent.
 async fn stand_in(kube: &Kube, observed: &Observed, name: &str, silent: &Silent) -> Result<bool, CallError> {
     let api = kube.whole::<BootcNode>();
     let Some(object) = kube.get(&api, name).await? else {

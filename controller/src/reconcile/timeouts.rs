@@ -21,8 +21,7 @@ use crate::leader::Lost;
 const KIND: &str = "timeout";
 
 impl Reconciler {
-    /// Finds the holders that are silent or did not come back from their reboot in time, and updates the conditions
-    /// `RebootTimedOut`. Returns their Node UIDs.
+    /// Updates the conditions `RebootTimedOut`. Returns the Node UIDs of the holders that are silent or overdue.
     pub(super) async fn timeouts(&mut self, observed: &Observed, berths: &Berths) -> Result<BTreeSet<NodeUid>, Lost> {
         let mut holders = vec![];
         for lease in &berths.leases {

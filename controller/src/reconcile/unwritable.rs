@@ -1,5 +1,4 @@
-//! Leases that cannot be written: the controller remembers them, retries them later, and forgets them when they can be
-//! written.
+//! Leases that cannot be written: the controller remembers them, and retries them later.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +40,6 @@ impl Reconciler {
         berths.with(missing)
     }
 
-    /// Remembers that the API server refused a write.
     pub(super) fn write_refused(&mut self, pool: &Pool, write: &BerthWrite, words: String) -> Result<(), Lost> {
         let unlisted = match write {
             BerthWrite::Create(berth) => {

@@ -18,8 +18,8 @@ use crate::leader::Lost;
 const KIND: &str = "waiting";
 
 impl Reconciler {
-    /// Updates the conditions `Waiting` with the reasons why nodes wait. Runs after the berths are written, with few
-    /// writes per pass: a late reason does no harm.
+    /// Updates the conditions `Waiting`, after the berths are written and a few in each pass: a late reason does no
+    /// harm.
     pub(super) async fn waiting(
         &mut self,
         observed: &Observed,

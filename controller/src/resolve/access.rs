@@ -43,11 +43,9 @@ pub(super) enum Trust {
     Insecure,
 }
 
-/// Handling of redirects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Redirects {
-    /// Follow them, as downloads of blobs require. Credentials are not sent to another host, and a redirect from HTTPS
-    /// to HTTP is refused.
+    /// Follow them, as downloads of blobs require; without credentials to another host, and never from HTTPS to HTTP.
     Follow,
     /// Do not follow: the request has credentials in it.
     Refuse,
@@ -67,7 +65,6 @@ impl RegistryConfig {
         })
     }
 
-    /// Creates a client from the current files.
     pub(super) fn client(&self, redirects: Redirects, trust: Trust) -> Result<Client, ResolveError> {
         let mut client = Client::builder()
             .connect_timeout(REQUEST_TIMEOUT)
@@ -105,8 +102,7 @@ fn refused_redirect(previous: &[Url], next: &Url) -> Option<&'static str> {
     None
 }
 
-/// A file that may change while the program runs, such as one of a mounted ConfigMap. It is read again at each use.
-/// While it is invalid, its last valid content is used.
+/// A file that is read again at each use, since it may change. While it is invalid, its last valid content is used.
 pub struct Mounted<T> {
     path: PathBuf,
     parse: fn(&[u8]) -> Result<T, String>,

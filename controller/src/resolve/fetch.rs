@@ -93,8 +93,7 @@ pub(super) async fn refusal(response: Response) -> ResolveError {
     }
 }
 
-/// Returns how long the registry asks to wait: seconds, or a date relative to the registry's own `Date` header, if it
-/// sends one.
+/// Returns how long the registry asks to wait: seconds, or a date relative to its own `Date` header, if it sends one.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let wanted = headers.get(RETRY_AFTER)?.to_str().ok()?;
     if let Ok(seconds) = wanted.trim().parse() {

@@ -89,8 +89,7 @@ impl Resolution {
     }
 }
 
-/// For each pool, the value that it wants now (such as a reference or a poll request), and the time when this process
-/// first saw that value.
+/// For each pool, the value that it wants (a reference, a poll request), and when this process first saw that value.
 #[derive(Debug, Default)]
 struct WantedSince(BTreeMap<PoolName, (String, Moment)>);
 
@@ -115,7 +114,6 @@ impl WantedSince {
 
 type Arrived = Arc<Mutex<Vec<(Question, Result<Target, ResolveError>)>>>;
 
-/// Task that is aborted when it is dropped.
 #[derive(Debug)]
 struct Task(AbortHandle);
 
@@ -337,8 +335,8 @@ impl Resolver {
     fn tag(&mut self, pool_image: &PoolImage<'_>, asked: &PoolQuestions, tag: &Question, now: Moment) -> Answer {
         if pool_image.interval.is_some() {
             self.delivered.remove(pool_image.pool);
-            // A pool that has just begun to poll this tag gets no earlier answer: that answer may be older than the
-            // pool's target.
+            // A pool that has just begun to poll this tag gets no earlier answer: it may be older than the pool's
+            // target.
             let what = format!("{} {:?}", tag.image, tag.secret);
             let since = self.followed.wants(pool_image.pool, &what, now);
             return self.polls.answer(tag, Some(since), now);

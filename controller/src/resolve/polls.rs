@@ -94,8 +94,7 @@ impl Failure {
         }
     }
 
-    /// Returns the failure that follows `before`, if there was an earlier one. `last`: maximum delay of a retry that is
-    /// not urgent.
+    /// Returns the failure that follows `before`, if any. `last`: maximum delay of a retry that is not urgent.
     fn after(before: Option<&Failure>, error: ResolveError, last: Duration, (now, wall): (Moment, Timestamp)) -> Self {
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
         let least = error.retry_after.unwrap_or_default();
@@ -323,8 +322,7 @@ impl Polls {
         self.begin_outage(question.registry(), error, (began, last, urgent), clocks);
     }
 
-    /// Begins the outage of a registry, or prolongs it, after a request that began at `began`. `last`: longest delay of
-    /// the next try.
+    /// Begins or prolongs a registry's outage, after a request begun at `began`. `last`: longest delay of the next try.
     fn begin_outage(
         &mut self,
         registry: &str,
@@ -391,8 +389,7 @@ impl Polls {
         }
     }
 
-    /// True if a request that was sent at or after `after` has ended, whatever its result, or if the registry forbids
-    /// requests now (`Retry-After`).
+    /// True if a request sent at or after `after` has ended, whatever its result, or the registry forbids requests now.
     pub(super) fn is_over(&self, question: &Question, after: Moment, now: Moment) -> bool {
         let Some(job) = self.jobs.get(question) else {
             return false;

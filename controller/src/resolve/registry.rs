@@ -175,8 +175,8 @@ impl<'a> Attempt<'a> {
         format!("{}v2/{}", self.base, self.name)
     }
 
-    /// Sends a request. If the registry asks for authentication, sends it once more with a new `Authorization` header,
-    /// since a token may have expired.
+    /// Sends a request. If the registry asks for authentication, repeats it with a new header: a token may have
+    /// expired.
     async fn send(&self, method: Method, path: &str) -> Result<Response, ResolveError> {
         let sent = self.last_authorization().clone();
         let response = self.request(method.clone(), path, sent.as_ref()).await?;
@@ -214,8 +214,8 @@ impl<'a> Attempt<'a> {
         request.send().await.map_err(|e| unavailable(&e))
     }
 
-    /// Creates a client for a token service. Unverified certificates are accepted from the registry that is configured
-    /// as insecure, not from other hosts.
+    /// Creates a client for a token service. Accepts unverified certificates only from a registry configured as
+    /// insecure.
     fn token_client(&self, service: &Url) -> Result<Client, ResolveError> {
         let trust = if service.origin() == self.base.origin() {
             self.trust
@@ -293,8 +293,7 @@ impl<'a> Attempt<'a> {
         if found == *digest { Ok(bytes) } else { Err(mismatch()) }
     }
 
-    /// Fetches a manifest. Returns it with its digest, which must match the digest in the registry's header, if it
-    /// sends one.
+    /// Fetches a manifest. Returns it with its digest, which must match the digest that the registry's header may have.
     async fn manifest(&self, name: &str) -> Result<(Vec<u8>, Digest), ResolveError> {
         let Answer { bytes, digest: named } = self.get(&format!("manifests/{name}")).await?;
         let digest = digest_of(&bytes);
@@ -327,9 +326,9 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Reads the labels of one image of an index. If they cannot be fetched, the index is resolved without them. Fails
-    /// if no host can boot the image, or if the answer does not match the digest in the index: the labels may hold
-    /// limits, and these must come from the image that nodes pull.
+    /// Reads the labels of one image of an index; if they cannot be fetched, the index is resolved without them. Fails
+    /// if no host can boot the image, or if the answer does not match the digest in the index: limits in the labels
+    /// must come from the image that nodes pull.
     async fn described(&self, digest: &Digest) -> Result<Option<Config>, ResolveError> {
         let asked = async {
             let bytes = self.manifest_at(digest).await?;

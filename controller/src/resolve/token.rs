@@ -36,9 +36,7 @@ impl Challenge {
         found.into_iter().next()
     }
 
-    /// Returns the `Authorization` header for reading the repository. `None` if that needs credentials that are
-    /// missing.
-    ///
+    /// Returns the `Authorization` header for reading the repository; `None` if the credentials for it are missing.
     /// `client` makes a client for the token service, which must not follow redirects. `secure`: the registry was asked
     /// over TLS, so the token service must use it too.
     pub(super) async fn answer(
@@ -69,8 +67,7 @@ fn invalid(what: &str) -> ResolveError {
     ResolveError::new(ResolveReason::InvalidAnswer, format!("the registry's {what}"))
 }
 
-/// Gets a token for reading the repository: by GET with a password or anonymously; by POST with a refresh token, so
-/// that it is not in a URL.
+/// Gets a token for reading the repository. A refresh token is sent by POST, so that it is not in a URL.
 async fn token(
     client: &Client,
     realm: Url,

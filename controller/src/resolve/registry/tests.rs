@@ -292,8 +292,7 @@ async fn a_wrong_digest_is_refused() {
     assert_eq!(wrong.resolve().await.unwrap_err().reason, ResolveReason::DigestMismatch);
 }
 
-/// The index names an image with a limit for boot images; the registry sends another one in its place, without the
-/// limit.
+/// The registry sends an image without a limit for boot images in place of the one that the index names.
 #[tokio::test]
 async fn an_image_other_than_the_index_names_is_refused() {
     fn limited() -> Vec<(String, Page)> {
