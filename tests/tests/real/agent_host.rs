@@ -77,8 +77,7 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     Ok(())
 }
 
-/// The staged image is removed, pulled again, unlocked and booted. The reboot clears the credentials, and the next agent writes
-/// them again.
+/// The staged image is removed, pulled again, unlocked and booted. The next agent writes the credentials again.
 async fn is_unlocked_and_booted(real: &RealHost, image: &DesiredImage, auth: &AuthSource, mirror: &str) -> Result<()> {
     let before = real.boot().context("down")?;
     let host = agent(real).await?.with_auth(auth.clone());
@@ -148,7 +147,7 @@ fn has_credentials(host: &Host, real: &RealHost, auth: &AuthSource, mirror: &str
 const WINDOW: &str = "S=/run/ostree/staged-deployment; until [ -e $S ]; do :; done; a=$(date +%s%N); \
                       until [ -e $S-locked ]; do :; done; echo $(( ($(date +%s%N) - a) / 1000 ))";
 
-/// bootc keeps the sysroot locked while it pulls the bound images of an image that it has staged. A reboot in this time applies
+/// While bootc pulls bound images of a staged image, it keeps the sysroot locked. A reboot in this time applies
 /// nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_staged_image_is_locked_while_bootc_runs() -> Result<()> {

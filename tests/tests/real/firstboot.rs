@@ -1,5 +1,5 @@
-//! The first boot of real hosts: the shipped `systemd/berth-firstboot.service` runs before a kubelet. The kubelet is a unit that
-//! leaves a file behind.
+//! The first boot of real hosts: the shipped `systemd/berth-firstboot.service` runs before a unit in place of the
+//! kubelet.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 const UNIT: &str = "berth-firstboot.service";
-/// Path of the program in the shipped unit. The test replaces it with the path of its copy: `/usr` belongs to the image.
+/// Path of the program in the shipped unit. The test replaces it by that of a copy, since `/usr` belongs to the image.
 const SHIPPED: &str = "/usr/bin/berth-agent";
 const PROGRAM: &str = "/var/opt/berth/berth-agent";
 const RAN: &str = "/var/opt/kubelet-ran";
@@ -55,7 +55,8 @@ struct Rig {
 }
 
 impl Rig {
-    /// A host with 1.0.0, and a registry whose tag `next` is 2.0.0. That image requires machines installed from 1.5 or newer.
+    /// A host with 1.0.0, and a registry whose tag `next` is 2.0.0, which requires machines installed from 1.5 or
+    /// newer.
     async fn new() -> Result<Self> {
         let (images, v1, v2) = tokio::task::spawn_blocking(|| -> Result<_> {
             let images = OsImages::ensure(None)?;

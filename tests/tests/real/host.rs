@@ -1,4 +1,4 @@
-//! The real hosts of the harness, tested without Berth. Berth relies on this behaviour of bootc, ostree, systemd and the kubelet.
+//! The real hosts of the harness, without Berth: Berth relies on this behaviour of bootc, ostree, systemd and kubelet.
 
 use std::ops::Deref;
 use std::time::{Duration, Instant};
@@ -156,8 +156,7 @@ async fn staged_locked_unlocked_booted_rolled_back() {
     assert_eq!(boots, ["1.0.0", "1.0.0", "2.0.0", "1.0.0"]);
 }
 
-/// The two locks that need not wait for the end of bootc: the file that ostree checks, and `--download-only` of the next bootc
-/// release.
+/// The two locks that need not wait for the end of bootc: ostree's lock file, and a newer bootc's `--download-only`.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_is_locked_without_waiting_for_bootc() {
     if is_skipped() {

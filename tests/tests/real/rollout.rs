@@ -1,6 +1,6 @@
-//! Rollouts over three real hosts: systemd, logind, ostree, containerd and a kubelet each, the agent as the shipped DaemonSet
-//! with its own tokens, roles and policies. The rig boots once, and the scenarios run on it one after another. The judge checks
-//! the ground truth: the boots of the hosts, and the audit log.
+//! Rollouts over three real hosts: systemd, logind, ostree, containerd and a kubelet each, the agent as the shipped
+//! DaemonSet with its own tokens, roles and policies. The scenarios run one after another on the same hosts. The judge
+//! checks the boots of the hosts, and the audit log.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -30,7 +30,8 @@ const LONG: Duration = Duration::from_secs(180);
 /// Variable that selects every scenario. Without it only those run that fit into `make test`.
 const ALL: &str = "BERTH_TEST_REAL";
 
-/// Beginning of a line that names scenarios that only `make test-real` runs. `scripts/steps.sh` repeats such lines at the end.
+/// Begins a line that names scenarios that only `make test-real` runs. `scripts/steps.sh` repeats these lines at the
+/// end.
 const ONLY_IN_TEST_REAL: &str = "ONLY IN TEST-REAL: ";
 
 /// The scenarios left out of `make test`, and why. `three_real_hosts_of_rpm_ostree` is left out as a whole.
@@ -121,8 +122,7 @@ impl Rig {
         self.cluster.judge()
     }
 
-    /// Waits until an image is staged and locked on a host that waits for its turn. A waiting host may still have the previous
-    /// image staged.
+    /// Waits until a waiting host has this image staged and locked; it may still have the previous image staged.
     async fn until_staged(&self, host: &RealHost, image: &Published) -> Result<()> {
         let what = format!("{} has staged and locked {}", host.name(), image.reference);
         self.cluster

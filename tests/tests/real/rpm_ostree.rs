@@ -1,4 +1,4 @@
-//! rpm-ostree as the backend of a real host: the agent's host side uses a stand-in for its daemon, which the host's systemd and
+//! rpm-ostree as the backend of a real host: the agent's host side uses a stand-in for the daemon, which systemd and
 //! D-Bus start, over the host's own ostree deployments. The agent's loop is not here.
 
 use std::ops::Deref;

@@ -1,6 +1,5 @@
-//! The agent as a service of the host: the shipped `systemd/berth-agent.service` on a real host, with a token bound to the Node.
-//! The service replaces the DaemonSet's pod, updates the host, starts automatically after the reboot, and is restarted by
-//! systemd's watchdog when it hangs.
+//! The agent as a service of the host: the shipped `systemd/berth-agent.service`, with a token bound to the Node. The
+//! service replaces the DaemonSet's pod, updates the host, and is restarted after the reboot and when it hangs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +19,7 @@ use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
 const UNIT: &str = "berth-agent.service";
-/// Path of the program in the shipped unit. The test replaces it with the path of its copy: `/usr` belongs to the image.
+/// Path of the program in the shipped unit. The test replaces it by that of a copy, since `/usr` belongs to the image.
 const SHIPPED: &str = "/usr/bin/berth-agent";
 const PROGRAM: &str = "/var/opt/berth/berth-agent";
 const DROP_INS: &str = "/etc/systemd/system/berth-agent.service.d";
@@ -255,8 +254,8 @@ async fn roll_to(cluster: &RealCluster, version: &str) -> Result<Published> {
     Ok(image)
 }
 
-/// With this image the kubelet does not start, so the node is not proven until the next image comes. The agent survives this: as
-/// a pod it could not be started without the kubelet.
+/// With this image the kubelet does not start, so the node is not proven until the next image comes. The service keeps
+/// running; a pod could not be started without the kubelet.
 async fn it_survives_an_image_without_a_kubelet(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let boots = cluster.boots();
     host.exec(&["mkdir", "--parents", "/etc/systemd/system/kubelet.service.d"])

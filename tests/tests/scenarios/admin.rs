@@ -1,5 +1,5 @@
-//! Actions of an admin through the shipped `kubectl berth`: a lost node is excluded, a node that cannot be proven is released,
-//! failed images are retried. Hosts are simulated, everything else is real.
+//! Actions of an admin through the shipped `kubectl berth`: a lost node is excluded, a node that cannot be proven is
+//! released, failed images are retried.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ async fn start_with(hosts: usize, updaters: &[Updaters]) -> Result<(Cluster, Ins
     Ok((cluster, Instant::now()))
 }
 
-/// Asks the judge. A host whose admin has put another image on it by hand breaks I3; any other violation fails the test.
+/// Asks the judge. A host whose admin has put another image on it breaks I3; any other violation fails the test.
 fn ended(name: &str, cluster: &Cluster, start: Instant, by_hand: Option<&str>) -> Result<()> {
     match by_hand {
         None => cluster.judge()?,
@@ -362,7 +362,7 @@ async fn is_allowed(cluster: &Cluster, policy: &str) -> Result<bool> {
     Ok(berths.replace("workers-0", &dry, &lease).await.is_ok())
 }
 
-/// If a binding of an admission policy is deleted, the rollout stops before its next turn, and the admin is shown the fix.
+/// Without a binding of an admission policy, the rollout stops before its next turn, and the admin is shown the fix.
 #[tokio::test]
 async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()> {
     let (cluster, start) = start_with(2, &[Updaters::Bootc, Updaters::RpmOstree]).await?;

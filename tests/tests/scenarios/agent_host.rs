@@ -219,8 +219,7 @@ async fn reports_progress_without_querying_bootc() -> Result<()> {
     Ok(())
 }
 
-/// bootc blocks with the sysroot locked when its progress pipe is full: the pipe must be read, even after the agent is gone for
-/// good.
+/// bootc hangs with the sysroot locked when its progress pipe is full: the pipe must be read even without an agent.
 #[tokio::test]
 async fn a_pull_ends_without_its_agent() -> Result<()> {
     let world = World::start(|_| ()).await?;

@@ -1,5 +1,5 @@
-//! Answers of a real API server to wrong pools and nodes. Each is refused; where the rule is ours, the message says what to write
-//! instead. Right ones are accepted.
+//! A real API server refuses wrong pools and nodes, and accepts right ones. Messages of our rules say how to fix the
+//! error.
 
 #![allow(
     clippy::unwrap_used,

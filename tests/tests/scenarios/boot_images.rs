@@ -1,6 +1,5 @@
-//! Machines that were installed from an image that is too old: when their pool refuses an image, and how a first boot reports it
-//! to the cluster. The scenarios are parts of `images`, through the shipped programs on a real API server; the hosts are
-//! simulated.
+//! Machines installed from an image that is too old: when their pool refuses an image, and how a first boot reports it
+//! to the cluster. The scenarios are parts of `images`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -31,8 +30,8 @@ fn installed_from(host: &SimHost, version: &str) -> Result<()> {
     Ok(())
 }
 
-/// Moves the pool's tag to an image that requires machines installed from this version or newer, and polls it. Returns the image,
-/// and the output.
+/// Moves the pool's tag to an image for machines installed from `minimum` or newer, and polls it. Returns image and
+/// output.
 async fn demanding(part: &Part<'_>, version: &str, minimum: &str) -> Result<(Published, Said)> {
     let version = format!("{version}-{}", part.name);
     let labels = [("berth.dev/min-boot-image", minimum)];
@@ -92,8 +91,8 @@ pub async fn an_image_for_newer_boot_images_is_refused(part: &Part<'_>) -> Resul
     Ok(())
 }
 
-/// The newest machine counts and the older one is named. If the newest is deleted or silent, its report still counts. The admin
-/// may choose a warning instead, or disable the check.
+/// The newest machine counts, even if it is deleted or silent, and the older one is named. The admin may choose a
+/// warning instead, or disable the check.
 pub async fn machines_of_two_boot_images(part: &Part<'_>) -> Result<()> {
     let (old, new) = (part.host(1), part.host(2));
     installed_from(old, "9.0.1")?;
@@ -201,8 +200,7 @@ impl FirstBoot<'_> {
     }
 }
 
-/// A first boot is refused, with an event; a registry does not answer; the override releases the boot, and the node reports it
-/// later.
+/// A first boot is refused, with an event; a registry hangs; the override releases the boot, which the node reports.
 pub async fn a_refused_first_boot_is_reported(part: &Part<'_>) -> Result<()> {
     begin(part).await?;
     let cluster = part.cluster;
@@ -271,8 +269,7 @@ async fn is_named(fleets: &Api<BootcFleet>, machine: &str) -> Result<bool> {
     Ok(has_condition(&status.conditions, said) && status.held_machines.iter().any(|held| held.name == machine))
 }
 
-/// A machine that is held back and has no Node is named until it is dismissed, even after its event is gone and another
-/// controller leads.
+/// A held machine without a Node is named until it is dismissed, even without its event and under another leader.
 pub async fn a_machine_that_never_joins(part: &Part<'_>) -> Result<()> {
     let client = part.cluster.client();
     let events: Api<k8s_openapi::api::events::v1::Event> = Api::namespaced(client.clone(), "default");
@@ -349,7 +346,7 @@ fn pulls(host: &SimHost) -> usize {
     switches.filter(|c| !c.ends_with("--help")).count()
 }
 
-/// A dry run only prints the change. The change itself takes too long here: the pull is stopped, and the boot continues.
+/// A dry run only prints the change. The change itself takes too long: the pull is stopped, and the boot continues.
 async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.forget()?;
     let more = "deadline = \"10s\"\npivot = true\n[limit]\nminimumVersion = \"9.0\"\n";
@@ -389,7 +386,7 @@ async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, im
     Ok(())
 }
 
-/// An admin who finds the target running must know why. If no record can be written, nothing is changed and nothing stays staged.
+/// An admin who finds the target running must know why. If no record can be written, nothing changes or stays staged.
 async fn a_change_without_a_record_is_not_begun(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.forget()?;
     first.configure(&image.reference, "pivot = true\n[limit]\nminimumVersion = \"9.0\"\n")?;

@@ -1,6 +1,5 @@
-//! The capacity of a pool: how it is computed, which nodes use it, and what happens to a berth whose node is gone or does not
-//! come back. The control plane, the controller and the agents are real, the hosts are simulated. All scenarios share a cluster,
-//! each on hosts of its own.
+//! The capacity of a pool: how it is computed, which nodes use it, and what happens to a berth whose node is gone or
+//! does not come back. All scenarios share a cluster, each on hosts of its own.
 
 use std::time::Duration;
 
@@ -43,7 +42,7 @@ async fn events_about(part: &Part<'_>, reason: &str, about: &str) -> Result<Vec<
     Ok(all.list(&ListParams::default().fields(&selector)).await?.items)
 }
 
-/// Waits until the events about an object for this reason are exactly as many as these words, each containing one of them.
+/// Waits until the object has exactly one event with this reason for each of these words, which the event contains.
 async fn until_events(part: &Part<'_>, reason: &str, about: &str, words: &[&str]) -> Result<()> {
     part.soon(&format!("{} events {reason}", words.len()), || async {
         let series = events_about(part, reason, about).await?.into_iter().map(|e| e.series);

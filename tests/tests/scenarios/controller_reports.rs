@@ -1,5 +1,5 @@
-//! Reports of the controller besides the pools' own status: the BootcFleet, a node that does not come back, events and metrics,
-//! also after a change of the leader.
+//! Reports of the controller besides the pools' status: the BootcFleet, a node that does not come back, events,
+//! metrics.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -164,8 +164,7 @@ async fn until_insight(cluster: &Cluster, node: &str, type_: &str, said: (&str, 
     .await
 }
 
-/// The controller writes the insight of a node whose agent is dead: once for each change, and only over the status
-/// version that it has read.
+/// The controller writes the insight of a node whose agent is dead: once for each change, over the status that it read.
 async fn an_insight_in_its_place(cluster: &Cluster, node: &str) -> Result<()> {
     until_insight(cluster, node, "Degraded", ("True", "AgentSilent")).await?;
     let (before, _) = insight(cluster, node).await?;
@@ -209,8 +208,7 @@ fn has_silent_insight(object: &BootcNode) -> bool {
     insight.is_some_and(is_silent)
 }
 
-/// The agent's next write replaces all fields of the controller's insight. The audit log has as many writes of the controller as
-/// changes.
+/// The agent's next write replaces the controller's insight. The audit log has one controller write for each change.
 async fn its_own_insight_again(cluster: &Cluster, node: &str) -> Result<()> {
     let what = format!("the insight of {node} is its agent's again");
     soon(cluster, &what, || async {

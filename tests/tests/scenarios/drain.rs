@@ -1,5 +1,5 @@
-//! Drains by the rules of `kubectl drain`, against a real API server with NodeRestriction, real budgets and a stand-in for the
-//! kubelet. Each scenario has a node of its own; all of them run at once.
+//! Drains by the rules of `kubectl drain`, against a real API server with NodeRestriction, real budgets and a stand-in
+//! for the kubelet. Each scenario has a node of its own; all of them run at once.
 
 use std::time::Duration;
 
@@ -150,7 +150,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Creates a budget over the pods of this node that allows no eviction, and waits until its controller has observed it.
+    /// Creates a budget that lets none of this node's pods be evicted, and waits until its controller has observed it.
     async fn budget(&self, name: &str) -> Result<()> {
         let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.admin.clone(), "default");
         let budget = json!({

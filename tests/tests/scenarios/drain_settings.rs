@@ -1,6 +1,5 @@
-//! Settings of drains, from the pool's spec to the agents and back into the status, and the ends of a drain that takes too long.
-//! The control plane, the controller and the agents are real, the hosts are simulated. All scenarios share a cluster, each on
-//! hosts of its own.
+//! Settings of drains, from the pool's spec to the agents and back into the status, and the ends of a drain that takes
+//! too long. All scenarios share a cluster, each on hosts of its own.
 
 use anyhow::{Context, Result, ensure};
 use berth_api::node::DrainBlocker;
@@ -148,8 +147,7 @@ fn down(part: &Part<'_>, n: usize) -> Result<Timestamp> {
     Ok(down.context("it never went down")?.at)
 }
 
-/// Requests of the agents to remove a pod from its node: time, verb, and success. The kubelet's own requests, after a pod has
-/// ended, are not included.
+/// Requests of the agents to remove a pod: time, verb, and success. Without the kubelet's requests after the pod's end.
 fn asked(part: &Part<'_>, pod: &str) -> Result<Vec<(Timestamp, &'static str, bool)>> {
     let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
     let of_pod = audit.records().iter().filter(|r| r.resource == "pods" && r.name == pod);

@@ -1,5 +1,5 @@
-//! Power cuts during a first boot that changes the machine to its target: the shipped program on a simulated host. At whatever
-//! point the power fails, the machine comes back as it was, the next check tries again, and the machine reaches its target.
+//! Power cuts during a first boot that changes the machine to its target: the shipped program on a simulated host. The
+//! machine always comes back as it was, and the next check tries again and reaches the target.
 
 use std::fs;
 use std::path::PathBuf;
@@ -102,8 +102,8 @@ impl Machine {
         boot.is_some() && boot != *before
     }
 
-    /// Checks that the machine came back as it was, and that the next check, with this number of tries in all, reaches the
-    /// target.
+    /// Checks that the machine came back as it was, and that the next check reaches the target, after `tries` tries in
+    /// all.
     async fn arrives(&self, tries: u64) -> Result<()> {
         let facts = self.host.facts();
         ensure!(facts.booted == self.first && facts.staged.is_none(), "{facts:?}");

@@ -1,5 +1,4 @@
-//! Two pools of one fleet: the limit that they share, and the order of their updates. The control plane, the controller and the
-//! agents are real, the hosts are simulated.
+//! Two pools of one fleet: the limit that they share, and the order of their updates.
 
 use anyhow::{Result, ensure};
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, Published, Scenarios};

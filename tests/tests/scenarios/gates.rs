@@ -1,6 +1,6 @@
-//! The gates: what keeps the berths of a pool closed, how the pool and its nodes show it, how an uncommitted holder gives back,
-//! and that all continues automatically after the gate opens. The control plane, the controller and the agents are real, the
-//! hosts are simulated. All scenarios but one share a cluster, each on hosts of its own.
+//! The gates: what keeps the berths of a pool closed, how the pool and its nodes show it, how an uncommitted holder
+//! gives back, and that all continues automatically after the gate opens. All scenarios but one share a cluster, each
+//! on hosts of its own.
 
 use anyhow::{Context, Result, ensure};
 use berth_api::berth::{BerthState, Outcome};
@@ -59,8 +59,7 @@ async fn fleet() -> Result<()> {
         .await
 }
 
-/// Waits until the node holds no berth: its last turn ended with this outcome, its Node is schedulable, and its host was not
-/// rebooted.
+/// Waits until no berth is held. The node's turn must have ended with this outcome, without a reboot or a cordon.
 async fn until_taken_back(part: &Part<'_>, n: usize, outcome: Outcome) -> Result<()> {
     part.until_hold(&[]).await?;
     let berths = part.berths().await?;

@@ -1,5 +1,5 @@
-//! Health checks that `docs/gitops.md` gives to tools that wait for a pool, run on the golden states of a pool: the script for
-//! Argo CD by Lua, the expressions for Flux by the API server.
+//! Health checks that `docs/gitops.md` gives to tools that wait for a pool, run on the golden states of a pool: the
+//! script for Argo CD by Lua, the expressions for Flux by the API server.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -125,7 +125,7 @@ fn expression(page: &str, field: &str) -> Result<String> {
     Ok(out)
 }
 
-/// Fails unless Flux's expressions distinguish the golden states, as evaluated by the API server's CEL: a policy refuses each
+/// Fails unless Flux's expressions distinguish the golden states. The API server evaluates them: a policy refuses each
 /// status, and its message has the results.
 pub async fn flux_reads_every_state(client: &Client) -> std::result::Result<(), String> {
     flux(client).await.map_err(|error| format!("Flux: {error:#}"))

@@ -1,5 +1,4 @@
-//! Tags that move, references that are pinned, and a registry that is away, through the shipped programs. The control plane and
-//! the registry are real, the hosts are simulated.
+//! Tags that move, references that are pinned, and a registry that is away, through the shipped programs.
 
 use std::fs;
 

@@ -1,5 +1,6 @@
-//! Every scenario that needs no root, a module per subject. All are in a single program, so that a long scenario does not delay
-//! the others.
+//! Every scenario that needs no root, a module per subject. Unless a module says otherwise, the control plane, the
+//! registry, the controller and the agents are real, and the hosts are simulated. All are in a single program, so that
+//! a long scenario does not delay the others.
 
 mod admin;
 mod agent_backend;

@@ -208,8 +208,7 @@ fn last_value(series: &[Series]) -> Option<String> {
     Some(series.first()?.values.last()?.1.clone())
 }
 
-/// Runs all queries of the dashboard on a server that has scraped a rollout. Each must return values, and no alert may have
-/// fired.
+/// Runs the dashboard's queries after a rollout was scraped. Each must return values, and no alert may have fired.
 pub(super) fn the_dashboard_shows(prometheus: &mut Prometheus) -> Result<()> {
     let mut wrong = vec![];
     for query in queries()? {

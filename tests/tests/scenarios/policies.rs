@@ -1,4 +1,4 @@
-//! Own node only (invariant I6): what a real API server with our roles and admission policies lets an agent's token write.
+//! Own node only (I6): the writes that a real API server with our roles and policies allows with an agent's token.
 
 #![allow(
     clippy::unwrap_used,
@@ -285,7 +285,7 @@ async fn statuses(rig: &mut Rig) {
     );
 }
 
-/// The berth policy ignores the Leases of other namespaces: Berth does not restrict other rights that an admin gives an agent
+/// The berth policy ignores the Leases of other namespaces: Berth does not restrict rights that an admin gives an agent
 /// there, and no such write waits for the policy.
 async fn elsewhere(rig: &mut Rig) {
     let namespace = "default";

@@ -1,5 +1,5 @@
-//! `kubectl berth status --preview` names the order of the nodes: the test reads it before the rollout, and compares it with the
-//! boots of the hosts afterwards. The control plane, the controller and the agents are real, the hosts simulated.
+//! `kubectl berth status --preview` names the order of the nodes: the test reads it before the rollout, and compares it
+//! with the boots of the hosts afterwards.
 
 use std::cell::RefCell;
 
@@ -85,8 +85,8 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     .await
 }
 
-/// Waits until the preview gives a turn to five nodes, and returns their names. The order is: the zone without a node down, by
-/// name, a bad last turn, a lapsed offer, the control plane.
+/// Waits until the preview gives a turn to five nodes, and returns their names. The order is: the zone without a node
+/// down, by name, a bad last turn, a lapsed offer, the control plane.
 async fn is_previewed(part: &Part<'_>, expected: [&str; 5]) -> Result<Vec<String>> {
     let seen = RefCell::new(None);
     part.soon("all of them have a turn", || async {
@@ -106,9 +106,8 @@ async fn is_previewed(part: &Part<'_>, expected: [&str; 5]) -> Result<Vec<String
     Ok(named)
 }
 
-/// Writes the trace of an earlier leader that saw a node let an offer lapse, on the berth that no other node will use. The
-/// controller may still have to write the outcome of the turn before to that berth: its write goes first, and its berth is
-/// closed.
+/// Makes a berth look as if a node had let an offer lapse there under an earlier leader. No other node will use this
+/// berth. The controller may first have to write the last turn's outcome to the berth.
 async fn lets_an_offer_lapse(part: &Part<'_>, node: &str, target: &Digest) -> Result<()> {
     let berths = part.cluster.berths();
     let name = format!("{}-1", part.name);

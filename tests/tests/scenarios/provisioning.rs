@@ -1,4 +1,4 @@
-//! The examples for provisioning a machine for its first boot, each checked with the validator of the program that reads it.
+//! The examples for provisioning a machine's first boot, each checked by the validator of the program that reads it.
 
 use std::env;
 use std::fs;

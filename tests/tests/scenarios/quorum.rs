@@ -1,6 +1,5 @@
-//! I11 on a cluster of three control plane nodes in two pools: at most one is updated at a time across pools, a change of the
-//! leader during a drain does not end the turn, and a node that is not Ready goes first. The control plane, the controllers and
-//! the agents are real, the hosts are simulated.
+//! I11 with three control plane nodes in two pools: at most one is updated at a time, a change of the leader during a
+//! drain does not end the turn, and a node that is not Ready goes first.
 
 use std::time::{Duration, Instant};
 

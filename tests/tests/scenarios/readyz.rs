@@ -31,8 +31,8 @@ fn routed_address() -> Result<IpAddr> {
     Ok(address)
 }
 
-/// An address of this machine that may be in a list of API servers: not a loopback one. Without a network it belongs to a bridge
-/// that is removed after the test; `None` if none can be created.
+/// An address of this machine other than loopback, as a list of API servers requires. Without a network it belongs to a
+/// bridge that is removed after the test; `None` if none can be created.
 fn own_address() -> Result<Option<(IpAddr, Option<Bridge>)>> {
     if let Ok(address) = routed_address() {
         return Ok(Some((address, None)));

@@ -1,5 +1,5 @@
-//! Access to a registry: the real controller, with its own rights, at a real registry with TLS, a name and a password, through a
-//! proxy, and at a mirror while the origin is away.
+//! Access to a registry: the real controller, with its own rights, at a real registry with TLS, a name and a password,
+//! through a proxy, and at a mirror while the origin is away.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -112,7 +112,7 @@ async fn a_paused_stuck_node_proves_the_former_target() -> Result<()> {
         .await?;
         host.settings(|s| s.never_ready.clear());
         cluster.set_image("workers", &bad.reference).await?;
-        // Its admin fixes the cause and reboots the node: the reboot does not apply the image that was staged and locked.
+        // Its admin fixes the cause and reboots the node: the reboot does not apply the staged and locked image.
         cluster.excuse(host.name());
         host.reboot_now().await?;
         soon(&cluster, "the berth is given back", || async {

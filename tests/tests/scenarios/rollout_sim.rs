@@ -1,5 +1,4 @@
-//! Rollouts over simulated hosts, with a real API server, registry, controller and agents. The judge checks the ground truth: the
-//! actions of the hosts, and the audit log.
+//! Rollouts over simulated hosts. The judge checks the actions of the hosts, and the audit log.
 
 use std::time::{Duration, Instant};
 

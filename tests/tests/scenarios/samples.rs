@@ -28,8 +28,7 @@ type Kind = (
     Option<&'static str>,
 );
 
-/// Labels that installers put on nodes, from the sources of kubeadm 1.36, k3s, RKE2, the AMI of EKS and the Machine Config
-/// Operator.
+/// Labels that kubeadm 1.36, k3s, RKE2, the AMI of EKS and the Machine Config Operator put on nodes, by their sources.
 const NODES: [Kind; 10] = [
     ("kubeadm's worker", &[], Some("workers")),
     (

@@ -195,7 +195,7 @@ fn prometheus_is_extracted_or_asked_for() -> Result<()> {
     Ok(())
 }
 
-/// `package`: the package that contains promtool. `found`: the answer of `apt-cache` to a search for a package of that name.
+/// `package`: the package that contains promtool. `found`: the answer of `apt-cache` to a search for that package.
 fn are_extracted_from(package: &str, found: &str) -> Result<()> {
     let machine = Machine::new()?;
     machine

@@ -110,8 +110,7 @@ async fn an_image_is_staged_locked_and_finalized() -> Result<()> {
     for signal in ["Message", "TaskBegin", "PercentProgress", "ProgressEnd", "TaskEnd"] {
         ensure!(ended.heard.iter().any(|h| h == signal), "{signal} in {ended:?}");
     }
-    // The transaction stays active until all clients have disconnected: a late client receives its end, and other calls are
-    // refused.
+    // The transaction is active until all clients have disconnected: a late client receives its end, other calls fail.
     ensure!(world.rebase(&client).await? == address, "no call joins");
     let late = timeout(SOON, client.follow(&address)).await??;
     ensure!(late.ok && late.heard.is_empty(), "{late:?}");

@@ -1,4 +1,4 @@
-//! The report of a test run, `scripts/steps.sh`: its counts, the tests that are run again, and the causes of a failed run.
+//! The report of a test run, `scripts/steps.sh`: its counts, the tests that are run again, and the causes of failures.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::said::Said;
 
-/// Runs a script with the functions of `scripts/steps.sh`. In the script `lines FILE` prints prepared output of nextest: FILE.1
+/// Runs a script with the functions of `scripts/steps.sh`. Its `lines FILE` prints prepared output of nextest: FILE.1
 /// at the first call, FILE.2 at the next.
 fn run(script: &str, files: &[(&str, &str)], strict: bool) -> Result<Said> {
     const LINES: &str = r#"

@@ -1,5 +1,4 @@
-//! The shipped units, checked with systemd's own tools: systemd knows all their settings, and they are as confined as their work
-//! allows.
+//! The shipped units, checked with systemd's tools: systemd knows all their settings, and they are confined enough.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! An index with several images for one architecture, laid out like AlmaLinux's: `amd64`, `arm64` and `amd64/v2`, whose plain
-//! amd64 requires x86-64-v3.
+//! An index with several images for one architecture, laid out like AlmaLinux's: `amd64`, `arm64` and `amd64/v2`, whose
+//! plain amd64 requires x86-64-v3.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Machines that were installed from images of different age: when their pool refuses an image, and what an admin can do about
+//! Machines installed from images of different age: when their pool refuses an image, and what an admin can do about
 //! it. The installer's notes are files on the hosts; the limits are labels of images in the registry.
 
 use berth_api::boot_image::BootImageStatus;

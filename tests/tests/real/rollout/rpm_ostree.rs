@@ -1,5 +1,5 @@
-//! The scenarios of the parent with rpm-ostree as the backend: systemd and D-Bus start a stand-in for its daemon, over the hosts'
-//! own deployments. This file adds the scenarios that only this backend has.
+//! Scenarios with rpm-ostree as the backend: systemd and D-Bus start a stand-in for its daemon, over the hosts' own
+//! deployments. This file adds the scenarios that only this backend has.
 
 use futures::future::try_join_all;
 
@@ -51,8 +51,8 @@ async fn has_taken_over(rig: &Rig, host: &RealHost) -> Result<bool> {
     Ok(backend.name == Backend::RpmOstree && backend.reason == "AskedByPool")
 }
 
-/// Gives a host an older command `ostree`, until it reboots. The stand-in for rpm-ostree's daemon, which calls the command where
-/// the real daemon uses a library, keeps the newer one.
+/// Gives a host an older command `ostree` until it reboots. The stand-in for rpm-ostree's daemon keeps the newer
+/// command, since the real daemon uses a library instead.
 async fn forget_unlock(host: &RealHost) -> Result<()> {
     let (copy, script) = (format!("{OSTREE}/ostree"), format!("{OSTREE}/without-unlock"));
     host.exec(&["mkdir", "-p", OSTREE]).await?;
@@ -70,8 +70,7 @@ async fn forget_unlock(host: &RealHost) -> Result<()> {
         .map(drop)
 }
 
-/// A rollout by rpm-ostree, one node at a time. On one host an admin has installed a package. On another one only rpm-ostree
-/// itself can unlock.
+/// A rollout, one node at a time. On one host an admin has installed a package; on another only rpm-ostree can unlock.
 async fn rpm_ostree_takes_over(rig: &mut Rig) -> Result<()> {
     put_on(rig).await?;
     let (finalized, layered) = (rig.cluster.host(2).clone(), rig.cluster.host(3).clone());

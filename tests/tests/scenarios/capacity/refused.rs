@@ -1,5 +1,4 @@
-//! A Lease that cannot be written, because a policy refuses the write or its label is lost: it counts as used, and the rest of
-//! the pool continues.
+//! A Lease that a policy refuses to write, or that lost its label, counts as used; the rest of the pool continues.
 
 use anyhow::{Result, ensure};
 use berth_tests::cluster::{LONG, Part};

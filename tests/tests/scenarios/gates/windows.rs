@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::until_taken_back;
 
-/// Waits until the pool reports for this reason, with these words, that its window is not open and that it does not progress.
+/// Waits until the pool reports, with this reason and text, that no window is open and that it does not progress.
 async fn until_shut(part: &Part<'_>, reason: &str, words: &str) -> Result<()> {
     part.until_false("WindowOpen", reason, words).await?;
     part.until_false("Progressing", reason, words).await

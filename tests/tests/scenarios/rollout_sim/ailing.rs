@@ -138,8 +138,8 @@ fn marker(cluster: &Cluster, n: usize) -> PathBuf {
     cluster.host(n).root().join("run/reboot-required")
 }
 
-/// A reboot daemon such as kured obeys the file that bootc writes whenever it stages: no such file may exist for a locked image.
-/// Requests of others for a reboot are kept.
+/// A reboot daemon such as kured obeys the file that bootc writes whenever it stages: no such file may exist for a
+/// locked image. Reboot requests of others are kept.
 #[tokio::test]
 async fn a_locked_image_requests_no_reboot() -> Result<()> {
     scenario(lively(3), async |cluster| {
@@ -183,8 +183,8 @@ fn rival(cluster: &Cluster, n: usize, is_active: bool) {
     cluster.host(n).settings(|s| s.rivals = rivals.into_iter().collect());
 }
 
-/// `bootc upgrade --apply` of a timer removes the lock of any staged image: while such a timer is active nothing stays staged,
-/// unless the pool tolerates it. Reboot daemons among the pods are named.
+/// `bootc upgrade --apply` of a timer removes the lock of any staged image: while such a timer is active nothing stays
+/// staged, unless the pool tolerates it. Reboot daemons among the pods are named.
 #[tokio::test]
 async fn nothing_is_staged_beside_a_rival() -> Result<()> {
     scenario(lively(2), async |cluster| {

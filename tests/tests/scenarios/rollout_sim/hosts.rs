@@ -115,7 +115,7 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
         cluster.pool("workers", &v2.reference, rollout).await?;
         cluster.until_phase("node7", "Staging").await?;
         cluster.host(7).restart_bus().await?;
-        // Hosts with a temporary fault end updated; node6 only after it has pulled the image with its bound image again.
+        // Hosts with a temporary fault end updated; node6 only after another pull of the image with its bound image.
         cluster.until_booted(&v2, &[4, 6, 7, 8]).await?;
         // Rebooted into the previous image; then a second turn.
         let turns = [TurnOutcome::Proven, TurnOutcome::NotApplied];

@@ -56,8 +56,8 @@ async fn the_agent_is_killed_in_every_phase() -> Result<()> {
     .await
 }
 
-/// A host is committed, its agent is stopped, the admin uncordons the node, and pods are created. Returns the host, whose agent
-/// is still stopped.
+/// Commits a host, stops its agent, uncordons the node, and creates pods. Returns the host, with its agent still
+/// stopped.
 async fn committed_and_away(cluster: &Cluster) -> Result<&SimHost> {
     cluster.settings(|s| s.reboot = RebootFault::Lost);
     roll_to(cluster, "2.0.0", 1).await?;
@@ -311,7 +311,7 @@ fn says_ready(file: &std::path::Path, within: u64) -> Result<()> {
     Ok(())
 }
 
-/// A bad agent must stop the rollout of its DaemonSet: an agent is ready if its loop runs and the API server answers it.
+/// A bad agent must stop the rollout of its DaemonSet: it is ready only if its loop runs and the API server answers it.
 #[tokio::test]
 async fn an_agent_is_ready_while_the_api_server_answers() -> Result<()> {
     let directory = tempfile::tempdir()?;

@@ -233,7 +233,7 @@ async fn the_host_limits_its_images() -> Result<()> {
     .await
 }
 
-/// bootc's output of a failed pull may contain text from the registry, including line breaks. Such text makes no image fail.
+/// bootc's output of a failed pull may contain text from the registry, even line breaks. This makes no image fail.
 #[tokio::test]
 async fn registry_text_makes_no_image_fail() -> Result<()> {
     scenario(hosts(2), async |cluster| {

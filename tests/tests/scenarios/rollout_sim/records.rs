@@ -29,8 +29,7 @@ fn proven<'a>(turns: &'a [TurnRecord], image: &Published) -> Vec<&'a TurnRecord>
     proven.filter(|t| t.to == image.digest).collect()
 }
 
-/// Waits until the node has exactly one proven turn to the image on record, and checks that its two boots followed one another on
-/// the host.
+/// Waits until the node has exactly one proven turn to the image, whose two boots followed one another on the host.
 pub(super) async fn until_proven_turn(cluster: &Cluster, node: &str, image: &Published) -> Result<()> {
     soon(cluster, &format!("the proven turn of {node} is on record"), || async {
         Ok(!proven(&cluster.node_status(node).await?.turns, image).is_empty())

@@ -13,8 +13,8 @@ fn updated_by(updaters: &[Updaters], change: impl FnOnce(&mut Settings)) -> Clus
     }
 }
 
-/// A host of each kind, one after another. Meanwhile a daemon dies during a pull, an agent is killed during another pull, and an
-/// admin has installed a package on a third host that still waits for its reboot.
+/// A host of each kind, one after another. Meanwhile a daemon dies during a pull, an agent is killed during another
+/// pull, and an admin has installed a package on a third host that waits for its reboot.
 #[tokio::test]
 async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> {
     let kinds = [Updaters::Bootc, Updaters::RpmOstree, Updaters::Both, Updaters::Layered];
@@ -54,7 +54,7 @@ async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> 
     .await
 }
 
-/// Hosts whose ostree cannot unlock: rpm-ostree unlocks and reboots in a single call, with the same commit. A host leaves an
+/// Hosts whose ostree cannot unlock: rpm-ostree unlocks and reboots in one call, with the same commit. A host leaves an
 /// image that does not come up in the same way.
 #[tokio::test]
 async fn rpm_ostree_finalizes_where_ostree_cannot_unlock() -> Result<()> {
@@ -109,8 +109,8 @@ async fn a_transaction_that_does_not_answer_is_reported() -> Result<()> {
     .await
 }
 
-/// An admin layers a package on the staged image, and no lock works for that. The deployment stays and is reported, until the
-/// admin removes it.
+/// An admin layers a package on the staged image, and no lock works for that: it is reported until the admin removes
+/// it.
 async fn a_layer_that_cannot_be_locked(cluster: &Cluster, waits: &str) -> Result<()> {
     let host = cluster.host(1);
     host.settings(|s| s.lock_failures = u32::MAX);
@@ -140,7 +140,7 @@ async fn hold(cluster: &Cluster) -> Result<Client> {
     Ok(foreign)
 }
 
-/// A reboot outside of a turn applies nothing. A package that is layered on the staged image is applied with it in the turn.
+/// A reboot outside of a turn applies nothing. A package layered on the staged image is applied with it in the turn.
 #[tokio::test]
 async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
     let options = updated_by(&[Updaters::RpmOstree, Updaters::Both], |_| {});

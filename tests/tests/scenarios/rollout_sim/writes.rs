@@ -47,8 +47,7 @@ async fn a_rollout_needs_few_writes() -> Result<()> {
         );
         ensure!(writes.count(Kind::Berth) <= OF_BERTH * NODES, "berths:\n{writes}");
         ensure!(writes.count(Kind::Event) <= EVENTS * NODES + 2, "events:\n{writes}");
-        // Writes for the change itself, for the end, for the progress of each node, and for states that last for some
-        // seconds.
+        // For the change itself, the end, the progress of each node, and states that last for some seconds.
         ensure!(
             writes.count(Kind::Pool) <= 2 * NODES + 6 + seconds / 3,
             "pool:\n{writes}"
