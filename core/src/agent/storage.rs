@@ -3,10 +3,10 @@
 /// How bootc stores a host's deployments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Storage {
-    /// In ostree. Its lock can be set on a staged image at any time.
+    /// In ostree, whose lock can be set on a staged image at any time.
     #[default]
     Ostree,
-    /// In composefs, without ostree. Only bootc locks an image, and only while it stages it.
+    /// In composefs, without ostree. Only bootc can lock an image, and only while it stages that image.
     Composefs,
 }
 
@@ -55,7 +55,7 @@ impl StagingLock {
         matches!(self, Self::Both(_) | Self::Bootc)
     }
 
-    /// ostree's lock, to be set after the pull; `None` on a composefs host.
+    /// Returns ostree's lock, to be set after the pull; `None` on a composefs host.
     pub const fn ostree(self) -> Option<OstreeLock> {
         match self {
             Self::Ostree(lock) | Self::Both(lock) => Some(lock),

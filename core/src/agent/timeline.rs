@@ -1,4 +1,4 @@
-//! The record of a node's updates and turns, given the current state. Pure. No decision depends on it.
+//! Updates the record of a node's updates and turns from the current state. Pure; no decision depends on the record.
 
 use berth_api::Digest;
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
@@ -16,7 +16,7 @@ use crate::whole_seconds;
 /// State of a node's update, as seen now.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UpdateState {
-    /// Not enough is known.
+    /// Not enough is known to change the record.
     Nothing,
     /// The image is being pulled, is staged, or is booted under a berth.
     On {
@@ -38,7 +38,7 @@ pub enum UpdateState {
     },
 }
 
-/// Returns the timeline to report: with the chapter of the machine's first boot, which comes from its own record.
+/// Returns the timeline to report. The chapter of the machine's first boot is added from the record of that boot.
 pub fn reported(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timeline {
     let looked = firstboot.filter(|record| record.outcome != FirstbootOutcome::NotFirstBoot);
     Timeline {
@@ -120,13 +120,13 @@ fn on(
     }
 }
 
-/// True if a chapter for this image belongs to the update. If an image is pulled or staged again after its update
-/// completed, that is a new update.
+/// True if a chapter for this image continues the update. A pull or a staged image after the update completed begins a
+/// new update.
 fn continues(update: &NodeUpdate, chapter: ChapterName, to: &ImageVersion) -> bool {
     update.to.digest == to.digest && (update.chapter(ChapterName::Completed).is_none() || chapter.is_ending())
 }
 
-/// Moves the start of an update's first chapter back: the chapter may have begun before this agent process saw it.
+/// Moves the start of an update's only chapter back, since it may have begun before this agent process saw it.
 fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
     if let [first] = update.chapters.as_mut_slice()
         && began <= *now
@@ -176,7 +176,6 @@ fn idle(update: &mut NodeUpdate, desired: Option<&Digest>, booted: Option<&Diges
     close(update, now);
 }
 
-/// Records that a chapter runs.
 fn enter(update: &mut NodeUpdate, name: ChapterName, now: &Time) {
     if update.chapters.last().is_some_and(|c| c.name == name) {
         return;
@@ -198,7 +197,6 @@ fn end(update: &mut NodeUpdate, name: ChapterName, now: &Time) {
     }
 }
 
-/// Records the end of the last chapter.
 fn close(update: &mut NodeUpdate, now: &Time) {
     if update.chapters.last().is_some_and(is_open) {
         notice_clock(update, now);
@@ -209,7 +207,6 @@ fn close(update: &mut NodeUpdate, now: &Time) {
     }
 }
 
-/// True if the chapter has a start and no end.
 fn is_open(chapter: &Chapter) -> bool {
     chapter.end_time.is_none() && chapter.start_time.is_some()
 }
@@ -245,7 +242,7 @@ pub struct HostState<'a> {
     pub booted: Option<&'a Digest>,
     /// True if the Node is Ready under this boot.
     pub node_ready: bool,
-    /// Start of the drain, as the host remembers it.
+    /// Start of the drain, as recorded on the host.
     pub drain_began: Option<Timestamp>,
 }
 
@@ -301,7 +298,6 @@ pub fn turns(
     turns
 }
 
-/// Returns the record of a turn that has just begun.
 fn new_turn(berth: String, holding: &Holding, started: Timestamp) -> TurnRecord {
     TurnRecord {
         berth,

@@ -1,5 +1,3 @@
-//! The agent's actions, and its reasons to wait.
-
 use std::time::Duration;
 
 use berth_api::berth::{Berth, Outcome};
@@ -13,9 +11,9 @@ use crate::agent::storage::{OstreeLock, StagingLock};
 pub const REBOOT_START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between checks of a state that sends no event, such as an inhibitor or a Node that is not Ready.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Wait before the agent requests a blocked reboot again, under a commit that cannot be taken back.
+/// Pause before the agent requests a blocked reboot again, if the commit cannot be taken back.
 pub const REBOOT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Interval between checks of a state that only other programs or people change and that sends no event.
+/// Interval between checks of a state that sends no event and that only other programs or people change.
 pub(super) const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// Interval between reads of the host's deployments while only other programs or people change them.
 pub(super) const HOST_LOOK_INTERVAL: Duration = Duration::from_secs(30);
@@ -33,7 +31,7 @@ pub enum Step {
     ReadNode,
     /// Probe, as a dry run, the writes that the API server must reject (I6).
     TryGuard,
-    /// Pull and stage this image, with this lock.
+    /// Pull this image and stage it with this lock.
     StartPull(DesiredImage, StagingLock),
     /// Stop the pull of this digest.
     CancelPull(Digest),
@@ -59,12 +57,11 @@ pub enum Step {
     Fence(Berth),
     /// Take the commit back.
     Uncommit(Berth),
-    /// License this digest under the same berth, from an unproven boot.
+    /// From an unproven boot, license a reboot into this digest under the held berth.
     Relicense(Berth, Digest),
-    /// Begin to give the berth back.
+    /// Begin to give the berth back, with this outcome and message.
     Release(Berth, Outcome, String),
-    /// Undo Berth's cordon on the Node. Writes the Node even without a cordon, so that an older write in flight
-    /// conflicts.
+    /// Undo Berth's cordon. Writes the Node even without a cordon, so that an older write in flight conflicts.
     Restore(Berth),
     /// Close the berth.
     GiveBack(Berth),
@@ -154,8 +151,7 @@ pub enum WaitReason {
     FailedDigest,
     /// The node backs off after a failure.
     BackingOff,
-    /// A staged deployment with packages that Berth did not request cannot be locked and must not be removed. Any
-    /// reboot applies it.
+    /// A staged deployment that must not be removed cannot be locked: any reboot would apply it.
     Unlockable,
     /// The controller does not permit this node to pull yet.
     StagingHeld,
@@ -171,7 +167,7 @@ pub enum WaitReason {
     NotReady,
     /// The host booted neither the target nor the previous image.
     Unproven,
-    /// A closed gate of the pool keeps this holder's berth from being licensed for the next image.
+    /// A gate of the pool is closed, so the held berth cannot be licensed for the next image.
     Revoked,
     /// The next image is staged, but the maintenance window has closed.
     WindowClosed,

@@ -20,11 +20,10 @@ use crate::agent::facts::{AgentFacts, Desired, Member};
 use crate::agent::node::NodeFacts;
 use crate::agent::past::MAX_NOT_APPLIED;
 
-/// State of the proof of a boot.
 enum Proof {
-    /// The target runs.
+    /// Proven: the target runs.
     Target,
-    /// The previous digest runs again.
+    /// Proven: the previous digest runs again.
     From,
     /// Not proven yet: the missing part, and when to check again.
     NotYet(WaitReason, Option<Duration>),
@@ -138,12 +137,12 @@ fn await_queued(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
     queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL_MAX)))
 }
 
-/// Returns the outcome and the message of a turn whose previous digest runs again, proven. The outcome is decided here
-/// and stored in the berth; it is counted when the turn ends.
+/// Returns the outcome and the message of a turn when the previous digest runs again, proven. The berth keeps this
+/// outcome; the host's record counts it when the turn ends.
 fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     let target = &holding.target;
     if holding.boot_id == facts.host.boot_id {
-        // The berth was licensed again under this boot, without a reboot since.
+        // The berth was licensed again under this boot, and no reboot followed.
         return (Outcome::Withdrawn, format!("{target} is no longer desired here"));
     }
     if holding.phase == HoldPhase::Taken {
@@ -184,8 +183,8 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     }
 }
 
-/// Returns the outcome of an excluded node's turn, which does not wait for a proof. A target that ran unproven counts
-/// as failed.
+/// Returns the outcome and the message of an excluded node's turn, which does not wait for a proof. A target that ran
+/// unproven counts as failed.
 fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
     let booted = facts.host.os.booted();
     let message = "the Node is excluded".to_owned();
@@ -202,19 +201,19 @@ fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcom
     (Outcome::Failed, format!("{message}; its boot was not proven"))
 }
 
-/// Returns the image to continue to from an unproven boot, if there is one. Either the pool wants another digest than
-/// the licensed one, or it wants the licensed one, which has not booted.
+/// Returns the image to continue to from an unproven boot, if there is one: another digest that the pool wants, or the
+/// licensed digest if it has not booted.
 fn next_image<'a>(facts: &'a AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<NextImage<'a>> {
     let Desired::Member(member) = &facts.desired else {
         return None;
     };
     let image = member.image.as_ref()?;
     let (desired, booted) = (&image.digest, facts.host.os.booted());
-    // An image that is already licensed counts as committed, and the booted one needs no pull.
+    // The policy does not stop an image that is already licensed, nor the booted one, which needs no pull.
     if facts.objection().is_some() && booted != Some(desired) && !is_licensed(facts, holding, image) {
         return None;
     }
-    // I5: without `from`, an unproven boot could not be recognised later. I8: no failed digest.
+    // I5: without `from`, an unproven boot could not be recognised later. I8: a failed digest is not tried again.
     if holding.from.is_none() || facts.past.failed_digests.contains(desired) {
         return None;
     }
@@ -222,7 +221,7 @@ fn next_image<'a>(facts: &'a AgentFacts, holding: &Holding, node: &NodeFacts) ->
         return None;
     }
     let may = if *desired != holding.target {
-        // The previous image runs again: it only needs its proof.
+        // If the previous image runs again, it only needs its proof.
         booted != Some(desired) || booted != holding.from.as_ref()
     } else if booted == Some(desired) {
         false
@@ -237,8 +236,8 @@ fn is_licensed(facts: &AgentFacts, holding: &Holding, image: &DesiredImage) -> b
     holding.phase == HoldPhase::Committed && holding.boot_id == facts.host.boot_id && holding.target == image.digest
 }
 
-/// True if a target that never booted may be licensed again: only after the proof of the current boot has timed out,
-/// since a proven node gives its berth back instead, and only a limited number of times (I8).
+/// True if a target that never booted may be licensed again: only a limited number of times (I8), and only after the
+/// wait for the proof of the current boot has timed out. A proven node gives its berth back instead.
 fn may_repeat(facts: &AgentFacts, holding: &Holding, member: &Member) -> bool {
     facts.proving_for >= member.reboot_timeout
         && facts.past.tried.as_ref() != Some(&holding.target)
@@ -256,7 +255,7 @@ fn continue_to(
 ) -> Step {
     let relicense = Step::Relicense(berth.clone(), image.digest.clone());
     if facts.host.os.booted() == Some(&image.digest) {
-        // The image runs already: no reboot follows, only its proof.
+        // The image runs already: it needs a proof, but no reboot.
         return if holding.revoke.is_some() {
             Step::Wait(WaitReason::Revoked, Some(LOOK_INTERVAL_MAX))
         } else {
@@ -289,7 +288,7 @@ fn prepare(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Option<
         Some((known, other)) if !known.staged_layers => Some(Step::Unstage(other.clone())),
         Some((known, other)) if !other.locked => set_aside_step(facts, known, other),
         _ => Some(match stage(facts, member, image) {
-            // The Node may become Ready in the meantime.
+            // Check often: the Node may become Ready in the meantime.
             Step::Wait(why, wait) => Step::Wait(why, Some(wait.unwrap_or(LOOK_INTERVAL).min(LOOK_INTERVAL))),
             step => step,
         }),
@@ -327,11 +326,11 @@ fn licensed(
         .map(str::to_owned)
         .or_else(|| Some(facts.objection()?.message));
     if let (None, Some(why), Proof::From) = (staged, refusal, &proof) {
-        // Nothing can be staged here any more.
+        // No image can be staged here any more, and the previous image is proven, so the turn can end.
         return Step::Release(berth.clone(), Outcome::RebootBlocked, why);
     }
     match (ahead, proof) {
-        // The boot of the previous image was proven in the meantime.
+        // The previous image is proven, so the turn can end.
         (Obstacle::Inhibited(why), Proof::From) => Step::Release(berth.clone(), Outcome::RebootBlocked, why),
         (Obstacle::Inhibited(_), _) => Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX)),
         (Obstacle::WindowClosed(_), _) => Step::Wait(WaitReason::WindowClosed, Some(LOOK_INTERVAL_MAX)),

@@ -1,4 +1,4 @@
-//! Rules for every decision: without a licence the next boot takes no image that Berth staged (I3), and images that other
+//! Rules for every decision: without a licence, the next boot takes no image that Berth staged (I3). Images that other
 //! programs staged stay (I12).
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) fn held<'a>(facts: &AgentFacts, berths: &'a [Berth]) -> Option<(&'a B
         .filter(|b| !(Bug::SearchInNewPoolOnly.is_awake() && is_of_other_pool(facts, b)));
     seen.filter_map(|b| b.holding().filter(|h| h.node == facts.node).map(|h| (b, h)))
         .min_by_key(|(_, h)| {
-            // If there were two, finish the one that is furthest along.
+            // If two berths were held, the turn that is furthest along is finished first.
             match h.phase {
                 HoldPhase::Releasing(_) => 0,
                 HoldPhase::Committed => 1,
@@ -27,14 +27,13 @@ pub(super) fn held<'a>(facts: &AgentFacts, berths: &'a [Berth]) -> Option<(&'a B
         })
 }
 
-/// True if the node is a member of another pool than the berth's.
 fn is_of_other_pool(facts: &AgentFacts, berth: &Berth) -> bool {
     matches!(&facts.desired, Desired::Member(member) if member.pool != berth.pool)
 }
 
-/// True if the current boot is not proven under this berth (I5): it is a new boot, or the berth was licensed again
-/// during it without a proof. The record on the host has such a boot. If the record was lost, the booted image still
-/// differs from the last proven one.
+/// True if the current boot is not proven under this berth (I5): the boot is new, or the berth was licensed again
+/// during this boot, before a proof. The host's record names such a boot. If the record was lost, the booted image
+/// still differs from the last proven one.
 pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &Past) -> bool {
     if Bug::NoBootIdCheck.is_awake() {
         return false;
@@ -44,12 +43,12 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
     holding.boot_id != *boot_id || past.unproven_boot.as_ref() == Some(boot_id) || is_other
 }
 
-/// Returns the step that is still needed to have no image of Berth's armed (I3); `None` if nothing is staged or it is
-/// locked. While the deployments cannot be read, the step is to read them or to wait. The host is not read if Berth
-/// cannot have staged anything on it (I12).
+/// Returns the next step until no image of Berth's is armed (I3); `None` if nothing is staged or it is locked. If the
+/// deployments cannot be read now, the step is to read them or to wait. If Berth cannot have staged anything, the host
+/// is not read (I12).
 pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
     if facts.host.pull.is_some() {
-        // The pull locks the image that it stages; the result is read when it ends.
+        // The pull locks the image that it stages. The agent reads the result when the pull ends.
         return None;
     }
     if !has_pool(facts) && staged_by_berth(facts).next().is_none() {
@@ -89,8 +88,8 @@ pub(super) fn has_pool(facts: &AgentFacts) -> bool {
     }
 }
 
-/// True if Berth may lock the staged image (I12): on a member any image, on other nodes only one that Berth staged. On
-/// a host that Berth does not update, outside of a turn, also only one that Berth staged.
+/// True if Berth may lock the staged image (I12): on a member, any image. On other nodes, and outside of a turn on a
+/// host that Berth does not update, only an image that Berth staged.
 pub(super) fn is_to_lock(facts: &AgentFacts, staged: &Deployment) -> bool {
     let is_left_alone =
         facts.host.os.refusal().is_some() && held(facts, facts.berths.as_deref().unwrap_or(&[])).is_none();

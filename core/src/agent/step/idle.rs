@@ -77,7 +77,7 @@ pub(super) fn pursue(facts: &AgentFacts, member: &Member, berths: &[Berth]) -> S
     };
     let desired = &image.digest;
     if let Some(pull) = &facts.host.pull {
-        // I7: one pull at a time. A pull of the desired digest continues; another is stopped.
+        // I7: one pull at a time. A pull of the desired digest continues; any other is stopped.
         return if pull.digest == *desired && facts.objection().is_none() {
             Step::Wait(WaitReason::Pulling, None)
         } else {
@@ -106,7 +106,7 @@ pub(super) fn pursue(facts: &AgentFacts, member: &Member, berths: &[Berth]) -> S
         };
     }
     if let Some(staged) = &deployments.staged {
-        // I3: the lock does not stop a rival updater that removes it.
+        // I3: a rival updater would remove the lock.
         let rival = rivals::in_the_way(facts).is_some();
         if facts.staged_whole(desired).is_none() || is_unwelcome(facts, desired) || rival {
             if !deployments.staged_layers {
@@ -126,7 +126,6 @@ pub(super) fn pursue(facts: &AgentFacts, member: &Member, berths: &[Berth]) -> S
     begin(facts, member, image)
 }
 
-/// Returns the next step towards staging the image.
 fn begin(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
     if !is_unwelcome(facts, &image.digest)
         && let Some(first) = await_host(facts, &image.digest)
@@ -137,8 +136,8 @@ fn begin(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
 }
 
 /// Returns the step that locks a staged deployment with packages that Berth did not request, so that no reboot applies
-/// it (I3); `None` if it is locked. It is not removed, or the packages would be lost: the next image is staged over it
-/// and keeps them.
+/// it (I3); `None` if it is locked. The deployment is not removed, since its packages would be lost: the next image is
+/// staged over it and keeps them.
 pub(super) fn set_aside_step(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Option<Step> {
     (!staged.locked).then(|| disarm(facts, deployments, staged))
 }
@@ -197,9 +196,9 @@ pub(crate) fn unlockable(facts: &AgentFacts) -> Option<String> {
     })
 }
 
-/// Returns a wait while another updater would apply a staged image, or the host cannot stage this one. Checked before
-/// the permission to pull, so that the node reports this wait with and without that permission, and does not use up a
-/// permission that another node could use.
+/// Returns a wait while another updater would apply a staged image, or while the host cannot stage this image. Checked
+/// before the permission to pull: the node reports this wait even without the permission, and does not use up one that
+/// another node needs.
 fn await_host(facts: &AgentFacts, desired: &Digest) -> Option<Step> {
     let reason = match rivals::in_the_way(facts) {
         Some(_) => WaitReason::RivalUpdater,
@@ -212,7 +211,7 @@ fn await_host(facts: &AgentFacts, desired: &Digest) -> Option<Step> {
     }
 }
 
-/// I8: no failed digest is tried again.
+/// True if the digest failed here, so that it is not tried again (I8).
 fn has_failed(facts: &AgentFacts, digest: &Digest) -> bool {
     facts.past.failed_digests.contains(digest) && !Bug::RetryFailedDigest.is_awake()
 }
@@ -224,7 +223,7 @@ fn is_unwelcome(facts: &AgentFacts, desired: &Digest) -> bool {
 }
 
 /// True if the pool requires signatures, and the staged image was not pulled under the host's current policy. The
-/// backend's report is not enough: it checks no signature of an image that is already in the repository.
+/// backend's report is not enough: the backend does not check an image that is already in the repository.
 pub(super) fn lacks_policy(facts: &AgentFacts) -> bool {
     let required = facts
         .desired
@@ -242,7 +241,7 @@ pub(super) fn lacks_policy(facts: &AgentFacts) -> bool {
 }
 
 /// Returns the step that pulls the image, or a wait until that is allowed. Other updaters are not checked here: a node
-/// that continues from an unproven boot is already down, and its next boot is under its berth (I10).
+/// that continues from an unproven boot is already down, and its next reboot is under its berth (I10).
 pub(super) fn stage(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
     if has_failed(facts, &image.digest) {
         return Step::Wait(WaitReason::FailedDigest, None);
@@ -270,7 +269,7 @@ pub(super) fn stage(facts: &AgentFacts, member: &Member, image: &DesiredImage) -
     let lock = facts.host.os.deployments().and_then(Deployments::staging_lock);
     match lock {
         Some(lock) => Step::StartPull(image.clone(), lock),
-        // I3: the image would be armed while it is staged.
+        // I3: nothing would lock the image while it is staged.
         None => Step::Wait(WaitReason::HostUnusable, None),
     }
 }
@@ -302,7 +301,7 @@ fn wait_for_berth(facts: &AgentFacts, desired: &Digest, berths: &[Berth]) -> Ste
         return Step::Wait(WaitReason::Forgetful, Some(LOOK_INTERVAL_MAX));
     }
     if facts.guard.unguarded().is_some() && !Bug::GuardIgnored.is_awake() {
-        // I6: an agent that can write every berth could also change this node's berth.
+        // I6: the agent of another node could change this node's berth.
         return Step::Wait(WaitReason::Unguarded, Some(facts.guard.next_try));
     }
     if is_next_boot_wrong(facts) {
@@ -324,14 +323,14 @@ fn wait_for_berth(facts: &AgentFacts, desired: &Digest, berths: &[Berth]) -> Ste
         return Step::Wait(WaitReason::NoBerth, Some(LOOK_INTERVAL_MAX));
     }
     if facts.guard.answer == Guard::NothingToTry {
-        // I6: there is a berth to probe now.
+        // I6: now there is a berth to probe the API server with.
         return Step::TryGuard;
     }
     // The staged image may have changed since the last read: notice that before the drain.
     if !facts.host.fresh {
         return Step::LookAtHost;
     }
-    // The offer is for one UID. A re-created Node of this name must not take it.
+    // The offer is for one Node UID. A re-created Node of this name must not take it.
     match facts.cluster_node.get() {
         Some(node) if node.uid == offer.uid => Step::Take(berth.clone()),
         _ => Step::Wait(WaitReason::ForeignBerth, None),

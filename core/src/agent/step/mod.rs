@@ -34,7 +34,7 @@ pub fn step(facts: &AgentFacts) -> Step {
         return Step::Wait(WaitReason::ShuttingDown, Some(LOOK_INTERVAL));
     }
     if let Some(silence) = &facts.host.unreachable {
-        // Without these services the agent can neither change nor inspect the host.
+        // Without the host's services, the agent can neither change nor inspect the host.
         if !silence.is_reportable() {
             return Step::Wait(WaitReason::HostUnreachable, Some(LOOK_INTERVAL));
         }
@@ -110,7 +110,6 @@ fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> 
     of_cluster.then_some(next)
 }
 
-/// Returns the next step of a turn that has begun.
 fn finish(facts: &AgentFacts, berth: &Berth, holding: &Holding) -> Step {
     let node = match &facts.cluster_node {
         ClusterNode::Unread => return Step::ReadNode,

@@ -39,8 +39,8 @@ fn unwanted(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<S
     (facts.desired.digest() != Some(&holding.target)).then(|| format!("{} is no longer desired here", holding.target))
 }
 
-/// Returns why an uncommitted turn ends while the host does not report its staged image; otherwise the node would stay
-/// drained. `None` unless this agent process knows that nothing is armed (I3).
+/// Returns why an uncommitted turn ends although the host does not report its staged image: otherwise the node would
+/// stay drained. `None` unless this agent process knows that nothing is armed (I3).
 fn reason_to_end_unseen(
     facts: &AgentFacts,
     holding: &Holding,
@@ -68,7 +68,7 @@ fn drain_timeout(facts: &AgentFacts) -> Option<(Outcome, String)> {
     way::is_drain_given_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
 }
 
-/// Returns the end of a turn whose node is drained, but cannot continue and has passed its drain timeout.
+/// Returns the end of a turn that cannot continue, if the node is drained and the drain timeout has passed.
 fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     let so_far = facts.drain.elapsed;
     // A node that had nothing to drain has no start time of its drain.
@@ -77,7 +77,7 @@ fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     (way::is_drained(facts) && long).then(|| (Outcome::RebootBlocked, message.to_owned()))
 }
 
-/// Returns why an uncommitted turn should end, without a check of the staged image.
+/// Returns why an uncommitted turn should end, apart from problems with the staged image or the drain.
 fn reason_to_end(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(reason) = &holding.revoke {
         return Some((Outcome::Revoked, reason.clone()));
@@ -104,7 +104,7 @@ fn reason_to_end(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Opt
     None
 }
 
-/// Returns why an uncommitted turn should end.
+/// Returns why an uncommitted turn should end, including problems with the staged image and the drain timeout.
 fn reason_to_stop(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(end) = reason_to_end(facts, holding, node) {
         return Some(end);

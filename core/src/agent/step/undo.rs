@@ -1,5 +1,5 @@
-//! Whether the agent undoes an unproven boot: it queues the rollback to the previous image, and reboots into it under
-//! the same berth.
+//! Undoes an unproven boot: the agent queues the rollback to the previous image and reboots into that image, under the
+//! same berth.
 
 use berth_api::berth::{HoldPhase, Holding};
 use berth_api::pool::OnFailure;
@@ -12,11 +12,11 @@ use crate::agent::facts::{AgentFacts, Desired};
 /// Whether an unproven boot of the target is undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Undo {
-    /// The host does not run a target that it rebooted into under this berth, or its `health.deadline` has not passed.
+    /// The host does not run the target after a reboot under this berth, or `health.deadline` has not passed.
     NotDue,
     /// Roll back now.
     Due,
-    /// The deadline has passed, but the node keeps its image, for this reason.
+    /// The deadline has passed, but the node keeps its image for this reason.
     Hold(String),
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn undo(facts: &AgentFacts, holding: &Holding) -> Undo {
     Undo::Hold(format!("the host has no rollback deployment of {from}"))
 }
 
-/// Returns the next step of a rollback that is due: queue it, then reboot. `None` without one.
+/// Returns the next step of a rollback: queue it, then reboot. `None` if no rollback is due.
 pub(super) fn next_step(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
     if undo(facts, holding) != Undo::Due {
         return None;

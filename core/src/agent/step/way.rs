@@ -1,7 +1,7 @@
-//! The checks before a reboot: window, cordon, drain, inhibitors. With a licence: fence, unlock, verify, reboot.
+//! Checks before a reboot: window, cordon, drain, inhibitors. Then, under a licence: fence, unlock, verify, reboot.
 //!
-//! [`super::turn`] starts from a proven boot and ends the turn when a check fails. [`super::boot`] starts from an
-//! unproven boot, where the turn cannot end, and waits.
+//! [`super::turn`] starts from a proven boot, and ends the turn when a check fails. [`super::boot`] starts from an
+//! unproven boot, so the turn cannot end; it waits until the check succeeds.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use super::action::{LOOK_INTERVAL, REBOOT_RETRY_INTERVAL, REBOOT_START_TIMEOUT, 
 use crate::agent::facts::{AgentFacts, Desired, Reboot};
 use crate::agent::node::NodeFacts;
 
-/// Reason why a node must not reboot now. Checked before the commit, and again before the reboot, since the commit may
-/// be old by then.
+/// Why a node must not reboot now. Checked before the commit, and again before the reboot, since the commit may be old
+/// by then.
 #[expect(clippy::large_enum_variant, reason = "one lives for a moment in each decision")]
 pub(super) enum Obstacle {
-    /// No reboot may start now, for this reason.
+    /// The maintenance window is closed or cannot be checked; the message.
     WindowClosed(String),
-    /// The node is not cordoned or not drained: the next step towards it.
+    /// The node is not cordoned or not drained; the next step towards that.
     NotClear(Step),
-    /// The shutdown is inhibited.
+    /// The reboot is inhibited, for this reason.
     Inhibited(String),
     /// The reboot may start.
     None,
@@ -31,7 +31,7 @@ pub(super) enum Obstacle {
 
 /// Returns the first obstacle to the reboot.
 pub(super) fn obstacle(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Obstacle {
-    // The window is checked here too: the controller may be down and unable to close it.
+    // The agent checks the window too, since the controller may be down.
     if let Some(why) = closed_window(facts, holding.open_until) {
         return Obstacle::WindowClosed(why);
     }
@@ -44,8 +44,8 @@ pub(super) fn obstacle(facts: &AgentFacts, berth: &Berth, holding: &Holding, nod
     Obstacle::None
 }
 
-/// Returns the next step when no obstacle is left and the licence has this UID, digest and boot ID, all just read (I2):
-/// fence, unlock, reboot.
+/// Returns the next step under a licence: fence, unlock, reboot. The caller has just checked that no obstacle is left,
+/// and that the licence has this Node UID, digest and boot ID (I2).
 pub(super) fn use_licence(facts: &AgentFacts, berth: &Berth, staged: &Deployment) -> Step {
     // I2, I3: an unanswered write, of this agent process or a previous one, may still take the licence back. The fence
     // makes that write fail before anything is armed.
@@ -69,7 +69,6 @@ fn cordon_or_drain(facts: &AgentFacts, berth: &Berth, node: &NodeFacts) -> Optio
     }
 }
 
-/// Returns the pool's drain settings.
 fn drain_settings(facts: &AgentFacts) -> Option<&Drain> {
     match &facts.desired {
         Desired::Member(member) => Some(&member.drain),
@@ -82,7 +81,6 @@ pub(crate) fn is_drained(facts: &AgentFacts) -> bool {
     facts.drain.done || drain_settings(facts).is_some_and(|drain| !drain.is_enabled())
 }
 
-/// Returns the drain timeout of the pool.
 pub(super) fn drain_limit(facts: &AgentFacts) -> Duration {
     drain_settings(facts).map_or(Duration::ZERO, Drain::timeout)
 }
@@ -93,8 +91,8 @@ pub(crate) fn overdue(facts: &AgentFacts) -> Option<OnTimeout> {
     (!is_drained(facts) && facts.drain.elapsed >= settings.timeout()).then(|| settings.on_timeout())
 }
 
-/// True if the turn must end because its drain took too long: the timeout with `Release`, twice the timeout with
-/// `Force`. Otherwise a pod that cannot even be deleted would keep the berth from other nodes.
+/// True if the turn must end because its drain took too long: longer than the timeout with `Release`, than twice the
+/// timeout with `Force`. Otherwise a pod that cannot even be deleted would keep the berth from other nodes.
 pub(super) fn is_drain_given_up(facts: &AgentFacts) -> bool {
     match overdue(facts) {
         Some(OnTimeout::Release) => true,
@@ -128,8 +126,8 @@ pub(super) fn is_next_boot_wrong(facts: &AgentFacts) -> bool {
     is_rollback_in_the_way(facts) || facts.host.os.unit_missing().is_some()
 }
 
-/// True if another deployment is queued for the next boot and may be intended. A digest that failed here is not: the
-/// next finalized image replaces it.
+/// True if another deployment is queued for the next boot and may be intended. If its digest failed here, it is not:
+/// the next finalized image replaces it.
 fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     if Bug::RollbackIgnored.is_awake() {
         return false;
@@ -157,7 +155,7 @@ pub fn rollback_queued(facts: &AgentFacts) -> Option<String> {
     ))
 }
 
-/// Returns a message that says why the reboot is inhibited.
+/// Returns a message why the reboot is inhibited.
 pub fn inhibited(facts: &AgentFacts) -> String {
     if let Some(why) = rollback_queued(facts).filter(|_| is_rollback_in_the_way(facts)) {
         return why;
