@@ -274,7 +274,7 @@ fn times(found: &Explanation, case: &Case, shown: &PoolPreview, pool: &BootcNode
 }
 
 fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
-    // Only the controller knows which nodes without the label run an API server.
+    // Only the controller knows which nodes without the control plane label run an API server.
     let is_server = is_control_plane(member.node.labels()) || control_plane_wait(member).is_some();
     if found
         .wait

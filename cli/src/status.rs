@@ -62,7 +62,7 @@ pub fn report(snapshot: &Snapshot, now: Timestamp) -> Report {
         .filter_map(|node| Some((node.metadata.name.as_deref()?, node)))
         .collect();
     let mut lines = lines(snapshot, &nodes, paused, now);
-    // A roster copies all objects, and most clusters exclude no node.
+    // Only excluded nodes need a roster, which copies all objects.
     let roster = snapshot
         .nodes
         .iter()

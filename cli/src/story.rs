@@ -39,7 +39,7 @@ pub struct Story {
     /// Result of its first-boot check, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firstboot: Option<NodeFirstboot>,
-    /// Chapter of the first boot in its timeline; older agents write none.
+    /// Chapter of the first boot in the node's timeline; older agents write none.
     #[serde(skip)]
     first_chapter: Option<Chapter>,
     /// Tool that updates the host, if an agent has chosen one.

@@ -75,7 +75,7 @@ impl World {
                     Some((pool.name.clone(), gates(inputs)))
                 })
                 .collect(),
-            // The highest epoch of all berths: a new leader begins by fencing every berth.
+            // As if the current leader made the plan: a new leader would first fence every berth.
             epoch: epochs.max().unwrap_or_default(),
             pools: pools.iter().map(|pool| (pool.name.clone(), pool.clone())).collect(),
             seen,
@@ -138,7 +138,7 @@ impl World {
     }
 
     fn control_plane(&self) -> ControlPlane {
-        // Long enough after the first request that a silent server counts as down.
+        // An hour after the first request: a server without an answer counts as down.
         let now = Moment::after(Duration::from_secs(3600));
         let mut servers = BTreeMap::new();
         for node in self.nodes().filter(|node| is_control_plane(&node.labels)) {

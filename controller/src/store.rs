@@ -33,7 +33,7 @@ pub const PAGE: u32 = 100;
 /// Seconds until a watch is requested again; it resumes where the last one ended. Bookmarks alone do not show that a
 /// quiet watch is alive: an API server may send them only every ten minutes.
 const WATCH_SECONDS: u32 = 60;
-/// A watch hangs if nothing arrived on it for this long.
+/// A watch counts as silent if nothing arrived on it for this long.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long missed events may take to arrive after a watch that was cut off or silent has resumed.
 const CATCH_UP_TIME: Duration = Duration::from_secs(3);
@@ -94,7 +94,7 @@ impl<V: View> Table<V> {
         resumes
     }
 
-    /// True if the watch is being set up again, or is silent.
+    /// True if the watch has been cut off and not resumed, or is silent.
     fn is_lost(&self, now: Moment) -> bool {
         !self.synced || now.since(self.heard) >= SILENCE_TIMEOUT
     }

@@ -169,9 +169,9 @@ fn refused(error: watcher::Error) -> Option<String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stale {
     pub(crate) kinds: String,
-    /// Time when the first of them became stale.
+    /// Time when the first of these kinds became stale.
     pub(crate) since: Timestamp,
-    /// Error of that kind.
+    /// Error of the kind that became stale first.
     pub(crate) why: String,
 }
 

@@ -442,7 +442,7 @@ mod tests {
             (ended(Outcome::Withdrawn, true), Some(("TurnGivenBack", false))),
             (ended(Outcome::DrainTimeout, true), Some(("TurnGivenBack", true))),
             (ended(Outcome::RebootBlocked, true), Some(("TurnGivenBack", true))),
-            // Has its own event.
+            // The berth that the controller closed has its own event.
             (ended(Outcome::Failed, false), None),
         ] {
             let note = note(what);
@@ -603,7 +603,7 @@ mod tests {
             notes.into_iter().filter(|note| note.reason != "ImageAdopted").collect()
         }
         let unknown = status("CannotCompare", 1);
-        // Pools that waited for their image or first machine; neither is reported.
+        // A pool that waits for its image or first machine is not reported.
         for old in [
             BootcNodePoolStatus::default(),
             status("ImageNotResolved", 1),

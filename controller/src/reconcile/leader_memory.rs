@@ -52,7 +52,7 @@ pub(super) struct Remembered {
 
 #[derive(Debug, Default)]
 pub(super) struct NodeMemory {
-    /// UIDs that Berth's objects refer to, of Nodes that a live read found deleted. A UID is never used again.
+    /// UIDs of Nodes that Berth's objects name and that a live read found deleted. A UID is never used again.
     pub(super) gone: BTreeSet<NodeUid>,
     /// Time when each BootcNode (by UID) was first asked to release its node.
     pub(super) release_asked: BTreeMap<String, Moment>,
@@ -61,7 +61,7 @@ pub(super) struct NodeMemory {
     pub(super) overdue: Overdue,
     /// Nodes whose insight reports that their agent is silent.
     pub(super) silent: SilentQueue,
-    /// Permits to pull an image that members did not use.
+    /// Permits to pull an image, of members that left them unused.
     pub(super) permits: StagingPermits,
 }
 

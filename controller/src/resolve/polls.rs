@@ -17,10 +17,10 @@ use jiff::Timestamp;
 use super::reason::{ResolveError, ResolveReason};
 
 const RETRY_MIN: Duration = Duration::from_millis(1500);
-/// Maximum retry delay while a reference is not resolved, before the jitter, which may double it. Such a reference
-/// blocks its pool, perhaps on a bad image.
+/// Maximum retry delay while a reference is not resolved (the jitter may double it). Such a reference blocks its pool,
+/// perhaps on a bad image.
 const RETRY_MAX: Duration = Duration::from_secs(35);
-/// Maximum retry delay for the tag of a resolved image, before the jitter, which may double it to an hour.
+/// Maximum retry delay for the tag of a resolved image, before the jitter, which may double it.
 const POLL_RETRY_MAX: Duration = Duration::from_secs(30 * 60);
 /// Maximum delay that a registry can demand by `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
@@ -57,7 +57,7 @@ pub(super) struct Ask {
     pub(super) gather: Duration,
     /// True if an admin asks: retry delays do not apply, except a delay that the registry demands.
     pub(super) by_admin: bool,
-    /// True if the pool is blocked without an answer.
+    /// True if the pool is blocked until there is an answer.
     pub(super) urgent: bool,
     /// True if failures are retried until there is an answer.
     pub(super) until_answered: bool,
@@ -73,7 +73,7 @@ struct Failure {
     since: Timestamp,
     /// Time of this failure, by the monotonic and the wall clock.
     noted: (Moment, Timestamp),
-    /// Times of the next try: at `soon` if a pool is blocked without an answer, otherwise at `late`.
+    /// Times of the next try: at `soon` if a pool is blocked until there is an answer, otherwise at `late`.
     soon: Moment,
     late: Moment,
 }
@@ -162,7 +162,7 @@ impl Job {
         self.asks.iter().filter_map(|ask| ask.interval).min()
     }
 
-    /// True if a pool is blocked without an answer.
+    /// True if a pool is blocked until there is an answer.
     fn is_urgent(&self) -> bool {
         self.asks.iter().any(|ask| ask.urgent)
     }

@@ -405,7 +405,7 @@ fn requests_that_fail_together_count_once() {
         } else {
             assert_eq!(polls.start(at(0).0).len(), 1);
             polls.answered(&question(0), away(&question(0)), at(2));
-            // The second one begins at the very moment of the failure of the first.
+            // The second request begins at the very moment when the first one fails.
             assert_eq!(polls.start(at(2).0).len(), 1);
         }
         polls.answered(&question(1), away(&question(1)), at(3));
@@ -504,7 +504,7 @@ fn only_newer_answers_of_a_registry_end_its_outage() {
         polls.answered(&question(0), limited(600), at(6));
         polls.answered(&question(1), second.clone(), at(7));
         assert!(polls.is_over(&question(0), at(8).0, at(8).0), "it is left alone");
-        // After the time that it asked for, its answer does end the outage.
+        // After the time that the registry asked for, its answer ends the outage.
         polls.ask(asks, at(1305).0);
         let begun = polls.start(at(1305).0);
         assert_eq!(begun.len(), 1);

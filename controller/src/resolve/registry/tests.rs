@@ -124,17 +124,14 @@ impl Registry {
         resolve(&config, &text.parse().unwrap(), known, None).await
     }
 
-    /// Replaces the pages.
     pub(in crate::resolve) fn set(&self, pages: Vec<(String, Page)>) {
         *self.pages.lock().unwrap() = pages.into_iter().collect();
     }
 
-    /// Adds pages.
     pub(in crate::resolve) fn add(&self, pages: Vec<(String, Page)>) {
         self.pages.lock().unwrap().extend(pages);
     }
 
-    /// The requests so far.
     pub(in crate::resolve) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }

@@ -39,7 +39,7 @@ async fn poll(conf: &str, text: &str, known: &[Target]) -> Result<Target, Resolv
 
 #[tokio::test]
 async fn a_mirror_serves_while_the_origin_is_away() {
-    // The mirror has no TLS, and is not in the list of those without: an insecure registry is asked over TLS first.
+    // The mirror has no TLS and is only configured as insecure: it is asked over TLS first.
     let mirror = Server::start(has(&["copy/os"])).await;
     let conf = format!(
         "[[registry]]\nprefix = \"127.0.0.1:1/a\"\n[[registry.mirror]]\nlocation = \"{}/copy\"\ninsecure = true",
