@@ -1,4 +1,4 @@
-//! CPU load of the machine, from the kernel's counters. On a machine without idle CPUs a measurement shows only that.
+//! CPU load of the machine, from the kernel's counters. Times that were measured without idle CPUs mean little.
 
 use anyhow::{Context, Result};
 
@@ -10,13 +10,12 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Reads the counters.
     pub(super) fn now() -> Result<Self> {
         let text = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         parse(&text).context("/proc/stat has no line of all processors")
     }
 
-    /// Returns the share of the time since then that the CPUs were busy with any work: from 0 to 1.
+    /// Returns the share of the time since `self` that the CPUs were busy with any work, from 0 to 1.
     pub(super) fn busy_since(self) -> Result<f64> {
         let now = Self::now()?;
         let all = now.all.saturating_sub(self.all).max(1);

@@ -5,7 +5,6 @@ use serde_json::{Map, Value, json};
 
 pub(super) use crate::statistics::{median, round};
 
-/// A measured figure.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Figure {
     /// Name of the figure.
@@ -14,9 +13,7 @@ pub struct Figure {
     pub value: f64,
     /// Unit of `value`, `runs`, `median`, `floor`, `aim` and `peer`.
     pub unit: &'static str,
-    /// Value of each run.
     pub runs: Vec<f64>,
-    /// Median of the runs.
     pub median: f64,
     /// Cost of the same work without Berth, measured in the same run; the median if there were several runs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +33,6 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// A figure with its runs.
     pub fn new(bench: &'static str, unit: &'static str, runs: &[f64]) -> Self {
         let median = round(median(runs));
         let runs = runs.iter().map(|run| round(*run)).collect();
@@ -50,28 +46,24 @@ impl Figure {
         }
     }
 
-    /// Adds the target value.
     #[must_use]
     pub fn aim(mut self, aim: f64) -> Self {
         self.aim = Some(aim);
         self
     }
 
-    /// Adds the value of bootc-operator.
     #[must_use]
     pub fn peer(mut self, peer: f64) -> Self {
         self.peer = Some(peer);
         self
     }
 
-    /// Adds the runs of the floor.
     #[must_use]
     pub fn floor(mut self, floors: &[f64]) -> Self {
         self.floor = Some(round(median(floors)));
         self
     }
 
-    /// Adds a fact that explains the figure.
     #[must_use]
     pub fn detail(mut self, name: &str, value: Value) -> Self {
         self.detail.insert(name.to_owned(), value);
@@ -87,7 +79,6 @@ pub fn skip(bench: &str, why: &str) {
 /// Recorded value and machine, printed with a new figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Last {
-    /// Recorded value.
     pub value: f64,
     /// New value divided by the recorded one; absent if that is 0.
     #[serde(skip_serializing_if = "Option::is_none")]

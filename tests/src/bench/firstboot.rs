@@ -20,7 +20,6 @@ pub(super) const BENCHES: [&str; 2] = ["firstboot", "firstboot-memory"];
 
 /// Number of checks in one run. The figure of a run is their median time, or their highest memory.
 const CHECKS: u64 = 10;
-/// Interval between two reads of a running check's memory.
 const MEMORY_READ_INTERVAL: Duration = Duration::from_micros(200);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -114,7 +113,6 @@ impl Machine {
     }
 }
 
-/// Measures the agent.
 pub(super) async fn measure(run: &Run) -> Result<()> {
     let (machine, run) = (Machine::start().await?, run.clone());
     // The host and the registry keep running on the other threads.

@@ -11,7 +11,6 @@ use crate::audit::{AuditLog, Record};
 use crate::cluster::{Cluster, ClusterOptions, Published, is_ready};
 use crate::hosts::sim::SimHost;
 
-/// Number of hosts.
 pub const HOSTS: usize = 10;
 /// Pool that selects all hosts.
 pub const POOL: &str = "workers";
@@ -23,18 +22,15 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 /// A cluster of ten hosts that run the pool's first image.
 #[derive(Debug)]
 pub struct Fleet {
-    /// The cluster.
     pub cluster: Cluster,
 }
 
-/// Start and end of a rollout.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
     /// Time just before the pool was changed.
     pub begin: Timestamp,
     /// Time when the pool's status reported the end of the rollout.
     pub end: Timestamp,
-    /// Seconds from start to end.
     pub seconds: f64,
 }
 
@@ -105,7 +101,6 @@ impl Fleet {
         }
     }
 
-    /// Returns all requests to the API server in an interval.
     pub fn requests(&self, begin: Timestamp, end: Timestamp) -> Result<Vec<Record>> {
         let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
         let mut records = log.records().to_vec();
@@ -119,7 +114,6 @@ pub fn by_agent(record: &Record) -> bool {
     record.program() == "berth-agent"
 }
 
-/// True if the controller sent the request.
 pub fn by_controller(record: &Record) -> bool {
     record.user == "system:serviceaccount:berth-system:berth-controller"
 }

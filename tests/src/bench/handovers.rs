@@ -16,9 +16,7 @@ use crate::cluster::Cluster;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) offered: Timestamp,
-    /// Time when the node took the berth.
     pub(super) taken: Timestamp,
-    /// Time when the berth was given back.
     pub(super) given_back: Timestamp,
 }
 
@@ -54,7 +52,6 @@ impl Start {
 pub(super) struct Measured {
     /// Seconds until the last berth was given back.
     pub(super) seconds: f64,
-    /// Ended turns of all berths.
     pub(super) turns: Vec<Turn>,
     pub(super) handovers: Vec<Handover>,
     /// Rejected writes of berths.
@@ -81,7 +78,6 @@ impl Measured {
         })
     }
 
-    /// Number of rejected writes.
     pub(super) fn lost(&self) -> usize {
         self.conflicts.values().sum()
     }

@@ -65,10 +65,10 @@ fn column(all: &[Memory], field: fn(&Memory) -> f64) -> Vec<f64> {
     all.iter().map(field).collect()
 }
 
-/// Time until each agent has sent its first heartbeat while idle. Only then it reads all objects once more.
+/// Time until each idle agent has sent its first heartbeat. With that heartbeat it reads all its objects once more.
 const FIRST_HEARTBEAT: Duration = Duration::from_secs(130);
 
-/// The interval has room for two heartbeats, the rarest action of an idle agent.
+/// Counts the requests of idle agents, in an interval with room for two heartbeats, their rarest action.
 async fn requests(fleet: &Fleet, since: Instant, progress: Progress) -> Result<()> {
     let window = Duration::from_secs(setting("BERTH_BENCH_IDLE_REQUESTS", 240));
     tokio::time::sleep(FIRST_HEARTBEAT.saturating_sub(since.elapsed())).await;

@@ -70,12 +70,11 @@ pub(super) async fn measure(run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// True if the controller wrote a BootcNode.
 fn is_bootc_node_write(record: &Record) -> bool {
     record.is_write() && record.succeeded() && by_controller(record) && record.resource == "bootcnodes"
 }
 
-/// The one wave that comes before all these nodes.
+/// A wave before all the waiting nodes, which are in no wave.
 fn waves() -> Value {
     json!([{ "name": "canary", "nodeSelector": { "matchLabels": { "tier": "canary" } } }])
 }
@@ -85,7 +84,6 @@ impl Bench {
         AuditLog::read(&self.cluster.control_plane.audit_log())
     }
 
-    /// Number of controller writes to BootcNodes since `begin`.
     fn writes_since(&self, begin: Timestamp) -> Result<usize> {
         let log = self.log()?;
         Ok(log
@@ -135,7 +133,7 @@ impl Bench {
     async fn until_all(&self, what: &str, is: impl Fn(&BootcNode) -> bool) -> Result<()> {
         self.cluster
             .until(&format!("all nodes: {what}"), TIMEOUT, || async {
-                // Listing all of them is expensive for the server, so poll slowly.
+                // Listing all BootcNodes is expensive for the server, so poll slowly.
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 let nodes = self.nodes().await?;
                 Ok(nodes.len() == self.waiting + 1 && nodes.iter().all(&is))
@@ -143,7 +141,7 @@ impl Bench {
             .await
     }
 
-    /// Reports what the agent of a node with a staged image reports.
+    /// Writes the report of an agent whose node has the image staged.
     async fn report(&self, node: &BootcNode, image: &Published) -> Result<()> {
         let now = Timestamp::now();
         let body = json!({

@@ -19,9 +19,9 @@ use crate::controlplane::Options;
 pub(super) const BENCHES: [&str; 3] = ["many-nodes-memory", "many-nodes-relist", "many-nodes-slope"];
 /// Numbers of Nodes to measure.
 const SIZES: [usize; 3] = [1_000, 5_000, 20_000];
-/// Number of Nodes with a target, and the target in MiB.
+/// Number of Nodes that the target applies to, and the target in MiB.
 const AIMED: (usize, f64) = (5_000, 48.0);
-/// Target during a relist with that number of Nodes, in MiB.
+/// Target during a relist with the number of Nodes in [`AIMED`], in MiB.
 const RELIST: f64 = 64.0;
 /// Timeout for the controller to count this many Nodes, or to publish to them.
 const TIMEOUT: Duration = Duration::from_secs(1200);

@@ -19,7 +19,6 @@ const WORLDS: [(&str, &str, f64); 3] = [
     ("65000", "1625 racks", 250.0),
 ];
 
-/// A line of the program's output.
 #[derive(Deserialize)]
 struct Line {
     /// Such as `plan, 100 pools`.

@@ -26,7 +26,6 @@ const TAGS: usize = 20;
 const INTERVAL: Duration = Duration::from_secs(60);
 const INTERVALS: u32 = 2;
 
-/// Measures both figures.
 pub(super) async fn measure(run: &Run) -> Result<()> {
     let progress = run.progress;
     let cluster = Cluster::start(ClusterOptions {

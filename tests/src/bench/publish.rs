@@ -116,7 +116,7 @@ impl Bench {
                 self.publish(&self.cluster.publish(&format!("3.{run}.0")).await?)
                     .await?,
             );
-            // The controller reverts this when it runs again: the next run starts from the pool's image.
+            // The controller reverts these patches when it runs again: the next run starts from the pool's image.
             self.cluster.controllers.stop(CONTROLLER);
             naive.push(self.naive(run).await?);
             self.cluster.controllers.start(CONTROLLER)?;
@@ -164,7 +164,7 @@ impl Bench {
         Ok(last.duration_since(begin).as_secs_f64())
     }
 
-    /// Polls slowly: listing all of them is expensive for the server.
+    /// Polls slowly, because listing all BootcNodes is expensive for the server.
     async fn until_all(&self, digest: &Digest) -> Result<()> {
         let (start, limit) = (Instant::now(), self.limit());
         let mut pause = Duration::from_secs(2);

@@ -39,7 +39,6 @@ pub struct Run {
 }
 
 impl Run {
-    /// True if the figure is selected.
     pub(super) fn wants(&self, bench: &str) -> bool {
         self.selection.wants(bench)
     }

@@ -168,7 +168,7 @@ impl<'a> Bench<'a> {
     async fn by_hand(&self, image: &OsImage) -> Result<f64> {
         let reference = image.reference(&self.registry.host(), "os");
         let start = Instant::now();
-        // In a scope of the host, so that both are in the same cgroup.
+        // In a scope of the host, so that bootc runs in the same cgroup as under the agent.
         self.host
             .exec(&["systemd-run", "--scope", "--quiet", "bootc", "switch", &reference])
             .await?;

@@ -43,7 +43,7 @@ pub(super) fn stretches(records: &[Record], hosts: &[HostEvent], begin: Timestam
 
 fn moments(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> Vec<(&'static str, Timestamp)> {
     let mut all: Vec<(&'static str, Timestamp)> = records.iter().filter_map(of_berth).collect();
-    // The agent also shows its turn in nodes/status, under the same identity.
+    // The agent also writes nodes/status with the kubelet's identity, so its writes are left out.
     let said: Vec<Timestamp> = records
         .iter()
         .filter(|r| r.target() == "nodes/status" && r.user.starts_with("system:node:") && !by_agent(r))

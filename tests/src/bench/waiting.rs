@@ -35,7 +35,7 @@ pub(super) struct Waiting {
     published: BootcNode,
     berths: Berths,
     status: StatusWriter,
-    /// How long it keeps its berth.
+    /// How long the agent keeps its berth.
     hold: Duration,
 }
 
@@ -75,7 +75,7 @@ impl Waiting {
         Ok(this)
     }
 
-    /// Waits, has its turn, then keeps its first watch open for ever, as an idle agent does.
+    /// Waits, has its turn, then keeps its first watch open forever, as an idle agent does.
     pub(super) async fn run(mut self, done: Arc<AtomicUsize>) -> Result<()> {
         loop {
             self.look();
@@ -118,7 +118,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// Reads a new generation of its BootcNode, and reports that it was seen.
+    /// Reads a new generation of the BootcNode, and reports it as observed.
     async fn follow(&mut self) -> Result<()> {
         let object = match &*self.object.borrow_and_update() {
             Seen::Is(object) if object.metadata.generation != self.published.metadata.generation => object.clone(),
@@ -188,7 +188,7 @@ impl Waiting {
         self.berths.refresh().await
     }
 
-    /// Reports that the image waits for its turn, or that it runs.
+    /// Reports that the image waits for its turn, or that the node runs it.
     async fn report(&mut self, runs: bool) -> Result<()> {
         let object = &self.published;
         self.status.adopt(object);

@@ -188,7 +188,6 @@ async fn start(arguments: &Arguments) -> Result<Soak> {
     Soak::start(&options).await
 }
 
-/// Prints the result of a rollout.
 fn report(outcome: &Outcome, plan: &Plan, begin: Instant) {
     let found = &outcome.verdict.violations;
     println!(

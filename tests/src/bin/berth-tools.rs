@@ -33,7 +33,6 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Builds Berth's programs for the tests.
 fn build_programs() -> Result<()> {
     let begun = Instant::now();
     programs::programs()?;

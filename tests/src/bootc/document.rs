@@ -34,7 +34,6 @@ impl ImageReference {
     }
 }
 
-/// A pulled image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageStatus {
@@ -45,7 +44,6 @@ pub struct ImageStatus {
     pub version: Option<String>,
 }
 
-/// The deployment in ostree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OstreeEntry {
@@ -54,7 +52,6 @@ pub struct OstreeEntry {
     pub stateroot: String,
 }
 
-/// Entry of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BootEntry {
@@ -69,7 +66,6 @@ pub struct BootEntry {
     pub store: Option<&'static str>,
 }
 
-/// Order of the boot entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BootOrder {
@@ -108,7 +104,6 @@ pub struct Metadata {
     pub name: &'static str,
 }
 
-/// The document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Host {

@@ -1,4 +1,5 @@
-//! bootc as both stand-ins play it: the program on real hosts, where ostree keeps the deployments, and the one of simulated hosts.
+//! The rules of bootc, shared by its two stand-ins: the program on real hosts, where ostree keeps the deployments, and
+//! the program of simulated hosts.
 //!
 //! No I/O: [`decide`] returns the change that a command causes on a host with this status, and the stand-in makes it.
 

@@ -7,7 +7,7 @@ pub fn start() -> Value {
     json!({ "type": "Start", "version": "0.1.0" })
 }
 
-/// State of the import of a pulled image, which is one step.
+/// Event of the import of a pulled image, a task with one step.
 pub fn importing(digest: &str, done: usize) -> Value {
     json!({
         "type": "ProgressSteps", "task": "importing", "description": "Importing Image", "id": digest,
@@ -23,7 +23,7 @@ const PARTS: [[&str; 3]; 4] = [
     ["cleanup", "Removing old images", "cleanup"],
 ];
 
-/// State of a staging after this many of its four parts. The image is staged after the second one.
+/// Event of a staging after this many of its four parts. The image is staged after the second part.
 pub fn staging(digest: &str, done: usize) -> Value {
     let mut subtasks = vec![];
     for (number, [name, description, id]) in PARTS.iter().enumerate().take(done + 1) {
@@ -59,7 +59,7 @@ struct Layer {
 }
 
 impl Pull {
-    /// A pull of the image with this digest, with the sizes of the layers that are there and that are missing.
+    /// Begins the pull of an image, given the sizes of its layers that are already on the host and of the missing ones.
     pub fn new(digest: &str, cached: &[u64], missing: &[u64]) -> Self {
         Self {
             digest: digest.to_owned(),
@@ -73,7 +73,7 @@ impl Pull {
         }
     }
 
-    /// Begins a layer of this size, whose ID are the first digits of its digest.
+    /// Begins a layer of this size. Its ID is the beginning of its digest.
     pub fn begin(&mut self, digest: &str, total: u64) {
         let hex = digest.strip_prefix("sha256:").unwrap_or(digest);
         let id = hex.chars().take(21).collect();

@@ -6,10 +6,10 @@ use super::document::{Host, ImageReference};
 /// Error of every command but `status` on a host that bootc did not install.
 pub const NOT_BOOTED: &str = "Initializing storage: System not booted via bootc";
 
-/// Change of a host by a command. `words` are the output of a command that succeeds.
+/// Change of a host by a command. `words` is the output of a command that succeeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// None.
+    /// No change.
     Nothing {
         /// Output of the command.
         words: &'static str,

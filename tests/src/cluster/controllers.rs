@@ -21,7 +21,7 @@ const RESTART_DELAY: Duration = Duration::from_millis(500);
 /// Settings of controllers that differ from the default.
 #[derive(Debug, Clone, Default)]
 pub struct ControllerSettings {
-    /// Kubeconfigs of single controllers, by number: another route to the API server.
+    /// Kubeconfigs of controllers that use another route to the API server, by number.
     pub kubeconfigs: BTreeMap<usize, PathBuf>,
     /// Additional environment, such as the name of a seeded bug.
     pub env: Vec<(String, String)>,

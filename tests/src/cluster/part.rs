@@ -296,7 +296,8 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Fails if one of these nodes reports a wait reason: reasons that concern the whole pool belong to the pool.
+    /// Fails if one of these nodes reports a wait reason. A reason that concerns the whole pool must be in the pool's
+    /// status only.
     pub async fn is_said_of_none(&self, nodes: &[&str]) -> Result<()> {
         for node in nodes {
             let conditions = self.node_status(node).await?.conditions;
@@ -396,13 +397,13 @@ pub fn name_of<F>(_: &F) -> &'static str {
 #[expect(missing_debug_implementations, reason = "a future has none")]
 pub struct Scenarios<'a> {
     cluster: &'a Cluster,
-    /// Number of hosts that the parts so far have.
+    /// Number of hosts in the parts so far.
     taken: usize,
     all: Vec<(&'static str, LocalBoxFuture<'a, Result<()>>)>,
 }
 
 impl<'a> Scenarios<'a> {
-    /// No scenario yet.
+    /// Starts without scenarios.
     pub fn of(cluster: &'a Cluster) -> Self {
         Self {
             cluster,

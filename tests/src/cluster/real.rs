@@ -123,7 +123,7 @@ impl RealCluster {
             ..Guard::default()
         };
         let (origin, mirror) = tokio::try_join!(registry.door(&guard), registry.door(&guard))?;
-        // Before the pods, which would see a later change only after minutes.
+        // Created before the pods, which would see a later change only after minutes.
         tokio::try_join!(
             give_credentials(&control_plane, "berth-host-pull", &mirror),
             give_credentials(&control_plane, PULL_SECRET, &origin),
@@ -358,7 +358,7 @@ fn os_version(version: &str) -> OsVersion {
     }
 }
 
-/// Pushes through a door without a password; returns references to the one with a password.
+/// Pushes to `open`, which needs no password; returns references to `origin`, which does.
 async fn publish(
     images: &OsImages,
     (open, origin): (&Registry, &Registry),

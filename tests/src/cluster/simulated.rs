@@ -232,7 +232,7 @@ impl Cluster {
         Ok(published)
     }
 
-    /// Makes an image unavailable to the hosts, as if the registry had lost it. The registry itself still resolves it.
+    /// Removes an image from the hosts' catalog, as if the registry had lost it. The registry itself still resolves it.
     pub fn forget(&self, image: &Published) {
         self.catalog.remove(&image.digest.to_string());
     }
@@ -285,7 +285,7 @@ impl Cluster {
         }
     }
 
-    /// Restarts all agents, which look at their hosts at once.
+    /// Kills all agents. They restart and read their hosts at once.
     pub fn kill_agents(&self) {
         for host in &self.fleet.hosts {
             host.kill_agent();
@@ -306,7 +306,7 @@ impl Cluster {
         .await
     }
 
-    /// Reboots a host in order, as a reboot that Berth did not ask for.
+    /// Reboots a host with an orderly shutdown that Berth did not ask for.
     pub async fn unrelated_reboot(&self, host: &SimHost) -> Result<()> {
         self.excuse(host.name());
         host.reboot_now().await

@@ -57,7 +57,7 @@ impl Published {
     }
 }
 
-/// All objects of an API; none if it does not answer.
+/// Lists all objects of an API; empty if the API server does not answer.
 pub(super) async fn all<K>(api: &Api<K>) -> Vec<K>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
@@ -347,7 +347,7 @@ impl Site {
         Ok(holders.filter(|h| !h.contains(':')).collect())
     }
 
-    /// Excuses a change of this host from now: the test causes it.
+    /// Excuses one change of this host from now on, because the test causes it.
     pub fn excuse(&self, host: &str) {
         locked(&self.excused).push((host.to_owned(), Timestamp::now()));
     }
@@ -357,7 +357,7 @@ impl Site {
         locked(&self.excused).clone()
     }
 
-    /// Checks everything that happened so far.
+    /// Fails if the judge finds a violation, or if no licensed reboot happened since the last call.
     pub fn judge(&self) -> Result<()> {
         let violations = self.violations()?;
         if !violations.is_empty() {
@@ -376,7 +376,7 @@ impl Site {
         Ok(())
     }
 
-    /// Returns the violations only.
+    /// Returns the violations that the judge finds.
     pub fn violations(&self) -> Result<Vec<String>> {
         self.with_truth(|t| t.violations().iter().map(ToString::to_string).collect())
     }

@@ -70,21 +70,21 @@ impl Ways {
         Ok(paths)
     }
 
-    /// Changes the weather between a node's agent and the API server.
+    /// Changes the connection between a node's agent and the API server.
     pub fn node(&self, node: &str, change: impl FnOnce(&mut Weather)) {
         if let Some(proxy) = self.nodes.get(node) {
             proxy.weather(change);
         }
     }
 
-    /// Changes the weather between a controller and the API server.
+    /// Changes the connection between a controller and the API server.
     pub fn controller(&self, number: usize, change: impl FnOnce(&mut Weather)) {
         if let Some(proxy) = self.controllers.get(number) {
             proxy.weather(change);
         }
     }
 
-    /// Changes the weather for all programs.
+    /// Changes the connections of all programs.
     pub fn everybody(&self, change: impl Fn(&mut Weather)) {
         self.nodes
             .values()

@@ -155,7 +155,7 @@ impl Hosts {
     }
 }
 
-/// Builds or finds the programs. The first build takes minutes and shows its progress; later runs only look.
+/// Builds or finds the programs. The first build takes minutes and shows its progress; later runs reuse it.
 async fn build() -> Result<()> {
     const WANTED: [Tool; 5] = [
         Tool::Etcd,

@@ -9,7 +9,6 @@ use kube::Client;
 use kubectl_berth::watch::{Frames, Size};
 use kubectl_berth::{Detail, Look, Picture, Scope, Snapshot, picture, render, report};
 
-/// Interval of the table's updates.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 /// Width of a picture without a terminal.
 const DEFAULT_WIDTH: usize = 100;

@@ -20,9 +20,7 @@ const RATE: &str = "echo rate=1000000 > /etc/standin-bootc.conf";
 /// A cluster of either kind.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// Simulated hosts.
     Sim(Cluster),
-    /// Real hosts.
     Real(RealCluster),
 }
 
@@ -51,7 +49,7 @@ impl Stage {
         }
     }
 
-    /// The part that both kinds share.
+    /// The control plane and registry, which both kinds have.
     pub(crate) fn site(&self) -> &Site {
         match self {
             Self::Sim(cluster) => cluster,
@@ -67,7 +65,6 @@ impl Stage {
         }
     }
 
-    /// Publishes an OS image.
     pub(crate) async fn publish(&self, version: &str) -> Result<Published> {
         match self {
             Self::Sim(cluster) => cluster.publish(version).await,

@@ -9,7 +9,6 @@ use berth_tests::cluster::Site;
 use berth_tests::hosts::{HostChange, HostEvent};
 use jiff::Timestamp;
 
-/// Events of one host.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Part {
     /// Pulls that staged the image: start and seconds.

@@ -11,7 +11,6 @@ const UNVERIFIED: &str = "ostree-unverified-registry:";
 /// Origin groups that only rpm-ostree writes: bootc does not update such a deployment.
 const FOREIGN: [&str; 4] = ["[rpmostree]", "[packages]", "[overrides]", "[modules]"];
 
-/// Content of an origin file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// The image, if the deployment is from a container image.

@@ -70,7 +70,6 @@ impl Proxy {
         Ok((digest, self.text(pipe)?))
     }
 
-    /// Returns the text of the image's configuration.
     pub(crate) fn config(&self, image: u64) -> Result<String> {
         let (_, pipe) = self.call("GetFullConfig", &json!([image]))?;
         self.text(pipe)
@@ -96,8 +95,8 @@ impl Proxy {
         Ok(text)
     }
 
-    /// Calls a method. Data that comes with the reply ends only after a request to finish the pipe: until then skopeo keeps its
-    /// end open; it answers that request when everything is written.
+    /// Calls a method. skopeo keeps its end of the reply's pipe open until a request to finish the pipe, and answers
+    /// that request only when all data is written. So this also sends that request; [`Self::finish`] reads the answer.
     fn call(&self, method: &str, args: &Value) -> Result<(Value, Option<File>)> {
         self.request(method, args)?;
         let (reply, fd) = self.reply(method)?;
@@ -148,13 +147,13 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // How it ends does not matter: everything that was fetched has been checked.
+        // Errors do not matter: everything that was fetched has been checked.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Takes ownership of a received descriptor. Reopening it does so without `unsafe`.
+/// Takes ownership of a received descriptor, by reopening it: this needs no `unsafe`.
 fn own(fd: RawFd) -> Result<File> {
     let file = File::open(format!("/proc/self/fd/{fd}")).context("taking a pipe from skopeo");
     nix::unistd::close(fd).context("closing skopeo's pipe")?;

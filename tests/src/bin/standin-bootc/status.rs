@@ -9,7 +9,7 @@ use crate::image::Image;
 use crate::origin::Origin;
 use crate::sysroot::{Deployment, Sysroot};
 
-/// True on a host booted by ostree. In a container on such a host bootc reports nothing.
+/// True on a host booted by ostree, but not in a container there: bootc reports nothing in a container.
 pub(crate) fn is_host() -> bool {
     !in_container() && Path::new("/run/ostree-booted").exists()
 }

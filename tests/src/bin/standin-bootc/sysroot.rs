@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::run::output;
 
-/// Lock file of the `ostree` processes that we start, while we hold the real lock.
+/// Lock file of the `ostree` processes started here while this process holds the real lock.
 const INNER_LOCK: &str = "/run/standin-bootc.lock";
 
 /// Origin of a deployment that is being staged.
@@ -40,8 +40,8 @@ pub(crate) struct Deployment {
 impl Sysroot {
     /// Takes the host's sysroot lock; waits without a timeout, as bootc does.
     ///
-    /// `ostree` processes started later would wait for the lock held here. So another file is mounted over it in our own mount
-    /// namespace; for other processes the real one stays locked.
+    /// `ostree` processes started later would wait for the lock held here. So this mounts another file over the lock
+    /// file in its own mount namespace; for other processes the real file stays locked.
     pub(crate) fn lock() -> Result<Self> {
         let lock = SysrootLock::wait().context("Locking sysroot")?;
         sysroot_lock::open(Path::new(INNER_LOCK)).with_context(|| format!("Opening {INNER_LOCK}"))?;

@@ -35,7 +35,8 @@ impl Throttle {
         }
     }
 
-    /// Counts bytes and sleeps for the rest of the time they should take. A changed rate counts from this moment.
+    /// Counts bytes and sleeps for the rest of the time that they should take. If the rate in the file has changed,
+    /// counts from this moment.
     pub(crate) fn pass(&mut self, bytes: u64) {
         let rate = set();
         if rate != self.rate {

@@ -1,4 +1,4 @@
-//! Makes the changes that bootc decides.
+//! Makes the changes that bootc's rules ([`berth_tests::bootc::decide`]) return.
 
 use anyhow::{Context, Error, Result, bail};
 use berth_tests::bootc::cli::Verb;
@@ -10,7 +10,7 @@ use crate::pull::{self, Pulled};
 use crate::sysroot::Sysroot;
 use crate::{bound, origin, status};
 
-/// File that shows the operating system that a reboot is required.
+/// File that exists when the operating system needs a reboot.
 const REBOOT_REQUIRED: &str = "/run/reboot-required";
 
 pub(crate) fn run(verb: &Verb) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The daemon. Other processes of this program read and change its deployments.
+//! The daemon. To read and change the deployments, it runs this program's verbs as child processes.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -19,7 +19,7 @@ use crate::verbs::own_lock;
 
 /// The host's system bus.
 const BUS: &str = "unix:path=/run/dbus/system_bus_socket";
-/// File that also locks the staged deployment. rpm-ostree reads it, but locks without it.
+/// File that ostree creates to lock the staged deployment. rpm-ostree reads it, but locks without it.
 pub(crate) const STAGED_LOCK: &str = "/run/ostree/staged-deployment-locked";
 
 /// Serves until the daemon is idle.
@@ -56,8 +56,8 @@ struct OnHost {
 }
 
 impl OnHost {
-    /// Runs a verb of this program, passes each line on, and returns its last words if it fails. The process ends with the
-    /// future.
+    /// Runs a verb of this program and passes each line of output to `hear`. If it fails, returns the last line of its
+    /// errors. Dropping the future ends the process.
     async fn run(&self, verb: &str, argument: &str, mut hear: impl FnMut(&str)) -> Result<(), String> {
         let mut command = Command::new(&self.program);
         command.args([verb, argument]).kill_on_drop(true);

@@ -1,4 +1,4 @@
-//! The work of the daemon, each verb in its own process.
+//! The verbs of this program, which the daemon runs as child processes.
 
 use std::fs::{self, File};
 use std::path::Path;
