@@ -38,10 +38,8 @@ struct Example {
     #[serde(default)]
     width: usize,
     show: Show,
-    /// Amount of detail in a status.
     #[serde(default)]
     details: Details,
-    /// Colours of a status.
     #[serde(default)]
     colours: bool,
     #[serde(default)]
@@ -71,6 +69,7 @@ impl From<Details> for Detail {
     }
 }
 
+/// The output to show, with the name of a pool, node or machine, or `--all`.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Show {
@@ -80,51 +79,33 @@ enum Show {
     Json,
     Yaml,
     PreviewJson,
-    /// Pool with this name.
     History(String),
-    /// Node with this name.
     #[serde(rename = "node-history")]
     NodeHistory(String),
-    /// Node with this name.
     Node(String),
-    /// Node with this name.
     #[serde(rename = "node-json")]
     NodeJson(String),
-    /// Node with this name.
     Explain(String),
-    /// Node with this name.
     #[serde(rename = "explain-json")]
     ExplainJson(String),
-    /// Pool with this name, and these settings.
+    /// A pool and its settings.
     #[serde(rename = "what-if")]
     WhatIf(String, Vec<String>),
-    /// Pool with this name.
     Timeline(String),
-    /// Pool with this name.
     Svg(String),
-    /// Node with this name.
     Exclude(String),
-    /// Node with this name.
     Include(String),
-    /// Node with this name.
     Hold(String),
-    /// Node with this name.
     Unhold(String),
-    /// Machine with this name.
     Dismiss(String),
-    /// Pool with this name, or `--all`.
     Pause(String),
-    /// Pool with this name, or `--all`.
     Resume(String),
-    /// Node with this name.
     Release(String),
-    /// Pool with this name, or `--all`.
     Retry(String),
-    /// Pool with this name.
     Approve(String),
-    /// Pool with this name, after a poll.
+    /// A pool after a poll.
     Polled(String),
-    /// Audit log with this file name beside the examples.
+    /// File of an audit log beside the examples.
     Verify(String),
 }
 

@@ -24,7 +24,7 @@ use super::facts::{DrainFacts, NodeFacts, Ready};
 use super::{World, manifest, merge, object};
 
 impl World<'_> {
-    /// Lets every agent report: at the start of its node's state (`since`), or last.
+    /// Lets every agent report: at the start of its node's state (`since`), or at the end.
     pub(super) fn report(&mut self, since: bool) {
         for index in 0..self.objects.bootc_nodes.len() {
             let bootc = &self.objects.bootc_nodes[index];
@@ -142,7 +142,7 @@ impl World<'_> {
     }
 }
 
-/// Returns the progress at this time of a drain that began then.
+/// Returns the progress, at the time `at`, of a drain that began at `began`.
 fn drained(facts: &DrainFacts, began: Timestamp, at: Timestamp) -> AgentsDrain {
     let pods = facts.pods.iter().map(|(pod, reason)| DrainBlocker {
         pod: pod.clone(),
@@ -156,7 +156,6 @@ fn drained(facts: &DrainFacts, began: Timestamp, at: Timestamp) -> AgentsDrain {
     }
 }
 
-/// Returns the Node as its agent reads it.
 fn agents_node(node: &Node, boot: BootId) -> AgentsNode {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let mut ready = conditions.filter(|condition| condition.type_ == "Ready");

@@ -43,7 +43,6 @@ const SILENCE: Duration = Duration::from_secs(900);
 /// The controller has run for long enough to judge every silence.
 const UPTIME: Duration = Duration::from_secs(1_000_000);
 
-/// Findings of one pass.
 struct Pass<'a> {
     seen: &'a Snapshot,
     membership: Arc<Membership>,
@@ -80,7 +79,7 @@ impl World<'_> {
         (seen, membership)
     }
 
-    /// Makes one pass: for each pool at the start of its state (`since`), or last.
+    /// Makes one pass: for each pool at the start of its state (`since`), or at the end.
     pub(super) fn control(&mut self, since: bool) {
         self.publish();
         let (seen, _) = self.seen();
@@ -189,7 +188,6 @@ impl World<'_> {
         heard.map(|(name, _)| NodeName::from(name.as_str())).collect()
     }
 
-    /// Returns the time since the agent was last heard of.
     fn quiet(&self, node: &str) -> Duration {
         self.facts
             .nodes
@@ -225,7 +223,6 @@ impl World<'_> {
         pass
     }
 
-    /// Returns the holders that do not come back.
     fn lost(&self, pass: &Pass<'_>) -> BTreeSet<NodeUid> {
         let now = Moment::after(UPTIME);
         let holders = pass.occupied.holdings.values().filter_map(|holding| {
@@ -339,7 +336,6 @@ impl World<'_> {
         pass.results().agents(|node, _| self.quiet(node))
     }
 
-    /// Writes the insights of the nodes whose agent is silent.
     fn report_silence(&mut self, before: &Snapshot) {
         let pass = self.pass(before, self.now);
         let silent: BTreeSet<String> = self
@@ -425,7 +421,6 @@ impl Pass<'_> {
         Pool::timeouts(pool, SILENCE)
     }
 
-    /// Returns the results that the statuses depend on.
     fn results(&self) -> PassResults<'_> {
         PassResults {
             snapshot: self.seen,

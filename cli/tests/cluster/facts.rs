@@ -12,7 +12,6 @@ use serde_json::{Map, Value, json};
 
 use super::REPOSITORY;
 
-/// The facts of a cluster.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Cluster {
@@ -20,20 +19,19 @@ pub struct Cluster {
     pub images: BTreeMap<u8, Value>,
     pub pools: BTreeMap<String, PoolFacts>,
     pub nodes: BTreeMap<String, NodeFacts>,
-    /// The berths of each pool from number 0. The others are new.
+    /// The berths of each pool, from number 0; berths that are missing here are new.
     pub berths: BTreeMap<String, Vec<BerthFacts>>,
     pub fleet: Option<FleetFacts>,
-    /// Durations of the last pull, drain and reboot that each node measured, in seconds.
+    /// Seconds that each node measured for its last pull, drain and reboot.
     pub took: Option<[i64; 3]>,
     pub raw: Raw,
     pub notes: Vec<String>,
     pub fleet_unread: Option<String>,
-    /// True if the Nodes could not be read.
     pub nodes_unread: bool,
     pub only: Option<String>,
 }
 
-/// Objects that Berth's programs did not write as they are.
+/// Objects that are written by hand, since Berth's programs do not write them as they are.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Raw {
@@ -62,7 +60,7 @@ pub struct PoolFacts {
     /// Token of a poll that was asked for and served.
     pub poll: Option<String>,
     pub created: SignedDuration,
-    /// Since when the pool has been as it is.
+    /// How long the pool has been in this state.
     pub since: SignedDuration,
     pub edit: Option<Edit>,
 }
@@ -86,7 +84,6 @@ impl Default for PoolFacts {
 }
 
 impl PoolFacts {
-    /// Returns the reference of the spec.
     pub fn reference(&self) -> String {
         match self.reference.as_str() {
             more if more.starts_with([':', '@']) => format!("{REPOSITORY}{more}"),
@@ -165,9 +162,9 @@ pub struct NodeFacts {
     pub past: Past,
     /// Earlier status, for what only the status keeps.
     pub was: Value,
-    /// Since when the node has been as it is.
+    /// How long the node has been in this state.
     pub since: SignedDuration,
-    /// When its agent last reported, if it was not just now.
+    /// How long ago its agent last reported; by default a minute.
     heard: Option<SignedDuration>,
 }
 
@@ -199,7 +196,6 @@ impl Default for NodeFacts {
 }
 
 impl NodeFacts {
-    /// When its agent last reported.
     pub fn heard(&self) -> SignedDuration {
         self.heard.unwrap_or(SignedDuration::from_mins(1).min(self.since))
     }
@@ -234,7 +230,6 @@ pub enum BerthFacts {
     /// The node could not be drained and gives the berth back.
     TimedOut(String),
     Released(String),
-    /// The image failed on the node.
     Failed(String),
     Excluded(String),
     Admin(String),

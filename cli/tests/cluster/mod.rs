@@ -20,15 +20,11 @@ use serde_json::{Value, json};
 pub use facts::Cluster;
 use facts::{BerthFacts, NodeFacts, PoolFacts, Ready};
 
-/// Boot ID of every host that has not rebooted.
 const BOOT: &str = "boot-1";
-/// Boot ID of a host that has.
 const NEXT_BOOT: &str = "boot-2";
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
-/// Repository of the images.
 const REPOSITORY: &str = "quay.io/example/os";
 
-/// A cluster while its objects are computed.
 struct World<'a> {
     facts: &'a Cluster,
     now: Timestamp,
@@ -106,7 +102,6 @@ impl Cluster {
         }))
     }
 
-    /// Returns the image with this number.
     fn image(&self, number: u8, reference: &str) -> Target {
         let platforms = json!([{"architecture": "amd64", "digest": manifest(number)}]);
         let index: String = format!("sha256:{}", format!("a{number}").repeat(32));
@@ -294,7 +289,6 @@ fn written(berth: &Berth, at: Timestamp, number: usize) -> Lease {
     lease
 }
 
-/// Returns the digest of an image's manifest.
 fn manifest(number: u8) -> Digest {
     format!("sha256:{}", number.to_string().repeat(64)).parse().unwrap()
 }
@@ -316,7 +310,6 @@ fn drop_nulls(json: &mut Value) {
     }
 }
 
-/// Merges `more` into `json`, field by field.
 fn merge(json: &mut Value, more: &Value) {
     match (json, more) {
         (Value::Object(fields), Value::Object(more)) => {

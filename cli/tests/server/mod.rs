@@ -43,7 +43,6 @@ impl Server {
         kubeconfig(name, self.port)
     }
 
-    /// Returns the writes so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
@@ -97,7 +96,6 @@ fn not_found() -> Value {
     json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "not there"})
 }
 
-/// Returns a list of these objects.
 pub fn list(items: &[Value]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
 }
