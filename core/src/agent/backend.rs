@@ -278,7 +278,7 @@ mod tests {
             (silent(), true, OnlyR, None, Ok((R, CommonReason::AskedByPool))),
             (Bootc::Usable, false, OnlyR, None, Err(Reason::RpmOstreeMissing)),
             (Bootc::Composefs, true, OnlyR, None, Err(Reason::ComposefsNotSupported)),
-            // Both backends are never used in one update.
+            // An update never uses both backends.
             (Bootc::Usable, true, Auto, Some(R), Ok((R, CommonReason::Begun))),
             (Bootc::Usable, true, OnlyB, Some(R), Ok((R, CommonReason::Begun))),
             (Bootc::Usable, true, OnlyR, Some(B), Ok((B, CommonReason::Begun))),
@@ -290,11 +290,11 @@ mod tests {
             (Bootc::Composefs, true, Auto, Some(B), Ok((B, CommonReason::Composefs))),
             (Bootc::Layered, true, Auto, Some(R), Ok((R, CommonReason::LayeredHost))),
             (Bootc::Missing, true, OnlyR, Some(R), Ok((R, CommonReason::AskedByPool))),
-            // The new image has only the other backend.
+            // The new image lacks the backend that began the update.
             (Bootc::Usable, false, Auto, Some(R), Ok((B, CommonReason::BootcUsable))),
             (Bootc::Missing, true, Auto, Some(B), Ok((R, CommonReason::BootcMissing))),
             (Bootc::Usable, false, OnlyR, Some(R), Err(Reason::RpmOstreeMissing)),
-            // A deployment with packages has replaced what bootc staged.
+            // Another deployment, with packages, was staged over bootc's.
             (
                 Bootc::LayersStaged,
                 true,

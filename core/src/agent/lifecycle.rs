@@ -84,7 +84,6 @@ mod tests {
         Change { type_, set: false }
     }
 
-    /// Returns the conditions of a Node where Berth has set these.
     fn ours(types: &[&'static str]) -> Lifecycle {
         let conditions: Vec<_> = types.iter().map(|type_| (*type_, "True", REASON)).collect();
         seen(&conditions)
@@ -123,7 +122,7 @@ mod tests {
         let denied = seen(&[(MAINTENANCE_IN_PROGRESS, "False", "NoMaintenance")]);
         assert_eq!(denied.changes(DRAINING), vec![set(DRAIN_IN_PROGRESS)]);
         assert_eq!(denied.changes(NOTHING), vec![]);
-        // `Drained` was taken over during the turn; `MaintenanceInProgress` was set to False.
+        // During the turn, another program took `Drained` over and set `MaintenanceInProgress` to False.
         let taken = seen(&[
             (DRAINED, "True", "DrainCompleted"),
             (MAINTENANCE_IN_PROGRESS, "False", REASON),

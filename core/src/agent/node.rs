@@ -220,19 +220,19 @@ mod tests {
     #[test]
     fn only_a_guard_set_by_berth_is_removed() {
         use GuardChange::{Set, Stays, Theirs};
-        // Input: cordoned by Berth; annotation marked as Berth's; its value. Expected: change at a cordon; removed by
-        // a restore; left behind.
+        // Input: cordoned by Berth, annotation marked as Berth's, its value. Expected: the change at a cordon, removed
+        // by a restore, left behind.
         for (cordoned, ours, value, change, takes_off, is_left) in [
             (false, false, None, Set, false, false),
             (false, false, Some("true"), Stays, false, false),
             (false, false, Some("false"), Stays, false, false),
-            // Cordoned by an agent version that did not know the guard.
+            // An agent version that did not know the guard set the cordon.
             (true, false, None, Set, false, false),
             (true, false, Some("true"), Stays, false, false),
             (true, true, Some("true"), Stays, true, false),
             (true, true, Some("false"), Theirs, false, false),
             (true, true, None, Theirs, false, false),
-            // Restored by such an agent.
+            // An agent version that did not know the guard removed the cordon.
             (false, true, Some("true"), Stays, true, true),
             (false, true, Some("false"), Theirs, false, true),
             (false, true, None, Set, false, true),

@@ -482,7 +482,7 @@ mod tests {
                 ..BootcNodeStatus::default()
             });
             assert_eq!(!past.failed_digests.is_empty(), adopted, "{host:?} {object:?}");
-            // A host that lost its record continues the count of the status.
+            // A host that lost its record continues with the count in the status.
             assert_eq!(past.times_not_applied(&digest(1)), if adopted { 2 } else { 0 });
             assert_eq!(past.tried.is_some(), adopted);
             assert_eq!(past.retry_token.as_deref(), host.or(object));

@@ -178,7 +178,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any file is read or rejected, and a rejected one allows nothing.
+        /// Any file is accepted or rejected, and a rejected file allows nothing.
         #[test]
         fn any_file_is_a_limit(text in "([a-z.:/# \t-]{0,20}\n){0,4}") {
             let registries = Registries::new(&[], Some(Ok(&text)));

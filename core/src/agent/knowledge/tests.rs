@@ -115,7 +115,6 @@ fn done(knowledge: &mut Knowledge, step: &Step, ending: Ending, seconds: u64) {
     knowledge.after(Event::Ends(step, ending), &at(seconds));
 }
 
-/// Publishes this image to the node.
 fn ask_for(knowledge: &mut Knowledge, image: DesiredImage) {
     let desired = Desired::of(Some(&berth_api::node::BootcNode {
         spec: berth_api::node::BootcNodeSpec {
@@ -198,7 +197,8 @@ fn drained() -> Ending {
     }
 }
 
-/// For each step: the deployments are known and fresh, the Node read, the drain done, the berth fenced.
+/// For each step, a letter for each reading that stays valid: deployments known and fresh, Node read, drain done, berth
+/// fenced.
 #[test]
 fn a_step_invalidates_readings_that_it_may_change() {
     let lost = failed(Reason::StepFailed, "no answer");
@@ -303,7 +303,7 @@ fn a_heartbeat_and_a_look_invalidate_each_other() {
     assert_eq!((idle.host.os, idle.cluster.node), (Os::Unknown, ClusterNode::Unread));
 }
 
-/// True if a heartbeat at that second has the Node read again. Reads it then.
+/// True if a heartbeat at that second makes the agent read the Node again. Reads it then.
 fn rereads(knowledge: &mut Knowledge, seconds: u64) -> bool {
     let asks_for_berths = knowledge.rereads_cluster(&at(seconds));
     knowledge.after(Event::Heartbeat, &at(seconds));
@@ -328,7 +328,7 @@ fn a_node_at_rest_rarely_rereads_the_cluster() {
         "with no luck, after three quarters of the time"
     );
     assert!(!rereads(&mut knowledge, 1720));
-    // Anything to do ends the rest.
+    // Any step ends the rest.
     done(&mut knowledge, &Step::Uncordon, Ending::Done, 1730);
     assert!(rereads(&mut knowledge, 1840));
     knowledge.after(Event::Rests(WaitReason::Updated), &at(1841));
@@ -496,7 +496,7 @@ fn a_recreated_node_is_reread() {
     }
 }
 
-/// Two agents on one host, or an earlier process: the changes of the other to the host are unknown.
+/// Another agent process, at the same time or earlier, may have changed the host in unknown ways.
 #[test]
 fn a_berth_moved_by_another_process_invalidates_the_look() {
     let mut knowledge = knowing(&taken());

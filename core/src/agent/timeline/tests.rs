@@ -27,7 +27,7 @@ fn on(chapter: ChapterName, n: u8) -> UpdateState {
     }
 }
 
-/// `Prepared 0-5 Waited 5-?`
+/// Formats an update as `Prepared 0-5 Waited 5-?`.
 fn words(update: &NodeUpdate) -> String {
     let mut words = vec![];
     for chapter in &update.chapters {
@@ -139,7 +139,7 @@ fn a_turn_that_is_proven_had_a_ready_node() {
     }
 }
 
-/// A bad image is replaced by another boot under the same berth. Any other state means that the berth is gone.
+/// A bad image is replaced by another boot under the same berth. Any other chapter means that the berth is gone.
 #[test]
 fn a_bad_image_is_replaced_only_under_its_berth() {
     use ChapterName::{Prepared, Proven, Rebooted, Waited};
@@ -156,7 +156,7 @@ fn a_bad_image_is_replaced_only_under_its_berth() {
     }
 }
 
-/// After the reboot another image runs.
+/// The image that runs after the reboot is not the one that the update started from.
 #[test]
 fn an_update_remembers_what_ran_before_its_reboot() {
     use ChapterName::{Drained, Prepared, Proven, Rebooted};

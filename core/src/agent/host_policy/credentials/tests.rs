@@ -1,5 +1,3 @@
-//! Tests of the host's auth file: the change in each case, and the files that are accepted.
-
 use berth_api::names::NodeUid;
 use proptest::prelude::*;
 
@@ -14,7 +12,6 @@ fn file(n: u8) -> Place {
     Place::File(digest(n))
 }
 
-/// The three paths and the record.
 fn host(places: [Place; 3], ours: &[u8]) -> AuthFiles {
     AuthFiles {
         places,
@@ -27,7 +24,8 @@ fn files_of_others_are_not_overwritten_or_hidden() {
     use Change::{Keep, Remove, Write};
     let (none, link) = (Place::Empty, Place::Odd("a symbolic link".to_owned()));
     let (empty, given) = (none.clone(), Given::File(digest(1)));
-    // The paths, the record, then the change and whether a file is foreign: without and with `--replace-auth-file`.
+    // Each case: the three paths, the record, then the change without `--replace-auth-file` and whether a file is
+    // foreign, then the change with that flag.
     let cases = [
         (
             [none.clone(), none.clone(), none.clone()],
@@ -39,7 +37,7 @@ fn files_of_others_are_not_overwritten_or_hidden() {
         // The Secret has changed, or the agent died between the record and the file.
         ([file(2), none.clone(), none.clone()], &[2], (Write, false), Write),
         ([file(2), none.clone(), none.clone()], &[1, 2], (Write, false), Write),
-        // Others wrote the same file there: it is theirs.
+        // Another program wrote this file, with the same content: leave it alone.
         ([file(1), none.clone(), none.clone()], &[], (Keep, false), Keep),
         ([file(1), file(9), none.clone()], &[], (Keep, false), Keep),
         ([file(9), none.clone(), none.clone()], &[], (Keep, true), Write),
@@ -48,7 +46,7 @@ fn files_of_others_are_not_overwritten_or_hidden() {
         ([none.clone(), file(9), none.clone()], &[], (Keep, true), Write),
         ([none.clone(), none.clone(), file(9)], &[], (Keep, true), Write),
         ([none.clone(), link, none.clone()], &[], (Keep, true), Write),
-        // The file came later than Berth's: it would count after a boot, so it counts now.
+        // After a boot, Berth's file in `/run` would be gone and the later file would count, so it counts now.
         ([file(1), file(9), none.clone()], &[1], (Remove, true), Keep),
         ([file(2), none.clone(), file(9)], &[2], (Remove, true), Write),
         // A file with the same content hides nothing.

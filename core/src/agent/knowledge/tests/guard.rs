@@ -1,5 +1,3 @@
-//! Knowledge of whether the API server rejects writes to other nodes' objects.
-
 use super::*;
 use crate::agent::facts::Guard;
 
@@ -58,7 +56,7 @@ fn a_missing_answer_keeps_the_last_one() {
     }
 }
 
-/// An agent probes as soon as it has its BootcNode, before there are berths.
+/// An agent probes as soon as it has its BootcNode, even without berths.
 #[test]
 fn an_offer_is_probed_before_it_is_taken() {
     let closed = Berth::new(PoolName::from("p"), 0, 1);

@@ -1,5 +1,3 @@
-//! Knowledge of the host: staged, pulled and armed images, and silence.
-
 use berth_api::backend::Backend;
 
 use super::*;
@@ -48,7 +46,7 @@ fn three_failed_locks_remove_the_image() {
         }
         knowledge.after(look_at(Some(deployment(2, false))), &at(4));
         assert!(knowledge.facts(&at(4)).host.lock_failure.is_some());
-        // A removal that fails too is then the reported failure, and is tried again.
+        // If the removal fails too, that failure is reported, and the removal is tried again.
         done(&mut knowledge, &Step::Unstage(deployment(2, false)), failed.clone(), 4);
         knowledge.after(look_at(Some(deployment(2, false))), &at(4));
         assert!(knowledge.facts(&at(4)).host.lock_failure.is_some());
@@ -57,8 +55,7 @@ fn three_failed_locks_remove_the_image() {
     }
 }
 
-/// The host is busy with another program's work. That does not count as a failed lock, and the staged image must
-/// stay.
+/// Another program's work on the host does not count as a failed lock, and the staged image must stay.
 #[test]
 fn a_host_that_is_busy_can_be_locked_later() {
     let mut knowledge = knowing(&committed());
@@ -100,7 +97,7 @@ fn an_unlockable_image_is_staged_again_after_a_pause() {
     for (storage, lock_failure, locked, tries, failures) in [
         (Storage::Ostree, true, false, 2, Some(2)),
         (Storage::Composefs, false, false, 1, Some(1)),
-        // Removed for another reason.
+        // The image was removed for another reason.
         (Storage::Ostree, true, true, 1, None),
         (Storage::Ostree, false, false, 1, None),
     ] {
@@ -160,7 +157,7 @@ fn locks_without_effect_add_up_over_restarts() {
     assert_eq!(knowledge.past.failure, None, "it is locked");
 }
 
-/// Only bootc locks an image there. A pull that leaves it unlocked must not be followed by the next one at once.
+/// In composefs, only bootc locks an image. After a pull that leaves it unlocked, the next pull must wait.
 #[test]
 fn an_unlocked_pull_on_composefs_has_failed() {
     for (storage, locked, reason) in [
@@ -240,7 +237,7 @@ fn a_released_node_forgets_its_removed_image() {
     }
 }
 
-/// The host reports a pull until it may be forgotten.
+/// The host reports the end of a pull until the agent lets it forget that pull.
 #[test]
 fn the_end_of_a_pull_is_processed_once() {
     let mut knowledge = knowing(&offered());
@@ -321,8 +318,7 @@ fn an_unsigned_pull_fails_if_a_signature_is_required() {
     for (staged_signed, policy, fails) in [
         (true, Some(digest(7)), false),
         (false, Some(digest(7)), true),
-        // The image was in the repository already, was pulled under another policy, or by an agent that did not
-        // check.
+        // The image was already in the repository, was pulled under another policy, or by an agent that did not check.
         (true, None, true),
         (true, Some(digest(8)), true),
     ] {
@@ -376,7 +372,7 @@ fn a_verified_pull_counts_until_the_next_begins() {
     assert_eq!(knowledge.past.verified, None::<Verified>);
 }
 
-/// A failure that cannot be written yet stays with its unit, which the next process reads; it counts once.
+/// A failure that cannot be written yet is kept by the pull's unit, where the next process reads it. It counts once.
 #[test]
 fn a_stored_pull_is_forgotten_and_counts_once() {
     let mut knowledge = knowing(&offered());
@@ -419,7 +415,7 @@ fn heartbeats_keep_the_node_read_on_a_silent_host() {
     }
 }
 
-/// Reads the host, which rpm-ostree updates. Returns the backend that began the update.
+/// Reads a host that rpm-ostree updates. Returns the backend that began the update.
 fn backend_after_a_look(knowledge: &mut Knowledge, staged: Option<Deployment>) -> Option<Backend> {
     let mut deployments = Deployments {
         booted: deployment(1, false),
@@ -431,7 +427,7 @@ fn backend_after_a_look(knowledge: &mut Knowledge, staged: Option<Deployment>) -
     knowledge.past.staged_with
 }
 
-/// An update is finished by the backend that began it; only then may another one be chosen.
+/// The backend that began an update finishes it. Only then may another backend be chosen.
 #[test]
 fn an_update_keeps_its_backend() {
     let begun = Some(Backend::RpmOstree);

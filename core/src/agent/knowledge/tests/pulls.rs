@@ -1,5 +1,3 @@
-//! The end of a pull: the failures that it clears, and the facts that it keeps.
-
 use super::*;
 
 /// A holder may boot the image before the end of its pull is processed.
@@ -17,7 +15,7 @@ fn a_pull_of_the_booted_image_succeeded() {
     }
 }
 
-/// This is also so if the pool no longer asks for the image.
+/// The failures also end if the pool no longer wants the image.
 #[test]
 fn a_pull_that_succeeds_ends_the_failures_before() {
     for (locked, kept) in [(true, false), (false, true)] {

@@ -1,17 +1,14 @@
-//! The record of updates and turns that `Knowledge` makes from an agent's events.
-
 use berth_api::node::timeline::{Chapter, ChapterName, TurnOutcome};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
 use crate::agent::timeline::ended;
 
-/// Returns the number of seconds since the test began.
 fn second(time: &Time) -> i64 {
     time.0.as_second() - at(0).wall.as_second()
 }
 
-/// `Prepared 0-5`, with seconds since the test began.
+/// Formats a chapter as `Prepared 0-5`, in seconds since the test began.
 fn line(chapter: &Chapter) -> String {
     let [start, end] = [&chapter.start_time, &chapter.end_time]
         .map(|time| time.as_ref().map_or("?".to_owned(), |time| second(time).to_string()));
@@ -323,7 +320,7 @@ fn a_returning_node_joins_its_pool_again() {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     for (seconds, desired, expected) in [
         (5, &member, Some(("p", 5))),
-        // An object that cannot be read for a while is the same afterwards.
+        // A BootcNode that could not be read for a while is still the same.
         (10, &Desired::Unknown, Some(("p", 5))),
         (15, &member, Some(("p", 5))),
         (20, &Desired::Release, None),

@@ -1,4 +1,4 @@
-//! Knowledge of a host that rpm-ostree updates: packages of others, and the change of backend.
+//! Hosts that rpm-ostree updates: packages that Berth did not request, and the change of backend.
 
 use berth_api::backend::BackendRule;
 use berth_api::node::{BootcNode, BootcNodeSpec};
@@ -6,7 +6,7 @@ use berth_api::node::{BootcNode, BootcNodeSpec};
 use super::*;
 use crate::agent::step::step;
 
-/// A deployment with packages of others, staged and not locked.
+/// A staged, unlocked deployment with packages that Berth did not request.
 fn armed() -> Os {
     Os::Bootc(Box::new(Deployments {
         booted: deployment(2, false),
@@ -16,8 +16,8 @@ fn armed() -> Os {
     }))
 }
 
-/// Runs the agent's decisions until it waits, with a lock that always fails. Returns the number of attempts, and the
-/// time to wait.
+/// Runs the agent's decisions until it waits, with a lock that always fails. Returns the number of attempts and the
+/// wait.
 fn until_it_rests(knowledge: &mut Knowledge, seconds: u64) -> (u32, Duration) {
     for tries in 0..10 {
         knowledge.after(look(armed()), &at(seconds));
@@ -59,7 +59,7 @@ fn locks_of_unlockable_packages_back_off() {
         );
         now += pause;
     }
-    // The deployment is dropped by an admin.
+    // An admin drops the deployment.
     let mut gone = armed();
     if let Os::Bootc(known) = &mut gone {
         known.staged = None;
@@ -109,8 +109,8 @@ fn another_backend_has_the_host_reread() {
     );
 }
 
-/// Other work on the host does not count as a failed unlock or a refused reboot. The wait for it is limited, since
-/// the node is drained.
+/// Other work on the host does not count as a failed unlock or a refused reboot. The node is drained, so the wait for
+/// that work is limited.
 #[test]
 fn a_busy_host_is_unlocked_and_rebooted_later() {
     let busy = failed(Reason::HostBusy, "Transaction in progress: upgrade");

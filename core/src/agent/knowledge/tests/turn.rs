@@ -1,5 +1,3 @@
-//! Knowledge of a turn: its drain, its writes of the berth, and its end.
-
 use berth_api::node::DrainBlocker;
 
 use super::*;
@@ -58,7 +56,7 @@ fn each_turn_drains_without_a_memory_of_pods() {
     assert!(numbers.is_sorted_by(|before, after| before < after), "{numbers:?}");
 }
 
-/// A berth that shows this process's own write changes nothing.
+/// The berth as this process wrote it changes nothing.
 #[test]
 fn its_own_write_keeps_the_look_valid() {
     let relicensed = committed().relicensed(digest(3), "b1".into()).unwrap();
@@ -110,8 +108,7 @@ fn a_commit_that_is_taken_back_says_why() {
     }
 }
 
-/// A lock that succeeds without effect is recognised by its repetition. Reads may come in between; other steps end
-/// it.
+/// If a successful lock has to be repeated, it had no effect. Only reads may come in between.
 #[test]
 fn a_change_repeats_over_looks_only() {
     for (step, repeats) in [
@@ -137,7 +134,7 @@ fn an_unproven_boot_is_reread_after_a_while() {
     }
 }
 
-/// With a window, the host's clock is checked.
+/// With a window, the agent checks the host's clock.
 #[test]
 fn a_window_is_known_from_any_berth() {
     let [offer, held] = with_window();
@@ -188,7 +185,7 @@ fn an_update_ends_the_failures_of_its_digest() {
     }
 }
 
-/// With a berth of its own, the node has an object to probe the API server with.
+/// A node that holds a berth has an object to probe the API server with.
 #[test]
 fn a_held_berth_is_something_to_try() {
     let of_another = {

@@ -161,7 +161,7 @@ prop_compose! {
     ) -> HostFacts {
         let pull = pulled.map(|n| PullFacts { digest: digest(n), progress: None });
         HostFacts {
-            // While a pull runs, the staged image is unknown.
+            // During a pull, the staged image is unknown.
             os: if pull.is_some() { Os::Unknown } else { os },
             fresh: fresh && pull.is_none(),
             disarmed,
@@ -187,7 +187,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Facts that need not fit together.
+    /// Arbitrary facts, which may contradict each other.
     fn any_facts()(
         host in any_host(), berth in any_berth(), cluster_node in any_node(), desired in any_desired(), past in any_past(),
         done: bool, restored: bool, fenced: bool, late in prop::bool::weighted(0.2), is_proving_long: bool,
@@ -293,7 +293,7 @@ fn nearly_coherent() -> impl Strategy<Value = AgentFacts> {
         for fact in replaced {
             TAKE_OVER[fact](&mut facts, &other);
         }
-        // While a pull runs, the staged image is unknown.
+        // During a pull, the staged image is unknown.
         if facts.host.pull.is_some() {
             (facts.host.os, facts.host.fresh) = (Os::Unknown, false);
         }
@@ -301,7 +301,7 @@ fn nearly_coherent() -> impl Strategy<Value = AgentFacts> {
     })
 }
 
-/// Facts, about half of them nearly consistent: arbitrary facts alone hardly ever get as far as a reboot.
+/// About half of the facts are nearly consistent: arbitrary facts alone hardly ever get as far as a reboot.
 pub(super) fn all_kinds() -> impl Strategy<Value = AgentFacts> {
     prop_oneof![any_facts(), nearly_coherent()]
 }

@@ -1,5 +1,3 @@
-//! Tests of unproven boots.
-
 use super::reports::shown;
 use super::*;
 use crate::agent::past::MAX_NOT_APPLIED;
@@ -8,7 +6,8 @@ use crate::agent::past::MAX_NOT_APPLIED;
 fn a_boot_is_proven_before_the_give_back() {
     let mut stale = rebooted(&committed(), 2);
     node_of(&mut stale, |node| node.boot_id = Some(BootId::from("b1")));
-    // Ready from before the reboot proves nothing. Read often after a quick boot, and rarely after a slow one.
+    // A Ready from before the reboot proves nothing. The Node is read often after a quick boot, and rarely after a slow
+    // one.
     for (seconds, millis) in [(0, 100), (4, 500), (60, 1000)] {
         stale.proving_for = Duration::from_secs(seconds);
         let again = Some(Duration::from_millis(millis));
@@ -90,7 +89,7 @@ fn a_bad_image_is_replaced_under_its_berth() {
     assert!(matches!(step(&f), Step::Release(_, Outcome::Updated, _)));
 }
 
-/// Every check of a commit is made again, also for a gate that has closed.
+/// Every check of a commit is made again, also whether a gate has closed.
 #[test]
 fn a_stuck_holder_needs_every_check_of_a_commit() {
     let cases: [(&str, Change, Step); 9] = [
@@ -165,8 +164,7 @@ fn a_proven_boot_gives_back_instead_of_continuing() {
         matches!(step(&third), Step::Relicense(_, target) if target == digest(3)),
         "a third image has no other way"
     );
-    // The previous image runs again without a proof: the holder continues too, even if the reboot came before the
-    // commit.
+    // The previous image runs again, unproven. The holder continues too, even if it rebooted before the commit.
     for berth in [committed(), taken()] {
         assert_eq!(step(&stuck(&berth, 1)), Step::Relicense(berth, digest(3)));
     }
@@ -197,7 +195,7 @@ fn a_useless_pull_does_not_delay_the_proof() {
 
 #[test]
 fn a_target_desired_again_is_proven_without_a_reboot() {
-    // Licensed for 3, and now 2, which still runs, is desired again.
+    // The berth is licensed for 3; now 2 is desired again, and still runs.
     let mut f = stuck(&relicensed(), 2);
     f.desired = Desired::Member(Box::new(member(2)));
     assert_eq!(step(&f), Step::Relicense(relicensed(), digest(2)));
@@ -243,7 +241,7 @@ fn there_is_no_way_back_from_a_new_licence() {
             "{name}: not licensed for 2"
         );
     }
-    // After a while it is tried again.
+    // After a pause, the reboot is requested again.
     for again in [
         Reboot::Asked(REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL),
         Reboot::Blocked {
@@ -260,12 +258,12 @@ fn there_is_no_way_back_from_a_new_licence() {
     assert_eq!(step(&f), lock());
     os(&mut f, 2, Some(deployment(3, true)));
     assert_eq!(step(&f), Step::Wait(WaitReason::Unproven, None));
-    // Yet another one is desired.
+    // Another image is desired.
     f.desired = Desired::Member(Box::new(member(4)));
     assert_eq!(step(&f), Step::Unstage(deployment(3, true)));
     os(&mut f, 2, Some(deployment(4, true)));
     assert_eq!(step(&f), Step::Relicense(relicensed(), digest(4)));
-    // The image is gone: pull it again.
+    // The staged image is gone: pull it again.
     let mut f = stuck(&relicensed(), 2);
     os(&mut f, 2, None);
     assert_eq!(step(&f), pull(3));
@@ -286,8 +284,7 @@ fn blocks() -> [(&'static str, Change); 3] {
     ]
 }
 
-/// The berth names the current boot, and the last proven image runs: only the host remembers that this boot is
-/// unproven.
+/// The berth names the current boot, and the last proven image runs. Only the host's record shows an unproven boot.
 #[test]
 fn the_host_remembers_an_unproven_boot() {
     let mut f = stuck(&relicensed(), 1);
@@ -394,7 +391,7 @@ fn a_pull_does_not_hide_a_releases_proof() {
     );
 }
 
-/// A holder that continues from an unproven boot removes no packages of others either.
+/// A holder that continues from an unproven boot does not remove packages that Berth did not request.
 #[test]
 fn a_bad_image_is_replaced_over_foreign_packages() {
     let mut f = stuck(&committed(), 2);

@@ -1,5 +1,3 @@
-//! Phases and conditions for given facts.
-
 use berth_api::condition::{self, CommonReason, Verdict, node as types};
 use berth_api::insight::ScopeType;
 use berth_api::node::{BootcNodeStatus, Failure, Phase};
@@ -263,7 +261,7 @@ fn a_node_is_updated_after_the_give_back() {
     assert!(rests.starts_with("True Updated runs sha256:0202"), "{rests}");
 }
 
-/// The controller offers a berth only to a node that reports to be prepared.
+/// The controller offers a berth only to a node that reports `UpdatePrepared`.
 #[test]
 fn only_a_node_that_takes_offers_is_prepared() {
     let cases: [(&str, Change, &str); 11] = [
@@ -370,7 +368,7 @@ fn a_failed_digest_is_reported_unless_it_runs() {
     assert_eq!(shown(&facts, types::NODE_DEGRADED), "False AsExpected ");
 }
 
-/// Until the Node is read again, its last role is kept.
+/// Until the Node is read again, its last known role is kept.
 #[test]
 fn an_insight_knows_a_node_of_the_control_plane() {
     for (control_plane, scope) in [(true, ScopeType::ControlPlane), (false, ScopeType::WorkerPool)] {

@@ -1,9 +1,9 @@
-//! Nodes without a pool (I12).
+//! Nodes that are in no pool (I12), and images and packages that Berth did not stage.
 
 use super::reports::shown;
 use super::*;
 
-/// Each way for a node to be in no pool, and the reason it waits with then.
+/// Each case of a node in no pool, and its reason to wait.
 fn in_no_pool() -> [(AgentFacts, WaitReason); 5] {
     let ways: [(Change, WaitReason); 5] = [
         (|f| f.desired = Desired::Unknown, WaitReason::NothingAsked),
@@ -109,7 +109,7 @@ fn berths_staged_image_is_locked_or_removed() {
     }
 }
 
-/// Others layered packages over the image that Berth staged: a node that leaves its pool must not lose them.
+/// Layered packages were added to Berth's staged image: a node that leaves its pool must not lose them.
 #[test]
 fn a_leaving_node_keeps_packages_layered_over_berths_image() {
     let mut left = facts();
@@ -130,7 +130,7 @@ fn a_leaving_node_keeps_packages_layered_over_berths_image() {
     }
 }
 
-/// Facts of a host with a staged deployment that has other packages.
+/// Facts of a host whose staged deployment has other packages than the booted one.
 fn layered(booted: u8, staged: Deployment) -> AgentFacts {
     let mut facts = facts();
     os(&mut facts, booted, Some(staged));
@@ -138,7 +138,7 @@ fn layered(booted: u8, staged: Deployment) -> AgentFacts {
     facts
 }
 
-/// Packages that others requested are not lost, and their deployment is not applied by any reboot.
+/// Packages that Berth did not request are not lost, and no reboot applies their deployment.
 #[test]
 fn packages_of_others_are_locked_and_kept() {
     let mut plain = layered(1, deployment(1, true));
@@ -151,10 +151,10 @@ fn packages_of_others_are_locked_and_kept() {
             Step::Wait(WaitReason::Updated, None),
             true,
         ),
-        // The next image is staged over it.
+        // The next image is pulled and staged over the packages.
         (layered(1, deployment(1, false)), lock(), true),
         (layered(1, deployment(1, true)), pull(2), true),
-        // The desired image, with the packages: a turn applies it.
+        // The desired image is staged with the packages: a turn applies both.
         (
             layered(1, deployment(2, true)),
             Step::Wait(WaitReason::NoBerth, None),
@@ -186,7 +186,7 @@ fn a_failing_lock_of_packages_is_retried() {
         }),
         "who staged it must know what a reboot does"
     );
-    // The retry comes after a pause and is reported, in a turn too.
+    // The lock is retried after a pause and reported, in a turn too.
     let pause = Duration::from_secs(30);
     stubborn.host.lock_failure = Some(LockFailure {
         why: "error: no".into(),
@@ -205,7 +205,8 @@ fn a_failing_lock_of_packages_is_retried() {
     }
 }
 
-/// An image that others staged without packages is reported and removed. Removing Berth's own is not reported.
+/// A deployment without packages that Berth did not stage is reported and removed. The removal of Berth's own is not
+/// reported.
 #[test]
 fn removing_an_image_of_others_is_reported() {
     for (booted, staged, ours, expected) in [
@@ -265,8 +266,7 @@ fn removed(n: u8, locked: bool) -> Step {
     Step::Unstage(deployment(n, locked))
 }
 
-/// On a host that Berth does not update, nothing new is begun. Berth's staged image stays only while a turn could
-/// still boot it.
+/// On a host that Berth does not update, no update begins. Berth's staged image stays only while a turn could boot it.
 #[test]
 fn a_refused_host_keeps_a_useful_image() {
     let rests = Step::Wait(WaitReason::HostUnusable, None);
@@ -306,7 +306,7 @@ fn a_refused_host_keeps_a_useful_image() {
     }
 }
 
-/// Packages that stay armed are reported, unless they are locked or not Berth's to lock.
+/// Armed packages are reported, unless they are locked or Berth must not lock them.
 #[test]
 fn only_packages_that_stay_armed_are_reported() {
     for (locked, desired, shown) in [

@@ -180,7 +180,6 @@ fn cordoned() -> ClusterNode {
     })
 }
 
-/// A change to facts.
 type Change = fn(&mut AgentFacts);
 
 fn change(mut facts: AgentFacts, change: impl FnOnce(&mut AgentFacts)) -> AgentFacts {
@@ -188,28 +187,24 @@ fn change(mut facts: AgentFacts, change: impl FnOnce(&mut AgentFacts)) -> AgentF
     facts
 }
 
-/// Changes the Node as read.
 fn node_of(facts: &mut AgentFacts, change: impl FnOnce(&mut NodeFacts)) {
     if let ClusterNode::Is(node) = &mut facts.cluster_node {
         change(node);
     }
 }
 
-/// Changes the deployments as read.
 fn deployments_of(facts: &mut AgentFacts, change: impl FnOnce(&mut Deployments)) {
     if let Os::Bootc(deployments) = &mut facts.host.os {
         change(deployments);
     }
 }
 
-/// Changes the spec for this node.
 fn publish(facts: &mut AgentFacts, change: impl FnOnce(&mut Member)) {
     if let Desired::Member(member) = &mut facts.desired {
         change(member);
     }
 }
 
-/// Returns outcome and message of the release that is the next step.
 fn release(facts: &AgentFacts) -> (Outcome, String) {
     match step(facts) {
         Step::Release(_, outcome, message) => (outcome, message),
@@ -262,7 +257,7 @@ fn with(berth: &Berth) -> AgentFacts {
     }
 }
 
-/// After the reboot, under b2, running `booted`.
+/// The node after the reboot, under b2, running `booted`.
 fn rebooted(berth: &Berth, booted: u8) -> AgentFacts {
     let mut facts = with(berth);
     facts.host.boot_id = BootId::from("b2");
@@ -271,8 +266,8 @@ fn rebooted(berth: &Berth, booted: u8) -> AgentFacts {
     facts
 }
 
-/// After the reboot, under b2, running 2, which is bad: the Node is not Ready. The pool wants 3 now, which is staged
-/// and locked.
+/// The node after the reboot, under b2, running `booted` and not Ready. The pool wants 3 now, which is staged and
+/// locked.
 fn stuck(berth: &Berth, booted: u8) -> AgentFacts {
     let mut facts = rebooted(berth, booted);
     os(&mut facts, booted, Some(deployment(3, true)));
@@ -286,7 +281,7 @@ fn ready(facts: &mut AgentFacts, ready: bool) {
     node_of(facts, |node| node.ready = ready);
 }
 
-/// Licensed for 3 under b2, whose boot is not proven.
+/// The berth, licensed for 3 under b2, whose boot is not proven.
 fn relicensed() -> Berth {
     committed().relicensed(digest(3), BootId::from("b2")).unwrap()
 }

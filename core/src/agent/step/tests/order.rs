@@ -1,5 +1,3 @@
-//! The order of steps.
-
 use super::*;
 
 #[test]
@@ -32,7 +30,7 @@ fn a_drain_waits_until_its_next_pass() {
     }
 }
 
-/// The licence is for 3, whose image is gone.
+/// The berth is licensed for 3, whose image is gone.
 #[test]
 fn nothing_is_staged_for_a_reboot_that_is_inhibited() {
     let mut facts = stuck(&relicensed(), 2);
@@ -50,7 +48,7 @@ fn nothing_is_staged_for_a_reboot_that_is_inhibited() {
     );
 }
 
-/// An unseen cordon may be in flight: the write of the Node makes it conflict.
+/// An unseen cordon may be in flight: a write of the Node makes the cordon conflict.
 #[test]
 fn a_berth_is_closed_after_the_node_is_restored() {
     let releasing = taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap();

@@ -14,7 +14,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// True if it is known that a shutdown now would apply nothing.
+/// True if the agent knows that a shutdown now would apply nothing.
 fn is_disarmed(facts: &AgentFacts) -> bool {
     facts
         .host
@@ -27,7 +27,7 @@ fn holding(facts: &AgentFacts) -> Option<&Holding> {
     facts.berths.as_ref()?.first()?.holding()
 }
 
-/// True for a new boot, and for an unproven one whose berth was licensed again.
+/// True for a new boot, and for an unproven boot whose berth was licensed again.
 fn is_unproven_boot(facts: &AgentFacts, held: &Holding) -> bool {
     held.boot_id != facts.host.boot_id
         || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id)
@@ -42,8 +42,8 @@ fn is_rollback_queued(facts: &AgentFacts) -> bool {
     facts.host.os.deployments().is_some_and(|d| d.rollback_queued)
 }
 
-/// True if the running image is known and the Node is Ready under it. A target whose next boot takes a rollback is
-/// not proven, unless an admin excluded the Node: its turn ends with any image.
+/// True if the running image is known, and the Node is Ready under it. A target whose next boot takes a rollback is
+/// proven only on an excluded Node, where the turn ends with any image.
 fn is_proven(facts: &AgentFacts, held: &Holding) -> bool {
     let booted = facts.host.os.booted();
     let runs_target = booted == Some(&held.target);
@@ -55,25 +55,23 @@ fn is_proven(facts: &AgentFacts, held: &Holding) -> bool {
     booted.is_some() && (runs_target || booted == held.from.as_ref()) && ready
 }
 
-/// True if the node is in a pool, as far as is known.
 fn has_pool(facts: &AgentFacts) -> bool {
     let node = facts.cluster_node.get();
     matches!(&facts.desired, Desired::Member(m) if node.is_some_and(|n| n.uid == m.node_uid && !n.excluded))
 }
 
-/// True if Berth may have staged this digest here.
 fn is_ours(facts: &AgentFacts, staged: Option<&Digest>) -> bool {
     let held = holding(facts).map(|h| &h.target);
     staged.is_some() && (staged == facts.past.staged_by_us.as_ref() || staged == held)
 }
 
-/// True if images staged by others are not Berth's to lock: on a node without a pool, and outside of a turn on a
-/// refused host (I12).
+/// True if Berth must not lock an image that it did not stage: on a node without a pool, and outside of a turn on a
+/// host that Berth does not update (I12).
 fn is_nobodys(facts: &AgentFacts) -> bool {
     !has_pool(facts) || (facts.host.os.refusal().is_some() && holding(facts).is_none())
 }
 
-/// True if nothing is armed that is Berth's to lock.
+/// True if nothing is armed that Berth must lock.
 fn is_settled(facts: &AgentFacts) -> bool {
     let staged = facts.host.os.staged();
     let others = staged.is_some_and(|s| !is_ours(facts, s.digest.as_ref()));
@@ -121,8 +119,8 @@ fn only_a_commit_licenses() {
     );
 }
 
-/// I2, I8, I10: a licence, first or repeated, is given only for a desired, complete image that has not failed, on a
-/// cordoned and drained node within its window, with all gates open.
+/// I2, I8, I10: a licence, first or repeated, is only for a desired, complete image that has not failed, on a cordoned
+/// and drained node within its window, with all gates open.
 #[test]
 fn a_licence_needs_all_its_conditions() {
     check(
@@ -161,11 +159,10 @@ fn a_licence_needs_all_its_conditions() {
                 Step::Commit(_) => prop_assert!(held.phase == HoldPhase::Taken && !is_unproven_boot(&facts, held)),
                 _ => {
                     prop_assert!(is_unproven_boot(&facts, held) && !is_proven(&facts, held));
-                    // A holder that runs neither its previous image nor the target was rebooted, whatever its boot
-                    // ID.
+                    // A holder that runs neither the previous image nor the target has rebooted, whatever its boot ID.
                     let is_third = held.phase == HoldPhase::Taken && facts.host.os.booted() != held.from.as_ref();
                     prop_assert!(*digest != held.target || held.boot_id != facts.host.boot_id || is_third);
-                    // The berth shows later that the boot was not proven, or the host remembers it.
+                    // Without `from`, nothing would show later that this boot was not proven.
                     prop_assert!(held.from.is_some());
                 }
             }
@@ -174,7 +171,7 @@ fn a_licence_needs_all_its_conditions() {
     );
 }
 
-/// I3: without a licence, no berth is released and no rest begins while an image may be armed.
+/// I3: without a licence, the agent releases no berth and does not rest while an image may be armed.
 #[test]
 fn nothing_is_left_armed() {
     check(
@@ -192,9 +189,9 @@ fn nothing_is_left_armed() {
         |facts, reached| {
             let next = step(&facts);
             reached.note(name(&next));
-            // A running pull locks its image, which is read when the pull ends.
+            // A running pull locks its image. The agent reads the image when the pull ends.
             let disarmed = is_settled(&facts) || facts.host.pull.is_some();
-            // Nothing else begins while packages of others can be neither locked nor removed.
+            // While packages that Berth did not request can be neither locked nor removed, nothing else begins.
             let layered = facts.host.os.deployments().is_some_and(|d| d.staged_layers);
             let unlockable =
                 layered && facts.host.lock_failure.is_some() && matches!(next, Step::Wait(WaitReason::Unlockable, _));
@@ -228,7 +225,7 @@ fn nothing_is_left_armed() {
     );
 }
 
-/// While its services are silent, nothing is asked of the host, and only a turn that has armed nothing ends.
+/// While the host's services are silent, the agent asks nothing of them, and only a turn that has armed nothing ends.
 #[test]
 fn nothing_is_asked_of_a_silent_host() {
     check(
@@ -298,7 +295,7 @@ fn nobodys_host_is_left_alone() {
             match next {
                 Step::LookAtHost => prop_assert!(facts.past.staged_by_us.is_some()),
                 Step::Lock(_) | Step::Unstage(_) => prop_assert!(is_ours(&facts, staged)),
-                // A pull is Berth's by its name.
+                // The pull's name shows that it is Berth's.
                 Step::CancelPull(_) | Step::Wait(..) | Step::ReadNode | Step::Uncordon => {}
                 other => prop_assert!(false, "{other:?}"),
             }
@@ -338,8 +335,8 @@ fn an_image_that_the_host_rejects_is_not_begun() {
     );
 }
 
-/// I3, I12: on a refused host nothing new begins and nothing of others is touched, but a turn that has begun is
-/// finished.
+/// I3, I12: on a host that Berth does not update, no update begins and nothing is touched that Berth did not stage. A
+/// turn that has begun is finished.
 #[test]
 fn a_refused_host_finishes_what_was_begun() {
     check(
@@ -386,9 +383,9 @@ fn a_refused_host_finishes_what_was_begun() {
     );
 }
 
-/// I5: a boot is released only when it is known and the Node is Ready under it, unless an admin excluded the Node.
-/// The same holds for a commit that is not taken back. A boot whose berth was licensed again counts as new, although
-/// the berth names it.
+/// I5: a berth is given back, or its commit taken back, only when the booted image is known and the Node is Ready under
+/// this boot, unless an admin excluded the Node. A boot whose berth was licensed again counts as new, although the berth
+/// names that boot.
 #[test]
 fn only_a_proven_boot_is_given_back() {
     check(
@@ -399,7 +396,7 @@ fn only_a_proven_boot_is_given_back() {
             let Some(held) = holding(&facts) else { return Ok(()) };
             let next = step(&facts);
             let releasing = matches!(held.phase, HoldPhase::Releasing(_));
-            // A release under this boot was proven before.
+            // A release that began under this boot followed its proof.
             let unproven = if releasing {
                 held.boot_id != facts.host.boot_id
             } else {

@@ -1,5 +1,3 @@
-//! Reports for given facts.
-
 use berth_api::condition::{self, CommonReason, Verdict, node as types};
 use berth_api::firstboot::NodeFirstboot;
 use berth_api::node::timeline::{ChapterName, ImageVersion, TurnRecord};
@@ -134,7 +132,7 @@ fn the_obstacle_of_a_stuck_holder_is_reported() {
     assert!(shown(&stuck(&committed(), 7), types::NODE_DEGRADED).starts_with("True BootUnproven runs sha256:07"));
 }
 
-/// The last readings of a silent host are kept.
+/// While a host is silent, its last readings are kept.
 #[test]
 fn a_silent_host_is_reported_after_a_while() {
     let mut waiting = facts();
@@ -178,7 +176,7 @@ fn a_silent_host_is_not_reported_as_pulling() {
     let pulled = condition::find(&after.conditions, types::IMAGE_PULLED).unwrap();
     assert_eq!((pulled.status.as_str(), pulled.reason.as_str()), ("Unknown", "Blocked"));
 
-    // This holds after a failed pull too.
+    // The reason stays after a failed pull too.
     let desired = facts.desired.image().unwrap().digest.clone();
     facts
         .past
@@ -336,7 +334,7 @@ fn a_refused_host_reports_its_image() {
     assert_eq!(status(&facts).booted.unwrap_or_default().digest, Some(digest(1)));
 }
 
-/// bootc refuses it every time.
+/// bootc cannot stage an image of the rollback deployment in composefs.
 #[test]
 fn a_second_deployment_in_composefs_is_reported() {
     for (storage, rollback, waits) in [
@@ -669,7 +667,7 @@ fn a_reboot_timeout_and_the_first_boot_are_reported() {
     assert_eq!(status.insight.unwrap().message, "does not come back");
 }
 
-/// A tool that once does not answer still exists.
+/// A host's tool that fails once still exists.
 #[test]
 fn the_backend_is_shown_until_the_host_has_none() {
     let mut facts = facts();
@@ -692,7 +690,7 @@ fn the_backend_is_shown_until_the_host_has_none() {
 #[test]
 fn the_insight_shows_a_paused_pool() {
     let paused = change(facts(), |f| publish(f, |member| member.paused = true));
-    // A pause changes nothing for a node that is updated.
+    // A paused pool changes nothing for a node that is updated.
     let updated = change(paused.clone(), |f| os(f, 2, None));
     for (facts, phase) in [(facts(), "Pending"), (paused, "Paused"), (updated, "Updated")] {
         let insight = status(&facts).insight.unwrap();

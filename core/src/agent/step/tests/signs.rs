@@ -1,4 +1,4 @@
-//! Marks of a turn on the Node, from its start to its end.
+//! Annotations and conditions of the Node during a turn.
 
 use berth_api::berth::Outcome;
 
@@ -9,7 +9,7 @@ use crate::agent::maintenance::wanted;
 const PLANNED: Wanted = [true, false, false, false];
 const DRAINING: Wanted = [false, true, false, true];
 const DOWN: Wanted = [false, false, true, true];
-/// A turn without a drain, or whose drain a boot has ended.
+/// A turn that does not drain, or whose drain was ended by a boot.
 const WORK: Wanted = [false, false, false, true];
 
 /// A node that holds this berth and is not cordoned.
@@ -62,7 +62,7 @@ fn a_turn_is_shown_from_cordon_to_restore() {
             change(with(&committed()), without_drain),
             Some(WORK),
         ),
-        // About to change, or not known.
+        // The state is about to change, or is not known.
         (
             "uncordoned meanwhile",
             change(with(&taken()), uncordoned_by_somebody),

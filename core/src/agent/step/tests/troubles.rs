@@ -1,8 +1,6 @@
-//! Hosts with problems of their own.
-
 use super::*;
 
-/// bootc stages an image first and pulls its bound images afterwards.
+/// bootc stages an image first, and pulls its bound images afterwards.
 #[test]
 fn an_incomplete_image_is_removed_and_pulled_again() {
     let mut f = facts();
@@ -29,7 +27,7 @@ fn queued(mut facts: AgentFacts) -> AgentFacts {
     facts
 }
 
-/// A rollback was queued, or an image was finalized and not booted.
+/// Either a rollback was queued, or an image was finalized and not booted.
 #[test]
 fn a_queued_rollback_blocks_updates() {
     let mut updated = facts();
@@ -95,7 +93,7 @@ fn fallen_back(mut facts: AgentFacts) -> AgentFacts {
     facts
 }
 
-/// The image fails at once, so that the rollout does not continue to the next node; it does not block a better image.
+/// The image fails at once, so the rollout does not continue. Its queued deployment does not block a better image.
 #[test]
 fn an_image_fails_after_a_boot_loader_fallback() {
     let (outcome, why) = release(&fallen_back(rebooted(&committed(), 1)));
@@ -145,7 +143,7 @@ fn unread(berth: &Berth, disarmed: bool) -> AgentFacts {
     facts
 }
 
-/// A drained node does not wait for a host that does not answer.
+/// A drained node does not wait for a host whose deployments cannot be read.
 #[test]
 fn an_unarmed_turn_ends_without_a_host_status() {
     let revoked = taken().revoked(Some("Paused".into())).unwrap();
@@ -188,8 +186,8 @@ fn silent(berth: &Berth, disarmed: bool) -> AgentFacts {
     facts
 }
 
-/// A drained node also ends its turn while logind, systemd or the bus is silent: earlier readings of the deployments
-/// do not count then.
+/// A drained node also ends its turn while logind, systemd or the bus is silent, whatever the last reading of the
+/// deployments was.
 #[test]
 fn an_unarmed_turn_ends_while_the_bus_is_silent() {
     let waits = Step::Wait(WaitReason::HostUnreachable, Some(LOOK_INTERVAL_MAX));
@@ -246,7 +244,7 @@ fn unguarded(mut facts: AgentFacts, answer: Guard) -> AgentFacts {
     facts
 }
 
-/// I6: while other nodes may write its berth, a node takes none. A turn that has begun is finished.
+/// I6: a node takes no berth while other nodes may write it. A turn that has begun is finished.
 #[test]
 fn an_unguarded_node_takes_no_offer() {
     let mut offer = facts();
@@ -315,14 +313,14 @@ fn nothing_is_staged_beside_an_applying_rival() {
         });
         assert_eq!(step(&tolerated), step(&none), "the pool says otherwise");
     }
-    // The turn is nearly over, so ending it gains nothing.
+    // A turn that has begun continues: its end is near.
     let mut held = with(&taken());
     held.host.rivals = vec![applies.to_owned()];
     assert_eq!(step(&held), step(&with(&taken())));
     let mut old = beside(applies, false);
     old.host.fresh = false;
     assert_eq!(step(&old), Step::LookAtHost, "it may be gone by now");
-    // A degraded node gets no permission to pull: it must report the same without one.
+    // The controller gives no pull permit to a degraded node, which must report the same without one.
     for (permit, next) in [(Staging::Held, waits.clone()), (Staging::Allowed, waits)] {
         let mut facts = beside(applies, false);
         publish(&mut facts, |member| member.staging = permit);
@@ -367,7 +365,7 @@ fn an_unusable_host_is_read_again_first() {
     }
 }
 
-/// I8: a host that forgets failed targets would reboot forever. Other steps without a memory lead to no reboot.
+/// I8: a host that forgets failed targets would reboot forever. Without the memory, other steps lead to no reboot.
 #[test]
 fn only_steps_towards_a_reboot_need_the_memory() {
     let berth = taken();
@@ -387,7 +385,7 @@ fn only_steps_towards_a_reboot_need_the_memory() {
     }
 }
 
-/// The silence of the host may be the reason itself.
+/// The reason of the turn's end may already be the silence of the host.
 #[test]
 fn the_silence_of_a_host_is_reported_once() {
     let mut facts = with(&taken());

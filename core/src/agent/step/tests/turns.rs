@@ -1,5 +1,3 @@
-//! Turns, and the time between them.
-
 use super::*;
 
 #[test]
@@ -85,7 +83,7 @@ fn what_cannot_be_locked_is_removed() {
         os(&mut f, 1, Some(deployment(2, true)));
         assert!(!matches!(step(&f), Step::Unstage(_)), "a locked image stays");
     }
-    // Images of others are not touched then either.
+    // Outside of a pool, images that Berth did not stage are not touched.
     let mut theirs = facts();
     theirs.desired = Desired::Unknown;
     theirs.host.lock_failure = Some(LockFailure::default());
@@ -132,7 +130,7 @@ fn a_closed_window_ends_an_uncommitted_turn() {
     }
 }
 
-/// The agent may have been away for hours since the commit.
+/// The commit may be hours old if the agent was not running.
 #[test]
 fn an_old_commit_is_taken_back_unless_drained() {
     let mut clear = with(&committed());
@@ -356,7 +354,7 @@ fn pulls_wait_for_permission_and_backoff() {
         step(&failed),
         Step::Wait(WaitReason::BackingOff, Some(Duration::from_secs(5)))
     );
-    // A message proves nothing, since a registry may have written it.
+    // The tool's message does not make a failure final: a registry may have written it.
     failed
         .past
         .pull_failed("NotBootable", "no label", &digest(2), now(), 0.0);

@@ -1,12 +1,10 @@
-//! Tests of rollbacks of unproven boots.
-
 use berth_api::pool::OnFailure;
 
 use super::reports::shown;
 use super::*;
 use crate::agent::facts::Undone;
 
-/// Runs 2 under b2, after its deadline. The Node is not Ready, and 1 is the rollback deployment.
+/// A node that runs 2 under b2, not Ready after its deadline. The rollback deployment is 1.
 fn failing() -> AgentFacts {
     let mut facts = rebooted(&committed(), 2);
     ready(&mut facts, false);
@@ -17,7 +15,7 @@ fn failing() -> AgentFacts {
     facts
 }
 
-/// The rollback from `boot_id` is on record.
+/// The host's record has a rollback that began under `boot_id`.
 fn begun(boot_id: &str) -> AgentFacts {
     let mut facts = failing();
     facts.past.undone = Some(Undone {
@@ -100,7 +98,7 @@ fn a_boot_without_a_new_licence_is_not_undone() {
         deployments_of(facts, |deployments| deployments.booted = deployment(7, false));
     });
     assert!(!matches!(step(&third), Step::Rollback(_)), "not the target");
-    // Licensed for 3 in this boot: it goes forward.
+    // The berth is licensed for 3 in this boot, so the agent continues to 3.
     let forward = change(stuck(&relicensed(), 2), |facts| {
         deployments_of(facts, |deployments| deployments.rollback = Some(deployment(1, false)));
         facts.proving_for = HOUR;
