@@ -247,7 +247,7 @@ impl Live {
         }
     }
 
-    /// True if there is enough to show: the pools and BootcNodes, and each other kind or the failure of its list.
+    /// True if the pools and BootcNodes are known, and each other kind is known or could not be listed.
     pub(crate) fn is_complete(&self) -> bool {
         let needs = [Kind::Pools, Kind::BootcNodes];
         needs.into_iter().all(|kind| self.freshness(kind).ready)

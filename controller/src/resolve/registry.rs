@@ -293,7 +293,7 @@ impl<'a> Attempt<'a> {
         if found == *digest { Ok(bytes) } else { Err(mismatch()) }
     }
 
-    /// Fetches a manifest. Returns it with its digest, which must match the digest that the registry's header may have.
+    /// Fetches a manifest and computes its digest. If the registry's header has a digest, it must be the same.
     async fn manifest(&self, name: &str) -> Result<(Vec<u8>, Digest), ResolveError> {
         let Answer { bytes, digest: named } = self.get(&format!("manifests/{name}")).await?;
         let digest = digest_of(&bytes);

@@ -19,7 +19,6 @@ pub fn is_skipped() -> bool {
     reason.is_some()
 }
 
-/// A version with three layers of one MiB.
 pub fn of_three_layers(name: &str) -> OsVersion {
     OsVersion {
         payload: vec![1 << 20; 3],
@@ -113,7 +112,6 @@ pub async fn ended(host: &Host) -> Result<(PullState, u64)> {
     bail!("the pull does not end")
 }
 
-/// Waits until the pull has failed, and returns its message.
 pub async fn failure_of_pull(host: &Host) -> Result<String> {
     match ended(host).await?.0 {
         PullState::Failed { message } => Ok(message),

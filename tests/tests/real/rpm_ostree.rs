@@ -21,12 +21,10 @@ const ASKED: Terms = Terms {
     begun: None,
     experimental_composefs: false,
 };
-/// Time limit for a boot.
 const BOOT: Duration = Duration::from_secs(60);
 /// Other updaters that may exist beside rpm-ostree.
 const RIVALS: [&str; 2] = ["zincati.service", "rpm-ostreed-automatic.timer"];
 
-/// A host with rpm-ostree beside its bootc, and a registry with two images.
 struct Rig {
     one: OneHost,
     /// Access to the host's files, one for each boot. Earlier ones stay open, since their users may still read.

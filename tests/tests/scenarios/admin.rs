@@ -19,14 +19,12 @@ use serde_json::json;
 
 use crate::said::berth;
 
-/// The policy of the BootcNodes' status.
 const OWN_STATUS: &str = "berth-agent-own-status";
 
 async fn start(hosts: usize) -> Result<(Cluster, Instant)> {
     start_with(hosts, &[]).await
 }
 
-/// Starts a cluster whose hosts have these updaters, in turn.
 async fn start_with(hosts: usize, updaters: &[Updaters]) -> Result<(Cluster, Instant)> {
     // Built beforehand, so that no scenario waits for a compiler.
     tokio::task::spawn_blocking(programs::kubectl).await??;

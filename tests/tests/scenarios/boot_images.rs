@@ -22,7 +22,6 @@ use tokio::process::Command;
 use crate::images::{begin, berth};
 use crate::said::{self, Said};
 
-/// Writes the installer's note on a host.
 fn installed_from(host: &SimHost, version: &str) -> Result<()> {
     let note = host.root().join(INSTALLERS_NOTE.trim_start_matches('/'));
     fs::create_dir_all(note.parent().context("a file without a directory")?)?;

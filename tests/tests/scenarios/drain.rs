@@ -263,7 +263,6 @@ async fn the_rules_of_kubectl_drain() -> Result<()> {
     Ok(())
 }
 
-/// Creates a DaemonSet that runs on this node alone.
 async fn daemon_set(stage: &Stage<'_>, volumes: Value) -> Result<()> {
     let name = format!("{}-daemon", stage.host.name());
     let labels = json!({"daemon": name});

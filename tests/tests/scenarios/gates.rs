@@ -220,7 +220,6 @@ async fn zone_beside_zone(part: &Part<'_>) -> Result<()> {
     part.until_all_run(&v2, LONG).await
 }
 
-/// Nodes that report that the image failed on them.
 async fn failed(part: &Part<'_>, digest: &berth_api::Digest) -> Result<Vec<String>> {
     let mut failed = vec![];
     for host in &part.hosts {

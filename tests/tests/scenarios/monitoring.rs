@@ -40,7 +40,6 @@ fn served() -> BTreeSet<String> {
     names.cloned().collect()
 }
 
-/// Names of series in a text.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'));
     let names = words.filter(|word| word.starts_with("berth_") && !word.ends_with('_'));

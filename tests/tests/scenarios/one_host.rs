@@ -76,7 +76,6 @@ pub async fn ended(host: &Host) -> Result<PullState> {
     bail!("the pull does not end")
 }
 
-/// Waits until the pull has failed, and returns its message.
 pub async fn failure_of_pull(host: &Host) -> Result<String> {
     match ended(host).await? {
         PullState::Failed { message } => Ok(message),

@@ -49,7 +49,6 @@ impl Site {
         self.plane.apply_yaml(&object.to_string()).await
     }
 
-    /// Creates a pool, or changes its image.
     async fn pool(&self, name: &str, reference: &str, secret: &str) -> Result<()> {
         self.apply(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": {"name": name},

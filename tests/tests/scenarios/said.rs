@@ -32,7 +32,6 @@ impl Said {
         Ok(self)
     }
 
-    /// Fails unless the output contains each of these texts.
     pub fn says(&self, texts: &[&str]) -> Result<()> {
         for text in texts {
             let said = self.out.contains(text) || self.err.contains(text);

@@ -42,7 +42,6 @@ impl Machine {
         Ok(())
     }
 
-    /// The servers that must be built.
     fn unbuilt(&self) -> Result<String> {
         let said = self.run("unbuilt etcd registry kube-apiserver")?.well(&[])?;
         Ok(said.out.trim_end().to_owned())

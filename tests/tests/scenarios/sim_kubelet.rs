@@ -32,7 +32,6 @@ async fn said(nodes: &Api<Node>, name: &str) -> Result<Said> {
     Ok((is_ready, boot, uid))
 }
 
-/// True if the Node is Ready under the host's current boot.
 async fn is_ready(nodes: &Api<Node>, host: &SimHost) -> Result<bool> {
     let (is_ready, boot, _) = said(nodes, host.name()).await?;
     Ok(is_ready && Some(boot) == host.facts().boot_id)

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Commands that change nothing.
 const QUESTIONS: &[&str] = &[
     "/usr/bin/bootc --version",
     "/usr/bin/bootc switch --help",

@@ -72,7 +72,6 @@ async fn the_hosts_own_file_counts(part: &Part<'_>, three: &'static str) -> Resu
     until_has(cluster, three).await
 }
 
-/// Waits until the host has these credentials of Berth's.
 async fn until_has(cluster: &Cluster, auth: &str) -> Result<()> {
     until_so(cluster, &format!("the host has {auth}"), || {
         has(cluster.host(1), RUN, auth)

@@ -43,7 +43,6 @@ impl World {
         format!("berth-pull-{}.service", &self.new[7..23])
     }
 
-    /// Stages the new image and locks it in a single unit.
     pub async fn pull(&self, client: &Client) -> Result<String> {
         let ended = client
             .run(&self.pull_unit(), &["/usr/bin/bootc", "switch", &self.target()], LOCK)
@@ -51,7 +50,6 @@ impl World {
         Ok(ended.job)
     }
 
-    /// Waits until the host runs under another boot ID.
     pub async fn rebooted(&self, since: &str) -> Result<()> {
         eventually("the host reboots", SECOND * 30, async || {
             Ok(self.host.facts().boot_id.is_some_and(|id| id != since))
