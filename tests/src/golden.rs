@@ -17,7 +17,6 @@ use crate::audit::{AuditLog, Record};
 use crate::locked::locked;
 use crate::programs::workspace_root;
 
-/// Variable that makes [`ensure_golden`] write the files instead of comparing.
 const BLESS: &str = "BERTH_BLESS";
 
 /// State that every turn must show: the agent reports it before it requests the reboot.
@@ -43,14 +42,14 @@ pub fn statuses<'a>(records: &'a [Record], node: &str) -> Result<Vec<(&'a str, u
     Ok(found)
 }
 
-/// Writes of one kind of Berth's objects that succeeded.
+/// Successful writes of one kind of Berth's objects.
 fn writes_of<'a>(records: &'a [Record], target: &str) -> impl Iterator<Item = &'a Record> {
     let writes = records.iter().filter(|r| r.is_write() && r.succeeded());
     writes.filter(move |r| r.group == "berth.dev" && r.target() == target)
 }
 
-/// Statuses since the image was last set in the spec, from the first one whose agent had read that. The spec may have another image
-/// by now.
+/// Statuses since the image was last set in the spec, from the first status whose agent had read that spec. By now the
+/// spec may have another image.
 fn since_asked_for<'a>(statuses: &'a [(&'a str, u64, BootcNode)], image: &Digest) -> Vec<&'a BootcNode> {
     let objects: Vec<_> = statuses.iter().map(|(_, _, object)| object).collect();
     let last = objects
@@ -195,7 +194,8 @@ fn soon(
     }
 }
 
-/// Like [`ensure_walk`], for the conditions since the node should last use an image. It may use another one by now.
+/// Like [`ensure_walk`], for the conditions since the image was last set in the spec. By now the spec may have another
+/// image.
 pub fn ensure_walk_to(audit_log: &Path, node: &str, image: &Digest, golden: &str) -> Result<()> {
     soon(audit_log, node, golden, |statuses| since_asked_for(statuses, image))
 }

@@ -3,7 +3,6 @@
 use zbus::message::{Header, Message};
 use zbus::names::ErrorName;
 
-/// A D-Bus error with an arbitrary name.
 #[derive(Debug, Clone)]
 pub(crate) struct NamedError {
     name: ErrorName<'static>,
@@ -11,7 +10,7 @@ pub(crate) struct NamedError {
 }
 
 impl NamedError {
-    /// An error with this full name; an invalid name becomes `…Error.Failed`.
+    /// An error with this full name; if the name is invalid, `…Error.Failed`.
     pub(crate) fn new(name: &str, message: impl Into<String>) -> Self {
         let failed = ErrorName::from_static_str_unchecked("org.freedesktop.DBus.Error.Failed");
         Self {

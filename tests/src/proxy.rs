@@ -13,7 +13,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::ports::Port;
 
-/// State of the route through a proxy.
+/// State of the network between a client and the API server, as a proxy simulates it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Weather {
     /// Connections are cut and new ones are refused. Data in flight is lost, in both directions.
@@ -40,7 +40,7 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy for `target`, in good weather.
+    /// Starts a proxy for `target` that passes everything on.
     pub async fn start(target: SocketAddr) -> Result<Self> {
         let port = Port::reserve()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).await;
@@ -61,7 +61,7 @@ impl Proxy {
         self.address
     }
 
-    /// Changes the weather, immediately and also for data in flight.
+    /// Changes the state of the network, immediately and also for data in flight.
     pub fn weather(&self, change: impl FnOnce(&mut Weather)) {
         self.weather.send_modify(change);
     }
@@ -86,7 +86,7 @@ async fn serve(listener: TcpListener, target: SocketAddr, weather: watch::Receiv
     }
 }
 
-/// Serves a connection until one side or the weather ends it.
+/// Serves a connection until one side closes it or the network goes down.
 async fn connect(client: TcpStream, target: SocketAddr, weather: watch::Receiver<Weather>) {
     let Ok(server) = TcpStream::connect(target).await else {
         return;

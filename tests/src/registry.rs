@@ -31,10 +31,10 @@ pub struct Registry {
 
 /// User `berth` with the password `secret`, in htpasswd format.
 pub const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
-/// That user and password, as `auth` of an auth file.
+/// User and password of [`HTPASSWD`], as `auth` of an auth file.
 pub const AUTH: &str = "YmVydGg6c2VjcmV0";
 
-/// Requirements of a door for its clients.
+/// Requirements of a door (a further server of a registry) for its clients.
 #[derive(Debug, Default)]
 pub struct Guard<'a> {
     /// TLS with this certificate.

@@ -48,7 +48,6 @@ fn sweep(parent: &Path, prefix: &str) {
     }
 }
 
-/// True if no process uses the directory any more.
 pub(crate) fn is_abandoned(directory: &Path) -> bool {
     let Ok(lock) = File::open(directory.join(LOCK)) else {
         return false;

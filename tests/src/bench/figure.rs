@@ -27,7 +27,6 @@ pub struct Figure {
     /// Recorded value of this figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Last>,
-    /// Facts that explain the figure.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub detail: Map<String, Value>,
 }
@@ -83,7 +82,7 @@ pub struct Last {
     /// New value divided by the recorded one; absent if that is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// Machine of the recorded value, if it is another one.
+    /// Machine of the recorded value, if it is not this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
 }

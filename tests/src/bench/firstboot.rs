@@ -54,7 +54,7 @@ impl Machine {
         })
     }
 
-    /// Starts a check as on the first boot of this machine.
+    /// Starts a check of this machine's first boot.
     fn begin(&self, agent: &Path) -> Result<Child> {
         let root = self.host.root();
         let _ = fs::remove_dir_all(root.join("var/lib/berth"));

@@ -118,7 +118,7 @@ pub fn by_controller(record: &Record) -> bool {
     record.user == "system:serviceaccount:berth-system:berth-controller"
 }
 
-/// Parameters of a write by this field manager.
+/// Patch parameters with this field manager.
 pub(super) fn manager(name: &str) -> PatchParams {
     PatchParams {
         field_manager: Some(name.to_owned()),

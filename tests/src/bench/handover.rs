@@ -33,14 +33,13 @@ struct Bench {
     waiting: usize,
     /// Number of turns measured with one berth, and again with many.
     turns: usize,
-    /// Number of agents that have had their turn.
     done: Arc<AtomicUsize>,
     agents: JoinSet<Result<()>>,
     progress: Progress,
 }
 
-/// Measures all figures. `BERTH_BENCH_NODES` sets the number of waiting nodes, `BERTH_BENCH_TURNS` the number of turns with one
-/// berth and again with ten.
+/// Measures all figures. `BERTH_BENCH_NODES` sets the number of waiting nodes, `BERTH_BENCH_TURNS` the number of turns
+/// with one berth and again with ten.
 pub(super) async fn measure(run: &Run) -> Result<()> {
     let waiting = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
     let turns = usize::try_from(setting("BERTH_BENCH_TURNS", 300))?;
@@ -130,7 +129,7 @@ impl Bench {
         Measured::since(start, &self.cluster)
     }
 
-    /// Waits until this number of agents have had their turn; fails if one of them failed.
+    /// Waits until this number of agents have had their turn. Fails if an agent failed.
     async fn until_done(&mut self, wanted: usize) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -152,7 +151,7 @@ impl Bench {
     }
 }
 
-/// Milliseconds until each berth was taken again.
+/// Milliseconds from each offer of a berth until the next node took it.
 fn to_take(measured: &Measured) -> Vec<f64> {
     measured.handovers.iter().map(|h| h.to_take * 1000.0).collect()
 }
@@ -169,7 +168,7 @@ fn detail(measured: &Measured) -> Value {
     })
 }
 
-/// Prints the figures of one berth, which is handed over while nothing else happens; the details have both numbers of berths.
+/// Prints the figures of the run with one berth, which nothing else disturbs. The details have both runs.
 fn print(run: &Run, one: &Measured, many: &Measured, waiting: usize) {
     let [name, p99, conflicts] = BENCHES;
     let with_many = format!("with {MANY} berths");

@@ -48,20 +48,19 @@ impl Start {
     }
 }
 
-/// Turns and hand-overs since a start.
+/// Turns and handovers since a start.
 pub(super) struct Measured {
     /// Seconds until the last berth was given back.
     pub(super) seconds: f64,
     pub(super) turns: Vec<Turn>,
     pub(super) handovers: Vec<Handover>,
-    /// Rejected writes of berths.
+    /// Rejected writes of berths: number by writer and kind of write.
     pub(super) conflicts: BTreeMap<String, usize>,
     /// Share of the time that the processors were busy.
     pub(super) busy: f64,
 }
 
 impl Measured {
-    /// Reads the turns since a start from the audit log.
     pub(super) fn since(start: Start, cluster: &Cluster) -> Result<Self> {
         let busy = start.usage.busy_since()?;
         let log = AuditLog::read(&cluster.control_plane.audit_log())?;
@@ -126,7 +125,6 @@ pub(super) fn stored(record: &Record) -> Option<Berth> {
     lease::read(&object).ok()
 }
 
-/// Handovers between the turns of each berth.
 fn handovers(turns: &[Vec<Turn>]) -> Vec<Handover> {
     let mut all = vec![];
     for pair in turns.iter().flat_map(|turns| turns.windows(2)) {

@@ -22,7 +22,6 @@ const MANY: &str = "many";
 const SINGLE: &str = "single";
 /// Node label that the pools select.
 const LABEL: &str = "bench.berth.dev/pool";
-/// Number of nodes that may be unavailable at a time.
 const AT_ONCE: usize = 10;
 /// Number of turns of the single node; their median is the ideal.
 const SINGLE_TURNS: usize = 3;
@@ -118,7 +117,7 @@ impl Bench {
         Measured::since(start, &self.cluster)
     }
 
-    /// Waits until the pool's status counts this many members in that state, and no berth is held.
+    /// Waits until the pool's status counts this many members in that state and shows no held berth.
     async fn until(&self, pool: &str, image: &Published, state: &str, members: usize) -> Result<()> {
         let what = format!("all nodes of {pool} are {state}");
         self.cluster

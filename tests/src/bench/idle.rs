@@ -19,7 +19,6 @@ pub(super) const BENCHES: [&str; 3] = ["agent-memory", "agent-memory-anonymous",
 /// The figure of [`size`].
 pub const SIZE: &str = "agent-size";
 
-/// Prints the size of the shipped agent.
 pub(super) fn size(agent: &Path) -> Result<()> {
     let bytes = std::fs::metadata(agent)
         .with_context(|| format!("cannot read {}", agent.display()))?

@@ -41,7 +41,7 @@ pub(super) async fn measure(run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Figure for the plans of all pools; the details have the steps before planning.
+/// Figure for planning all pools. Its details have the time of the steps before planning.
 fn figure(
     bench: &'static str,
     (nodes, spread, aim): (&str, &str, f64),

@@ -23,7 +23,6 @@ use super::thousand;
 use crate::audit::AuditLog;
 use crate::cluster::{Cluster, ClusterOptions, Published};
 
-/// Platform of the cluster's nodes.
 const AMD64: Platform<'static> = Platform {
     architecture: "amd64",
     variant: Variant::NotReported,
@@ -39,7 +38,6 @@ pub(super) const BENCHES: [&str; 5] = [
 
 /// Timeout for publishing to a thousand Nodes or fewer; scaled up for more.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// BootcNodes per page of a list.
 const PAGE: u32 = 500;
 
 struct Bench {

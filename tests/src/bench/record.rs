@@ -111,7 +111,6 @@ impl Figure {
     }
 }
 
-/// Adds a figure of this run; returns the recorded one.
 fn compare(figure: &Figure) -> Option<Last> {
     let mut book = locked(&BOOK);
     book.as_mut()?.compare(figure)

@@ -43,7 +43,6 @@ impl Run {
         self.selection.wants(bench)
     }
 
-    /// True if one of the figures is selected.
     pub(super) fn wants_one(&self, benches: &[&str]) -> bool {
         benches.iter().any(|bench| self.wants(bench))
     }

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::fleet::manager;
 
-/// Number of requests in flight at the same time.
 pub(super) const AT_ONCE: usize = 16;
 /// Number of images that the kubelet reports: its default limit.
 const IMAGES: usize = 50;

@@ -24,8 +24,8 @@ const MOMENTS: [&str; 8] = [
 
 const FIRST: &str = "0 first offered";
 
-/// Seconds from each event of a turn to the next, for each turn. The first counts from the end of the turn before, or from the
-/// beginning.
+/// Seconds from each event of a turn to the next event, for all turns. The first event of a turn counts from the end of
+/// the turn before, or from `begin`.
 pub(super) fn stretches(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> BTreeMap<&'static str, Vec<f64>> {
     let mut stretches: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
     let mut before = begin;

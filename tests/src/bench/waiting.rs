@@ -31,7 +31,6 @@ const NAMESPACE: &str = "berth-system";
 pub(super) struct Waiting {
     facts: AgentFacts,
     object: watch::Receiver<Seen>,
-    /// The latest published BootcNode.
     published: BootcNode,
     berths: Berths,
     status: StatusWriter,
@@ -40,8 +39,8 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Opens both watches with the given kubeconfig, and reports that the node waits. `admin` reads the Node, in place of the
-    /// kubelet's identity.
+    /// Opens both watches with the given kubeconfig, and reports that the node waits. `admin` reads the Node, as a real
+    /// agent does with the kubelet's identity.
     pub(super) async fn start(name: &str, kubeconfig: &Path, admin: &Client, hold: Duration) -> Result<Self> {
         let node = NodeName::from(name);
         let client = clients::agent_client(Some(kubeconfig), kubeconfig, Path::new("/")).await?;
@@ -156,8 +155,8 @@ impl Waiting {
         self.berths.put(&taken).await
     }
 
-    /// Gives the berth back with the protocol's two writes. An agent that loses one of them decides again, as the shipped loop
-    /// does.
+    /// Gives the berth back with the protocol's two writes. If one of them is rejected, decides again, as the shipped
+    /// loop does.
     async fn give_back(&mut self) -> Result<()> {
         loop {
             self.look();

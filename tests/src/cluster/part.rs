@@ -164,7 +164,7 @@ impl<'a> Part<'a> {
         self.rollout(json!({ "paused": false })).await
     }
 
-    /// True if a berth could be offered to every host, see [`is_prepared`].
+    /// True if [`is_prepared`] is true for every host's BootcNode.
     async fn are_prepared(&self) -> Result<bool> {
         for host in &self.hosts {
             if !is_prepared(&self.bootc_node(host.name()).await?) {
@@ -379,8 +379,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Waits until a controller leads and knows the cluster. With this many agents starting at once that may take a while, so it does
-/// not count for a scenario.
+/// Waits until a controller leads and knows the cluster. With many agents starting at once this may take a while, which
+/// must not count as a scenario's time.
 async fn until_a_controller_leads(cluster: &Cluster) -> Result<()> {
     let nobody = Part::new(cluster, "nobody", []).await?;
     nobody.roll_to("1.0.0", json!({})).await?;

@@ -31,11 +31,9 @@ use crate::tools::{Tool, Tools};
 const LAYERS: [u64; 3] = [1 << 20, 1 << 20, 1 << 20];
 /// logind setting that lets a scenario delay a shutdown, so that there is time between the request and the end.
 const DELAY: &str = "[Login]\nInhibitDelayMaxSec=90\n";
-/// The controller's pull secret.
 const PULL_SECRET: &str = "berth-pull";
-/// Name of the agent's program and DaemonSet.
 const AGENT: &str = "berth-agent";
-/// Timeout until the whole cluster is ready, not counting builds.
+/// Timeout until the whole cluster is ready, without the builds.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A running cluster of real hosts. Dropping it ends everything.
@@ -85,7 +83,6 @@ fn build() -> Result<Built> {
     })
 }
 
-/// Prints the time of each step.
 struct Clock(Instant);
 
 impl Clock {
@@ -383,8 +380,8 @@ async fn publish(
     blocking.await.context("the push panicked")?
 }
 
-/// Creates a Secret with the name and password for a registry: for the agents, which bring it to their hosts, or for the
-/// controller.
+/// Creates a Secret with the name and password for a registry. The Secret is for the agents, which bring it to their
+/// hosts, or for the controller.
 async fn give_credentials(control_plane: &ControlPlane, name: &str, registry: &Registry) -> Result<()> {
     let auths = json!({ "auths": { registry.host(): { "auth": AUTH } } }).to_string();
     let secret: Secret = serde_json::from_value(json!({

@@ -77,11 +77,10 @@ pub struct Site {
     pub control_plane: ControlPlane,
     /// Log of the hosts' events.
     pub log: HostLog,
-    /// Pods to drain.
     pub(super) workload: Workload,
     excused: Mutex<Vec<(String, Timestamp)>>,
     capacity: Mutex<BTreeMap<String, usize>>,
-    /// The fleet's limit for unavailable nodes, if it has one.
+    /// The fleet's limit, if it has one.
     fleet: Mutex<Option<usize>>,
     reboots_seen: Mutex<usize>,
 }

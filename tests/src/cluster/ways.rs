@@ -35,7 +35,7 @@ impl Ways {
         Ok(ways)
     }
 
-    /// Writes a copy of a kubeconfig that uses a proxy, beside the original.
+    /// Writes a copy of a kubeconfig whose server is a proxy, beside the original.
     fn through(&self, proxy: &Proxy, kubeconfig: &Path, name: &str) -> Result<PathBuf> {
         let text = std::fs::read_to_string(kubeconfig).with_context(|| format!("reading {}", kubeconfig.display()))?;
         let path = kubeconfig.with_extension(format!("{name}.kubeconfig"));
@@ -47,7 +47,7 @@ impl Ways {
         Ok(path)
     }
 
-    /// Kubeconfig for the agent of a node: the given one, or a copy that uses the node's proxy.
+    /// Kubeconfig for the agent of a node: the given one, or a copy whose server is the node's proxy.
     pub(super) fn of_node(&self, node: &str, kubeconfig: &Path) -> Result<PathBuf> {
         match self.nodes.get(node) {
             Some(proxy) => self.through(proxy, kubeconfig, "proxied"),

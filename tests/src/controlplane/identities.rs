@@ -89,7 +89,7 @@ impl ControlPlane {
         }))
     }
 
-    /// Creates the account; never changes an existing one, whose manifest must stay.
+    /// Creates the account if it is missing. An existing account must keep the content of its manifest.
     async fn ensure_account(&self, namespace: &str, name: &str) -> Result<()> {
         let client = self.admin_client();
         let mut space = Namespace::default();
@@ -125,7 +125,6 @@ impl ControlPlane {
     }
 }
 
-/// Creates an object if it is missing.
 async fn ensure<K>(api: &Api<K>, object: &K) -> Result<()>
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,

@@ -1,5 +1,5 @@
-//! Objects written directly to etcd, as JSON, which the API server reads like its own encoding: creating this many one by one
-//! would take most of an hour.
+//! Objects that are written directly to etcd: to create this many one by one would take most of an hour. The API server
+//! reads them in JSON as well as in its own encoding.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use super::plane::ControlPlane;
 use super::servers::etcd_url;
 
-/// Number of writes in flight at the same time.
 const AT_ONCE: usize = 16;
 
 impl ControlPlane {

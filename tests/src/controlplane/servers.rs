@@ -41,7 +41,6 @@ fn audit_policy() -> Result<String> {
     Ok(policy.to_string())
 }
 
-/// Paths of one control plane's files.
 #[derive(Debug)]
 pub(super) struct Layout {
     directory: PathBuf,
@@ -123,7 +122,6 @@ impl Layout {
         self.run("etcd", program, &arguments)
     }
 
-    /// Starts the API server.
     pub(super) fn apiserver(&self, program: &Path) -> Result<Process> {
         let [port, ..] = self.ports;
         self.apiserver_on(program, "kube-apiserver", port, "audit.log")

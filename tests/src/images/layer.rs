@@ -61,7 +61,6 @@ impl Entry {
     }
 }
 
-/// Where the bytes of a layer are.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
     Memory(Bytes),
@@ -100,7 +99,7 @@ impl Layer {
         })
     }
 
-    /// Creates a layer from a tar file. Uncompressed, the file itself is pushed later, so keep it.
+    /// Creates a layer from a tar file. An uncompressed layer is later pushed from this very file, so keep it.
     pub fn from_tar(path: &Path, compression: Compression) -> Result<Self> {
         let mut source = File::open(path).with_context(|| format!("opening {}", path.display()))?;
         if compression == Compression::None {

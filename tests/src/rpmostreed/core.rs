@@ -94,13 +94,11 @@ impl Core {
         }
     }
 
-    /// Kills the daemon.
     pub(super) async fn die(&self) {
         self.end.send_replace(Some(End::Died));
         std::future::pending::<()>().await;
     }
 
-    /// Reads the deployments again.
     pub(super) async fn read(&self) -> Result<(), String> {
         let read = self.config.backend.deployments().await?;
         *locked(&self.deployments) = read;

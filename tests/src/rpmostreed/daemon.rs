@@ -44,7 +44,6 @@ pub async fn run(config: Config, ready: oneshot::Sender<()>) -> zbus::Result<End
     }
 }
 
-/// Closes everything of the daemon when dropped.
 struct Life(Arc<Core>);
 
 impl Drop for Life {

@@ -18,7 +18,6 @@ use crate::named_error::NamedError;
 
 type Given = HashMap<String, OwnedVariant>;
 
-/// Unique bus name of the caller.
 fn caller(header: &Header<'_>) -> Result<String, NamedError> {
     let sender = header.sender().map(ToString::to_string);
     sender.ok_or_else(|| NamedError::invalid("the call has no sender"))

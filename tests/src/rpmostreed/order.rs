@@ -3,7 +3,6 @@
 use super::backend::{Backend, Deployment, ProgressEvent, ProgressSender, StageRequest, Undeploy};
 use super::reference::Reference;
 
-/// The requested work of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Order {
     /// `Rebase`: use another reference.
@@ -42,7 +41,7 @@ pub(super) struct Stage {
 }
 
 impl Order {
-    /// Title of such a transaction, unless its client sets one.
+    /// Title of a transaction with this work, unless its client sets one.
     pub(super) fn title(&self) -> &'static str {
         match self {
             Self::Rebase { .. } => "rebase",
@@ -150,7 +149,6 @@ async fn put(
     Ok(stage.reboot)
 }
 
-/// Layered packages after a change.
 fn change(
     mut packages: Vec<String>,
     added: &[String],

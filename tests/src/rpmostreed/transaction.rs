@@ -22,7 +22,6 @@ const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
 /// Description of a transaction and its requester.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Names {
-    /// Name of the method, such as `Rebase`.
     pub(super) method: String,
     /// Method and all arguments: an identical call joins the transaction.
     pub(super) fingerprint: String,
@@ -31,7 +30,6 @@ pub(super) struct Names {
     pub(super) first_title: String,
     /// Bus name of the caller.
     pub(super) sender: String,
-    /// Path of the called object.
     pub(super) path: String,
     /// If true, progress goes to the daemon's journal instead of to clients.
     pub(super) output_to_self: bool,
@@ -83,7 +81,7 @@ impl Transaction {
         Ok(transaction)
     }
 
-    /// Ends this task with the transaction.
+    /// Ends this task when the transaction ends.
     pub(super) fn keep(&self, task: AbortHandle) {
         locked(&self.tasks).push(task);
     }
@@ -114,7 +112,6 @@ impl Transaction {
         self.cancelled.send_replace(true);
     }
 
-    /// Waits until a client cancels the transaction.
     pub(super) async fn is_cancelled(&self) {
         // The sender lives as long as `self`.
         let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
@@ -218,8 +215,9 @@ async fn greet<F: Interface>(
     face: F,
     transaction: Arc<Transaction>,
 ) -> zbus::Result<Connection> {
-    // A client that this process cannot see, such as a test outside the host, has no process ID, an error for zbus and for the
-    // real daemon's GDBus. To serve such tests, zbus gets our own socket pair instead, for clients of the same user.
+    // A client that this process cannot see, such as a test outside the host, has no process ID, which is an error for
+    // zbus and for the real daemon's GDBus. To serve such tests, zbus gets our own socket pair instead, for clients of
+    // the same user.
     let (ours, theirs) = UnixStream::pair().map_err(zbus::Error::from)?;
     let (peer, us) = (client.peer_cred(), ours.peer_cred());
     if peer.map_err(zbus::Error::from)?.uid() != us.map_err(zbus::Error::from)?.uid() {

@@ -72,7 +72,8 @@ impl Draw {
         let kind = self.kind();
         let at = self.duration(0..=LAST_BEGIN);
         let fault = self.fault(kind);
-        // The fault is always drawn, even if it is then dropped, so that the rest of the plan does not depend on that.
+        // The fault is always drawn, even if it is then dropped, so that the rest of the plan does not depend on the
+        // drop.
         (!kind.is_violent() || self.disrupted.insert(fault.node().unwrap_or(0))).then_some(Timed { at, fault })
     }
 

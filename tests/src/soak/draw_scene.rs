@@ -82,7 +82,7 @@ impl Draw {
         Scene::new(node, moment, vec![(Duration::ZERO, blind), (Duration::ZERO, vanish)])
     }
 
-    /// A revoke finds a berth that is committed and stays so for a while.
+    /// A revoke finds a berth that is committed and stays committed for a while.
     fn gate_closes_over_a_lost_reboot(&mut self, node: usize) -> (Scene, Vec<Fault>) {
         let lasts = self.duration(300..=1_500);
         let fault = if self.random.one_in(3) {
@@ -100,7 +100,7 @@ impl Draw {
         (scene, vec![lost])
     }
 
-    /// Delays a leader's writes until another leader has replaced it and the capacity has changed.
+    /// Delays a leader's writes until another leader has replaced that leader and the capacity has changed.
     fn leader_is_late(&mut self, node: usize) -> Scene {
         let latency = self.duration(100..=300);
         let stall = Fault::Stall(Who::Leader, self.duration(4_000..=5_000));

@@ -39,7 +39,7 @@ pub enum Rescue {
     PowerCut,
     /// The agent is killed, and the next one requests the reboot again.
     AgentKill,
-    /// None: the agent has to notice it.
+    /// No help: the agent must notice the lost reboot.
     Nothing,
 }
 
@@ -67,11 +67,11 @@ pub enum Fault {
     StopController(usize, Duration),
     /// A controller is frozen (SIGSTOP) for this time.
     FreezeController(usize, Duration),
-    /// Connections to the API server are cut and refused for a while.
+    /// Connections to the API server are cut and refused for this time.
     Outage(Who, Duration),
-    /// Connections to the API server carry no data for a while, then everything at once.
+    /// Connections to the API server carry no data for this time, then everything at once.
     Stall(Who, Duration),
-    /// Requests have an additional latency (first) for a while (second).
+    /// Requests have the first additional latency, for the second time.
     Latency(Who, Duration, Duration),
     /// An admin pauses the pool for a while.
     Pause(Duration),
@@ -101,8 +101,8 @@ pub enum Fault {
     RefuseBerths(Duration),
 }
 
-/// Declares the kinds of faults: each with its name in statistics, and its weight. The share of the weight in the sum of all is the
-/// probability of the kind.
+/// Declares the kinds of faults, each with its name in statistics and its weight. A kind's probability is its share of
+/// the sum of all weights.
 macro_rules! kinds {
     ($($kind:ident $name:literal $weight:literal)*) => {
         /// Kinds of faults, for statistics.
@@ -160,8 +160,8 @@ kinds! {
 }
 
 impl Kind {
-    /// True if the fault disrupts the host or its turn. A node may have only one of these in a rollout: three turns without the
-    /// new digest would, correctly, make it failed.
+    /// True if the fault disrupts the host or its turn. A node may have only one such fault in a rollout: three turns
+    /// without the new digest would, correctly, make the digest failed on the node.
     pub(super) fn is_violent(self) -> bool {
         matches!(
             self,
@@ -190,7 +190,6 @@ impl Fault {
     }
 }
 
-/// Formats a duration for display.
 pub(super) fn seconds(time: &Duration) -> String {
     format!("{:.1}s", time.as_secs_f64())
 }

@@ -93,7 +93,7 @@ impl Injector<'_> {
         }
     }
 
-    /// Waits for the moment of a scene, then executes its faults. If the moment does not come, there are none.
+    /// Waits for the moment of a scene, then executes its faults. If the moment never comes, executes none.
     async fn play(&self, scene: &Scene) -> Result<()> {
         self.slow_down(scene, true);
         let host = self.host(scene.node);
@@ -102,7 +102,7 @@ impl Injector<'_> {
             while host.facts().booted != self.target.digest.to_string() {
                 sleep(Duration::from_millis(50)).await;
             }
-            // The moments after the boot follow soon after it.
+            // Moments after the boot follow soon after it.
             sleep(Duration::from_secs(3)).await;
         };
         let came = tokio::select! {
@@ -195,7 +195,6 @@ impl Injector<'_> {
         self.cluster.patch_pool(POOL, json!({ "rollout": change })).await
     }
 
-    /// Executes an admin's change.
     async fn administer(&self, fault: Fault) -> Result<()> {
         match fault {
             Fault::Pause(lasts) => {
@@ -288,8 +287,8 @@ impl Injector<'_> {
         self.change_weather(who, |w| change(w, false));
     }
 
-    /// Changes the weather of these programs. [Resolve](Self::resolved) a leader first; otherwise the change applies to all
-    /// controllers.
+    /// Changes the network of these programs. Call [`Self::resolved`] first for a leader: otherwise the change applies
+    /// to all controllers.
     fn change_weather(&self, who: Who, change: impl Fn(&mut Weather)) {
         let ways = &self.cluster.ways;
         match who {
@@ -300,7 +299,7 @@ impl Injector<'_> {
         }
     }
 
-    /// Replaces the leader by its number, or by all controllers if there is no leader.
+    /// Replaces [`Who::Leader`] by the leading controller, or by all controllers if there is no leader.
     async fn resolved(&self, who: Who) -> Who {
         if who != Who::Leader {
             return who;
@@ -320,7 +319,7 @@ impl Injector<'_> {
         Ok(())
     }
 
-    /// Patches a Node; retries while it has just vanished.
+    /// Patches a Node; retries while the Node does not exist.
     async fn patch_node(&self, node: usize, patch: Value) -> Result<()> {
         let (name, start) = (self.host(node).name(), Instant::now());
         loop {
@@ -439,7 +438,7 @@ fn broken_webhook() -> Result<ValidatingWebhookConfiguration> {
     Ok(serde_json::from_value(object)?)
 }
 
-/// Accepts that the webhook exists: two faults may break it at the same time.
+/// Accepts that the webhook already exists: two faults may create it at the same time.
 fn if_there(error: kube::Error) -> Result<ValidatingWebhookConfiguration, kube::Error> {
     match error {
         kube::Error::Api(status) if status.code == 409 => Ok(ValidatingWebhookConfiguration::default()),

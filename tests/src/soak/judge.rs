@@ -16,13 +16,13 @@ use berth_judge::{Evidence, Truth};
 #[derive(Debug)]
 pub struct Judge {
     audit: AuditLog,
-    /// Number of the hosts' events that were judged.
+    /// Number of host events that were judged so far.
     events: usize,
-    /// Last boot of each host before those events, and its Ready event.
+    /// Last judged boot of each host, with its Ready event.
     boots: BTreeMap<String, Vec<HostEvent>>,
-    /// Last write of each object that later writes are compared with.
+    /// Last judged write of each object: later writes are compared with it.
     kept: Vec<Record>,
-    /// Start of the current part.
+    /// Start of the events that are judged next.
     since: Timestamp,
 }
 

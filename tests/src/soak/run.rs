@@ -20,7 +20,7 @@ use crate::programs::{self, Programs};
 pub const HOSTS: usize = 12;
 /// Timeout after the last fault until everything must have settled.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(150);
-/// That timeout if the agent itself must notice a lost reboot: it takes a minute, and another one of backoff.
+/// Timeout if the agent itself must notice a lost reboot: it takes a minute, and another minute of backoff.
 const LOST_REBOOT_TIMEOUT: Duration = Duration::from_secs(200);
 /// Number of pods to drain from node to node.
 const PODS: usize = 6;
@@ -60,7 +60,7 @@ pub struct Soak {
     /// The cluster.
     pub cluster: Cluster,
     judge: Judge,
-    /// Image that all hosts should have run before the rollout.
+    /// Image that all hosts should run before the rollout.
     before: Published,
 }
 
@@ -164,7 +164,8 @@ impl Soak {
         Ok(())
     }
 
-    /// I10: after the faults all nodes are updated, all berths are given back, and the rest is as the admins left it.
+    /// Checks I10: after the faults all nodes are updated, all berths are given back, and the rest is as the admins
+    /// left it.
     async fn settle(&self, target: &Published, plan: &Plan) -> Result<()> {
         let token = json!({ "rollout": { "retryToken": format!("rollout-{}-again", plan.rollout) } });
         for pool in [POOL, SPARE] {

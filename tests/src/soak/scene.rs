@@ -43,7 +43,7 @@ impl Moment {
     /// All moments except the last, which is no longer part of the turn.
     pub(super) const OF_TURN: [Self; 4] = [Self::Offered, Self::Taken, Self::Committed, Self::Releasing];
 
-    /// True if the berth shows this moment of the node's turn. `begun`: the turn was seen before.
+    /// True if the berth shows this moment of the node's turn. `begun`: an earlier moment of the turn was seen.
     fn is(self, berth: &Berth, node: &str, begun: bool) -> bool {
         match &berth.state {
             BerthState::Offered(offer) => self == Self::Offered && offer.node.as_str() == node,

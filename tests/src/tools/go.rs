@@ -216,7 +216,6 @@ fn run(builds: &[Build], mut progress: Progress) -> Vec<Result<()>> {
     })
 }
 
-/// Progress line of the builds.
 fn line(compiled: u64, total: u64, elapsed: Duration) -> String {
     if total == 0 {
         return "fetching the sources".to_owned();

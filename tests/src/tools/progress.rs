@@ -15,7 +15,6 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Prints the start of a task.
     pub(super) fn begin(what: &str) -> Self {
         eprintln!("berth-tools: {what}");
         let now = Instant::now();
@@ -48,7 +47,6 @@ impl Progress {
         };
     }
 
-    /// Prints the end of the task.
     pub(super) fn end(self, what: &str) {
         self.erase();
         eprintln!("berth-tools: {what} in {:.1} s", self.begun.elapsed().as_secs_f64());
@@ -68,7 +66,7 @@ impl Drop for Progress {
     }
 }
 
-/// Remaining time estimated from the finished share, such as ", about 3 min left"; empty if that is too small.
+/// Remaining time estimated from the finished share, such as ", about 3 min left"; empty if the share is too small.
 pub(super) fn time_left(elapsed: Duration, done: u64, of: u64) -> String {
     if done < 20 || done > of {
         return String::new();

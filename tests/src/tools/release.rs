@@ -33,7 +33,6 @@ const FILE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Largest accepted file, in bytes.
 const MAX_FILE_SIZE: u64 = 1 << 30;
 
-/// A file at a release site, and the tools in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Release {
     url: Url,
@@ -116,7 +115,6 @@ async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
 #[error("{0}")]
 struct WrongFile(String);
 
-/// Downloads a file and checks its digest.
 async fn download(client: &Client, release: &Release, directory: &Path) -> Result<NamedTempFile> {
     let request = client.get(release.url.clone()).send();
     let answer = timeout(ANSWER_TIMEOUT, request).await;
@@ -179,7 +177,6 @@ fn scratch(directory: &Path) -> Result<NamedTempFile> {
     file.context("cannot write into the cache")
 }
 
-/// Extracts a file from a `tar.gz`.
 fn unpack(archive: impl Read, member: &str, to: &mut File) -> Result<()> {
     let mut archive = tar::Archive::new(GzDecoder::new(archive));
     for entry in archive.entries().context("the file is not a tar.gz archive")? {

@@ -177,7 +177,7 @@ async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<
     tokio::task::spawn_blocking(work).await.context("the build panicked")?
 }
 
-/// Runs a step, then prints it with its time. On a terminal, also prints it while it runs.
+/// Runs a step, then prints its name and duration. On a terminal, also prints the name while the step runs.
 async fn step<T>(what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
     let began = Instant::now();
     if std::io::stdout().is_terminal() {
@@ -198,7 +198,6 @@ async fn roll(stage: &Stage, version: &str, limit: Duration) -> Result<Published
     Ok(image)
 }
 
-/// Shows the table until every host runs the image.
 async fn watch(stage: &Stage, image: &Published) -> Result<()> {
     let mut screen = Screen::new(stage.site().client());
     tokio::select! {

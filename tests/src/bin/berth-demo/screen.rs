@@ -32,7 +32,6 @@ impl Screen {
         }
     }
 
-    /// Updates the table until the future is dropped.
     pub(crate) async fn run(&mut self) -> Result<()> {
         loop {
             self.show().await?;

@@ -12,12 +12,10 @@ use crate::Hosts;
 
 /// Time of a pull on a simulated host: long enough to watch.
 const PULL: Duration = Duration::from_secs(4);
-/// Time of a boot of a simulated host.
 const REBOOT: Duration = Duration::from_secs(2);
 /// Limits pulls on real hosts with the stand-in for bootc, whose images have a few megabytes.
 const RATE: &str = "echo rate=1000000 > /etc/standin-bootc.conf";
 
-/// A cluster of either kind.
 #[derive(Debug)]
 pub(crate) enum Stage {
     Sim(Cluster),
@@ -57,7 +55,7 @@ impl Stage {
         }
     }
 
-    /// Timeout of a rollout. Real hosts need time to stop pods and services.
+    /// Timeout of a rollout: longer for real hosts, which must stop pods and services.
     pub(crate) fn limit(&self) -> Duration {
         match self {
             Self::Sim(_) => Duration::from_secs(90),

@@ -13,9 +13,7 @@ use jiff::Timestamp;
 struct Part {
     /// Pulls that staged the image: start and seconds.
     pulls: Vec<(Timestamp, f64)>,
-    /// Times when the host went down.
     downs: Vec<Timestamp>,
-    /// Boots: time, digest and version.
     boots: Vec<(Timestamp, String, String)>,
 }
 

@@ -39,7 +39,6 @@ struct Execution {
     labels: Option<BTreeMap<String, String>>,
 }
 
-/// An image, from its manifest and configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) digest: String,

@@ -17,10 +17,9 @@ use crate::proxy::Proxy;
 use crate::sysroot::Sysroot;
 use crate::throttle::Throttle;
 
-/// Layers come from a container's root file system: its `/etc` is `/usr/etc` in ostree.
+/// Layers are from a container's root file system: their `/etc` becomes `/usr/etc` in ostree.
 const ETC: &str = "--tar-pathname-filter=^(\\./)?etc(/|$),usr/etc/";
 
-/// An image in the repository.
 #[derive(Debug)]
 pub(crate) struct Pulled {
     pub(crate) commit: String,
@@ -47,7 +46,6 @@ pub(crate) fn present(sysroot: &Sysroot, reference: &ImageReference) -> Result<O
         .map(|image| Pulled { commit, image }))
 }
 
-/// Queries the registry.
 pub(crate) fn prepare(source: &str) -> Result<Prepared> {
     fetch_image(source)
         .context("Fetching manifest")
@@ -67,7 +65,6 @@ fn fetch_image(source: &str) -> Result<Prepared> {
     Ok(Prepared { proxy, number, image })
 }
 
-/// Fetches the missing layers and creates the commit to deploy.
 pub(crate) fn import(
     sysroot: &Sysroot,
     reference: &ImageReference,

@@ -27,7 +27,6 @@ pub(crate) fn read(sysroot: &Sysroot) -> Result<Host> {
     Ok(Host::of(listed.collect::<Result<_>>()?))
 }
 
-/// Prints the document of this host.
 pub(crate) fn print() -> Result<()> {
     let host = if is_host() {
         read(&Sysroot::lock()?)?

@@ -110,7 +110,6 @@ impl Sysroot {
         parse(&self.admin(&["status", "--skip-signatures"])?)
     }
 
-    /// The directory with the files of a deployment.
     pub(crate) fn root_of(&self, deployment: &Deployment) -> PathBuf {
         self.path
             .join("ostree/deploy")
@@ -119,7 +118,6 @@ impl Sysroot {
             .join(format!("{}.{}", deployment.checksum, deployment.serial))
     }
 
-    /// The text of a deployment's origin file.
     pub(crate) fn origin(&self, deployment: &Deployment) -> Result<String> {
         // The deployment's name ends in `.0`, which must not be replaced like a file extension.
         let mut path = self.root_of(deployment).into_os_string();
@@ -146,7 +144,7 @@ impl Sysroot {
         self.admin(&args).map(drop).context("Deploying")
     }
 
-    /// Notifies watchers of `/ostree/bootc` of a change.
+    /// Notifies the processes that watch `/ostree/bootc` of a change.
     pub(crate) fn touch(&self) -> Result<()> {
         let path = self.path.join("ostree/bootc");
         std::fs::create_dir_all(&path).context("Updating mtime")?;

@@ -75,7 +75,7 @@ fn progress_fd(verb: &Verb) -> Option<u32> {
     }
 }
 
-/// Puts the booted deployment first in the boot order, or the rollback deployment.
+/// Puts the booted deployment first in the boot order, or the rollback deployment if `booted` is false.
 fn set_default(sysroot: &Sysroot, booted: bool) -> Result<()> {
     let list = sysroot.deployments()?;
     let stateroot = sysroot.booted_stateroot()?;

@@ -17,7 +17,6 @@ use tokio::sync::oneshot;
 
 use crate::verbs::own_lock;
 
-/// The host's system bus.
 const BUS: &str = "unix:path=/run/dbus/system_bus_socket";
 /// File that ostree creates to lock the staged deployment. rpm-ostree reads it, but locks without it.
 pub(crate) const STAGED_LOCK: &str = "/run/ostree/staged-deployment-locked";
@@ -49,7 +48,6 @@ pub(crate) fn serve() -> Result<()> {
     })
 }
 
-/// The host's deployments.
 #[derive(Debug)]
 struct OnHost {
     program: PathBuf,
@@ -100,7 +98,7 @@ impl OnHost {
     }
 }
 
-/// Lock file of a child process; removed with the value.
+/// Lock file of a child process, removed when dropped.
 struct OwnLock(Option<u32>);
 
 impl Drop for OwnLock {

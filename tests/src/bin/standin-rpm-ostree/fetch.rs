@@ -43,7 +43,6 @@ pub(crate) fn obtain(
     Ok(pulled)
 }
 
-/// The progress of a pull that was reported so far.
 #[derive(Debug, Default)]
 struct PullProgress {
     total: bool,

@@ -32,12 +32,13 @@ pub(crate) fn dispatch(verb: &str, argument: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Path of a process's own lock file. The daemon removes it: it is busy until the process has ended.
+/// Path of a process's own lock file. The daemon removes the file: it is busy until the process has ended.
 pub(crate) fn own_lock(process: u32) -> String {
     format!("/run/standin-rpm-ostree.{process}.lock")
 }
 
-/// Opens the sysroot for a process that only reads, or whose daemon holds the lock: mounts its own lock file over the host's.
+/// Opens the sysroot. Mounts a lock file of this process over the host's, because the process only reads, or its daemon
+/// already holds the host's lock.
 fn enter() -> Result<Sysroot> {
     let own = own_lock(std::process::id());
     File::create(&own).with_context(|| format!("making {own}"))?;
@@ -53,7 +54,6 @@ fn enter() -> Result<Sysroot> {
     Sysroot::lock()
 }
 
-/// Prints an event for the listeners of the transaction.
 pub(crate) fn say(event: &ProgressEvent) {
     if let Ok(line) = serde_json::to_string(event) {
         println!("{line}");

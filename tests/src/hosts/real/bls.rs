@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// A boot loader entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     version: u64,

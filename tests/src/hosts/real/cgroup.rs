@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Prefix of the names of our cgroups.
 const PREFIX: &str = "berth-";
 
 /// A cgroup of the unified hierarchy. Emptied and removed when dropped.
@@ -44,7 +43,6 @@ impl Cgroup {
         }
     }
 
-    /// Kills all processes in the cgroup at once.
     pub(super) fn kill(&self) {
         // Fails if the cgroup is gone, or on a kernel before 5.14: there the death of the supervisor ends the host.
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
@@ -67,7 +65,7 @@ pub(super) fn sweep(machines: &str) {
     }
 }
 
-/// Path of the unified hierarchy, also on machines with the old ones.
+/// Path of the unified hierarchy, also on machines that have the old hierarchies too.
 fn unified() -> PathBuf {
     let hybrid = Path::new("/sys/fs/cgroup/unified");
     if hybrid.join("cgroup.procs").exists() {

@@ -87,7 +87,6 @@ pub(super) fn hash() -> String {
     sha256(format!("{files}{DIRECTORIES:?}{WANTED:?}{MASKED:?}").as_bytes())
 }
 
-/// Writes the files to a tree.
 pub(super) fn write(root: &Path) -> Result<()> {
     for directory in DIRECTORIES {
         fs::create_dir_all(root.join(directory))?;
@@ -109,7 +108,7 @@ pub(super) fn write(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file below a root; creates its directories.
+/// Writes a file below a root, and creates its directories.
 pub(super) fn put(root: &Path, path: &str, mode: u32, bytes: &[u8]) -> Result<()> {
     let path = room(root, path)?;
     fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;

@@ -12,10 +12,11 @@ use super::shell::{run, tool};
 use super::{bls, cache, content};
 
 const STATEROOT: &str = "ostree/deploy/default";
-/// Reference in the template's deployment; each copy gets a real one.
+/// Image reference in the template's deployment; each copy gets a real reference.
 const TEMPLATE_REFERENCE: &str = "template.invalid/os";
 
-/// Runs the stand-in's installer in the root file system with the matching ostree. The mounts end with the process.
+/// Runs the stand-in's installer in the root file system, which has the matching ostree. The mounts end with the
+/// process.
 const INSTALL: &str = r#"set -e
 root=$1 work=$2 layout=$3 target=$4
 mount --bind "$work" "$root/mnt"

@@ -28,7 +28,7 @@ pub async fn give_rpm_ostree(host: &RealHost) -> Result<()> {
     })
     .await?;
     host.exec(&["systemctl", "daemon-reload"]).await?;
-    // Its configuration has who may own the name, and the directories of service files.
+    // D-Bus reads from its configuration who may own the name, and where the service files are.
     host.exec(&["systemctl", "reload", "dbus.service"]).await?;
     Ok(())
 }

@@ -14,8 +14,8 @@ pub const GUEST_IMAGE: &str = "berth.test/guest:1";
 
 const SOURCE: &str = include_str!("../../../osimage/guest.c");
 
-/// Returns that static program, for use in other images: `guest serve PORT [S]` answers HTTP and exits S seconds after SIGTERM,
-/// `guest ignore` ignores SIGTERM, `guest` alone waits for it.
+/// Returns the image's static program, for use in other images: `guest serve PORT [S]` answers HTTP and exits S seconds
+/// after SIGTERM, `guest ignore` ignores SIGTERM, `guest` alone waits for it.
 pub fn guest_program() -> Result<PathBuf> {
     Ok(ensure()?.program)
 }

@@ -117,7 +117,6 @@ impl RealHosts {
         Ok(RealHost::new(Machine::new(hardware), address, Arc::clone(&self.site)))
     }
 
-    /// Writes the files that differ between hosts.
     fn configure(&self, hardware: &Hardware, options: &HostOptions, address: Ipv4Addr) -> Result<()> {
         let (name, gateway) = (&options.name, self.gateway());
         let network = format!("NAME={name}\nADDRESS={address}\nGATEWAY={gateway}\n");

@@ -23,7 +23,6 @@ use crate::process::{spawn_lasting, tail};
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 /// Directory where nspawn keeps a directory per container.
 const PROPAGATE: &str = "/run/systemd/nspawn/propagate";
-/// Timeout until a container's init runs.
 const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts the container in its cgroup, waits for it, and kills the whole cgroup if the harness dies first: the death of
@@ -38,8 +37,8 @@ while kill -0 "$child" 2>/dev/null; do wait "$child"; status=$?; done
 exit "$status"
 "#;
 
-/// Runs a command in its own mount namespace whose root is this process's root. In a chroot they differ, and `setns(2)`, which
-/// `runc exec` uses, enters the root of the namespace.
+/// Runs a command in a mount namespace whose root is this process's root. In a chroot the two roots differ, and
+/// `setns(2)`, which `runc exec` uses, would enter the root of the namespace.
 const ROOTED: &str = r#"
 mount --no-canonicalize --namespace "$$" --rbind "/proc/$$/root" / && exec nsenter --mount="/proc/$$/ns/mnt" -- "$@"
 "#;
@@ -58,7 +57,7 @@ pub(super) struct Hardware {
 /// A boot of a host.
 #[derive(Debug, Clone)]
 pub struct Boot {
-    /// Its boot ID.
+    /// Boot ID.
     pub boot_id: String,
     /// Manifest digest of the booted image.
     pub digest: String,
@@ -100,7 +99,7 @@ struct Firmware {
     changed: Condvar,
 }
 
-/// A machine. It starts powered off; dropping it ends its host.
+/// A machine. It starts powered off; dropping it ends the host.
 #[derive(Debug)]
 pub(super) struct Machine {
     firmware: Arc<Firmware>,
@@ -190,7 +189,6 @@ impl Hardware {
         format!("vb-{}", self.machine)
     }
 
-    /// Removes leftovers of a boot.
     fn tidy(&self) {
         remove_propagation(&Path::new(PROPAGATE).join(&self.machine));
         let veth = self.veth();
@@ -262,7 +260,7 @@ impl Firmware {
             let outcome = self.boot_once();
             let mut state = self.state();
             state.boot = None;
-            // Dropping it kills the group's processes, so that none of them lives on in the next boot.
+            // Dropping the cgroup kills its processes, so that no process survives into the next boot.
             state.cgroup = None;
             drop(state);
             self.hardware.tidy();
@@ -281,7 +279,7 @@ impl Firmware {
         !state.quit
     }
 
-    /// Runs one boot, from the boot loader to its end.
+    /// Runs one boot, from the boot loader to the end of the host.
     fn boot_once(&self) -> Result<()> {
         self.hardware.tidy();
         let deployment = self.hardware.disk.next()?;
@@ -363,7 +361,7 @@ fn is_init(process: u32) -> bool {
     ids.next_back() == Some("1") && ids.next().is_some()
 }
 
-/// Boot ID that a process sees, unless it is this computer's, as before its file systems are mounted.
+/// Boot ID that a process sees; `None` while it still sees this computer's, before its own file systems are mounted.
 fn own_boot_id(process: u32) -> Option<String> {
     let ours = fs::read_to_string(Path::new("/").join(BOOT_ID)).ok()?;
     let theirs = fs::read_to_string(format!("/proc/{process}/root/{BOOT_ID}")).ok()?;

@@ -38,14 +38,13 @@ impl Bridge {
         bail!("no free network for a bridge in 10.100.0.0 to 10.199.255.0 (may this process create bridges?)")
     }
 
-    /// True if only a default route matches the network.
+    /// True if no route but the default route matches the network.
     fn is_free(&self) -> bool {
         let to = self.gateway().to_string();
         let routes = tool("ip", &["-o", "-4", "route", "show", "match", &to]);
         routes.is_ok_and(|text| text.lines().all(|line| line.starts_with("default")))
     }
 
-    /// Name of the interface, unique on this machine.
     pub(super) fn name(&self) -> String {
         format!("bt{}-{}", self.octets.0, self.octets.1)
     }

@@ -14,7 +14,7 @@ use super::root::{self, Root};
 use super::shell::{sha256, sha256_file, tool};
 use super::{content, guest, programs};
 
-/// Packages that the machine needs in addition to every Debian's.
+/// Packages that this computer needs in addition to Debian's base.
 const PACKAGES: [&str; 7] = [
     "mmdebstrap",
     "systemd-container",

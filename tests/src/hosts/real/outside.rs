@@ -19,9 +19,9 @@ use crate::scratch::Scratch;
 
 /// Directories in the host's `/run` that a client may need before they exist.
 const RUN_DIRECTORIES: [&str; 2] = ["berth", "ostree"];
-/// Runs its arguments in the PID namespace, which only child processes enter. If nsenter itself forked, it would stop together
-/// with its child, which systemd's shutdown stops and kills; it would then never reap the child, and the host would wait for that
-/// for ever.
+/// Runs its arguments as a child, because only child processes enter the PID namespace. nsenter itself must not fork:
+/// it would stop together with the child that systemd's shutdown stops and kills, would never reap it, and the host
+/// would wait forever.
 const CHILD: &str = r#""$@"; exit "$?""#;
 /// Timeout until the relay listens.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(20);

@@ -26,7 +26,7 @@ pub(super) fn stand_in(name: &str) -> Result<PathBuf> {
     Ok(directory.join("program"))
 }
 
-/// Builds it, if cargo has not built it before.
+/// Builds a stand-in that cargo has not built before.
 fn build(name: &str) -> Result<PathBuf> {
     let manifest = workspace_root().join("tests/Cargo.toml");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -19,7 +19,6 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Returns an error if the command failed.
 pub(super) fn check(program: &str, out: &Output) -> Result<()> {
     if !out.status.success() {
         let words = String::from_utf8_lossy(&out.stderr);
@@ -34,12 +33,12 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T>
     done.context("a blocking thread panicked")?
 }
 
-/// [`run`] with arguments.
+/// [`run`] for a program and its arguments.
 pub(super) fn tool<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<String> {
     run(Command::new(program).args(args))
 }
 
-/// SHA-256 of a file, in hex digits. The tool is several times faster than an unoptimised build of ours.
+/// SHA-256 of a file, in hex digits. `sha256sum` is several times faster than an unoptimised build of our own code.
 pub(super) fn sha256_file(path: &Path) -> Result<String> {
     let line = tool("sha256sum", &[path])?;
     let hex = line.trim_start_matches('\\').split_whitespace().next();

@@ -75,18 +75,18 @@ impl AgentCommand {
     }
 }
 
-/// Command for the supervisor of an agent.
+/// Command for the supervisor of an agent, from lenient to strict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
     /// Keep an agent running.
     Run,
-    /// Wait for its end and start no other.
+    /// Start no other agent after the current one has exited.
     Last,
-    /// Kill it.
+    /// Kill the current agent.
     Kill,
 }
 
-/// A place for an agent on a host. Its process changes.
+/// A place for an agent on a host. The agent's process may change.
 #[derive(Debug)]
 struct Slot {
     log: PathBuf,
@@ -117,7 +117,8 @@ impl Slot {
     }
 }
 
-/// Waits for a command at least as strict as this one. Without an owner the supervisor kills its agent.
+/// Waits for a command at least as strict as `order`. Also returns if the sender is gone: the supervisor then kills its
+/// agent.
 async fn reached(orders: &mut watch::Receiver<Order>, order: Order) {
     let _ = orders.wait_for(|o| *o >= order).await;
 }

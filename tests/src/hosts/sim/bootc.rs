@@ -34,7 +34,7 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// Simulated ostree commit of the image: of a real commit's length, and the same for the same image.
+    /// Simulated ostree commit of the image. Equal images have equal commits, as long as real ones.
     pub(super) fn base(&self) -> String {
         self.digest.trim_start_matches("sha256:").chars().rev().collect()
     }
@@ -53,7 +53,6 @@ impl Deployment {
         !self.packages.is_empty()
     }
 
-    /// Output of the command that deletes it.
     fn deleted(&self) -> String {
         format!("Deleted deployment {}.{}", self.checksum(), self.serial)
     }
@@ -99,7 +98,6 @@ pub struct Deployments {
     staged: Option<Staged>,
     /// Deployments in boot order: the boot loader starts the first one.
     finalized: Vec<Deployment>,
-    /// Position of the booted deployment.
     booted: usize,
     /// Images whose layers are on the disk: staging them downloads nothing.
     cached: BTreeSet<String>,
@@ -322,7 +320,7 @@ impl Deployments {
         // Only the booted deployment is kept besides the new one.
         let old = self.booted().cloned();
         self.finalized = std::iter::once(staged.deployment).chain(old).collect();
-        // Until the boot the old one is still the booted one; it is last now.
+        // The old deployment stays the booted one until the boot; it is last now.
         self.booted = self.finalized.len() - 1;
     }
 

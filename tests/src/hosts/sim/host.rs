@@ -394,7 +394,7 @@ fn deployment(catalog: &Catalog, image: &str, digest: &str, architecture: &str) 
     }
 }
 
-/// Executes the reboots that logind accepted, each for the boot that requested it.
+/// Executes the reboots that logind accepted, each only if the boot that requested it still runs.
 async fn serve_requests(machine: Arc<Machine>, mut requests: mpsc::UnboundedReceiver<Duration>) {
     while let Some(longer) = requests.recv().await {
         let Some(boot) = machine.boot_id() else {

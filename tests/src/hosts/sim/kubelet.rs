@@ -39,7 +39,6 @@ pub struct KubeletConfig {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Boot ID and image of a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Boot {
     pub(super) boot_id: String,
@@ -57,7 +56,7 @@ pub(super) struct Kubelet {
     log: HostLog,
     client: Arc<OnceCell<Client>>,
     tasks: Arc<Mutex<Vec<AbortHandle>>>,
-    /// Pods that are being started or ended, so that a second event does not repeat it.
+    /// Pods that are being started or ended, so that a second event does not start or end them again.
     busy: Arc<Mutex<HashSet<(String, bool)>>>,
 }
 
@@ -94,7 +93,7 @@ impl Kubelet {
         Ok(client.clone())
     }
 
-    /// Starts as after a boot: registers, reports not ready, then ready, and watches its pods.
+    /// Starts as after a boot: registers, reports not ready, then ready, and watches the node's pods.
     pub(super) fn start(&self, boot: Boot) {
         self.stop();
         let (node, pods, lease) = (self.clone(), self.clone(), self.clone());
@@ -262,7 +261,7 @@ impl Kubelet {
     }
 }
 
-/// Retries until it succeeds: the API server may be restarting.
+/// Retries until a step succeeds: the API server may be restarting.
 async fn forever<F: Future<Output = Result<()>>>(node: &str, mut step: impl FnMut() -> F) {
     while let Err(error) = step().await {
         tracing::debug!(node, error = format!("{error:#}"), "the kubelet stand-in retries");

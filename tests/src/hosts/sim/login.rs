@@ -42,18 +42,15 @@ impl Login {
         conn.request_name("org.freedesktop.login1").await
     }
 
-    /// Sets whether a shutdown is in progress; returns the previous value.
     pub(super) fn set_preparing(&self, preparing: bool) -> bool {
         self.preparing.swap(preparing, Ordering::SeqCst)
     }
 
-    /// Sends the signal that a shutdown begins.
     pub(super) async fn announce(&self, conn: &Connection) -> zbus::Result<()> {
         conn.emit_signal(None::<&str>, PATH, MANAGER, "PrepareForShutdown", &(true,))
             .await
     }
 
-    /// Requests a reboot, like `RebootWithFlags`.
     pub(super) fn request(&self, flags: u64) -> Result<(), NamedError> {
         if flags & (KEXEC | SOFT_REBOOT) != 0 {
             let text = "the simulated host has neither kexec nor soft reboot";

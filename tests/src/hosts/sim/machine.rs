@@ -31,12 +31,10 @@ const RIVALS: &[(&str, &str)] = &[
 /// How long a process may run after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_millis(20);
 
-/// How a host goes down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Down {
     /// A shutdown, with this additional time. It finalizes the staged deployment.
     Orderly(Duration),
-    /// A power cut.
     PowerCut,
 }
 
@@ -56,7 +54,6 @@ pub(super) struct Up {
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) name: String,
-    /// Root directory with the host's files.
     pub(super) root: PathBuf,
     pub(super) settings: SharedSettings,
     pub(super) os: std::sync::Arc<Os>,
@@ -73,7 +70,6 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Boot ID while the host is up.
     pub(super) fn boot_id(&self) -> Option<String> {
         self.boot_id_slot().clone()
     }
@@ -82,7 +78,6 @@ impl Machine {
         locked(&self.boot_id)
     }
 
-    /// Boots the host if it is down.
     pub(super) async fn power_on(&self) -> Result<()> {
         let mut power = self.power.lock().await;
         if power.is_none() {
@@ -91,7 +86,6 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes the host down if it is up.
     pub(super) async fn power_off(&self, how: Down) {
         let mut power = self.power.lock().await;
         if let Some(up) = power.take() {
@@ -99,8 +93,8 @@ impl Machine {
         }
     }
 
-    /// Takes the host down and boots it again. With `boot`: only if that is still the current boot, because a request must not
-    /// reboot the host twice.
+    /// Takes the host down and boots it again. With `boot`: only if that is still the current boot, because one request
+    /// must not reboot the host twice.
     pub(super) async fn reboot(&self, how: Down, boot: Option<&str>) -> Result<()> {
         let mut power = self.power.lock().await;
         let Some(up) = power.take_if(|up| boot.is_none_or(|id| up.boot.boot_id == id)) else {

@@ -16,7 +16,6 @@ pub(super) const REFUSING_USAGE: &str = "Preparing import: Fetching manifest: co
 pub(super) struct Policy(String);
 
 impl Policy {
-    /// Reads the policy from a host's files.
     pub(super) fn of_host(root: &Path) -> Self {
         let text = ["etc", "usr/share"]
             .iter()

@@ -104,9 +104,7 @@ const STAGED_UNLOCKED: &[u8] = include_bytes!("../../../../fuzz/seeds/staged/unl
 /// Files of a staged deployment in `/run/ostree`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct StagedFiles {
-    /// State file, if a deployment is staged.
     state: Option<&'static [u8]>,
-    /// Lock file.
     lock: Option<&'static [u8]>,
 }
 
@@ -168,7 +166,7 @@ impl Os {
             return;
         }
         let staged = deployments.staged();
-        // If ostree locked it again, a real host was seen with the lock file and `false` in the state.
+        // As seen on a real host: if ostree locks a deployment again, the lock file exists and the state has `false`.
         let is_locked = staged.is_some_and(|s| s.locked && !s.lock_file);
         let state = if is_locked { STAGED_LOCKED } else { STAGED_UNLOCKED };
         let are = StagedFiles {
@@ -199,12 +197,10 @@ impl Os {
         *files = are;
     }
 
-    /// How long deployments were armed, for each time that has ended.
     pub(super) fn armed_times(&self) -> Vec<Duration> {
         locked(&self.armed).times.clone()
     }
 
-    /// Every command that was run on the host.
     pub(super) fn commands(&self) -> Vec<String> {
         locked(&self.commands).clone()
     }
@@ -215,7 +211,8 @@ impl Os {
         self.deployments(f)
     }
 
-    /// Stages an image at once, unlocked, as another program would. An unknown one has the version "0".
+    /// Stages an image at once, unlocked, as another program would. An image that is not in the catalog has the version
+    /// "0".
     pub(super) fn stage_image(&self, target: &str, digest: &str) {
         let image = self.catalog.get(digest).unwrap_or_else(|| CatalogImage::new("0"));
         self.stage(target, digest, image, false, false);
@@ -369,7 +366,7 @@ impl Os {
         lock
     }
 
-    /// Makes the change that bootc decides; returns its output.
+    /// Makes the change that bootc's rules return; returns the command's output.
     async fn change(&self, verb: &Verb, settings: &Settings, io: &mut Stdio) -> Result<String, String> {
         if settings.not_bootc {
             return Err(NOT_BOOTED.to_owned());
@@ -544,7 +541,6 @@ impl Os {
         Ok(())
     }
 
-    /// Reads the host's signature policy.
     fn policy(&self) -> policy::Policy {
         policy::Policy::of_host(&self.root)
     }

@@ -7,7 +7,6 @@ pub(super) struct PullRecord {
     log: HostLog,
     host: String,
     digest: String,
-    /// True if the pull succeeded.
     pub(super) ok: bool,
 }
 

@@ -36,7 +36,6 @@ struct Service {
     config: Config,
     settings: SharedSettings,
     units: Units,
-    /// Directory of the bus's activation files.
     services: PathBuf,
     /// Pipe that receives a line when the bus activates the daemon.
     wanted: PathBuf,
@@ -107,7 +106,7 @@ impl RpmOstree {
         Ok(tokio::spawn(listening).abort_handle())
     }
 
-    /// Starts the daemon if it does not run; returns whether it runs.
+    /// Starts the daemon unless it runs; returns whether it runs now.
     pub(super) async fn start(&self) -> bool {
         let mut life = self.0.life.lock().await;
         if life.as_ref().is_some_and(|l| !l.is_finished()) {

@@ -246,7 +246,7 @@ impl Settings {
         }
     }
 
-    /// How bootc shows the host.
+    /// Properties that change the output of `bootc status`.
     pub(super) fn view(&self) -> View {
         View {
             not_bootc: self.not_bootc,

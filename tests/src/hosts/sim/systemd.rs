@@ -23,7 +23,7 @@ const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE: &str = "org.freedesktop.systemd1.Service";
 /// Version that the simulated systemd reports.
 const VERSION: &str = "257";
-/// A caller that has no reply about its job after this time never gets one.
+/// Timeout for sending the reply about a job to its caller. The job then runs in any case.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Entry of `ListUnitsByNames` for a unit.
@@ -107,7 +107,6 @@ fn job_path(job: Option<u32>) -> OwnedObjectPath {
     ObjectPath::from_string_unchecked(path).into()
 }
 
-/// Unique bus name of the caller.
 fn caller(header: &Header<'_>) -> Result<String, NamedError> {
     let sender = header
         .sender()

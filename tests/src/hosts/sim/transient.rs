@@ -11,7 +11,6 @@ use crate::named_error::NamedError;
 pub(super) struct Exec {
     /// Program and arguments, without `argv[0]`.
     pub(super) argv: Vec<String>,
-    /// True if a failure is ignored.
     pub(super) ignore: bool,
 }
 
@@ -56,7 +55,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 ];
 
 impl Transient {
-    /// Parses the properties argument of `StartTransientUnit`.
     pub(super) fn parse(properties: Vec<(String, OwnedVariant)>) -> Result<Self, NamedError> {
         let mut unit = Self::default();
         for (name, value) in properties {
@@ -91,7 +89,7 @@ impl Transient {
             "CollectMode" => self.collect_failed = collect_mode(get(name, "s", value)?)?,
             "TimeoutStartUSec" => {
                 let micros: u64 = get(name, "t", value)?;
-                // Both mean "no limit" to systemd.
+                // To systemd, both values mean "no limit".
                 self.timeout = (micros != 0 && micros != u64::MAX).then(|| Duration::from_micros(micros));
             }
             _ => {

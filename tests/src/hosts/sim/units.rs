@@ -102,7 +102,6 @@ impl Outcome {
     }
 }
 
-/// A signal for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Notice {
     Changed(String),
@@ -153,8 +152,8 @@ impl Units {
         locked(&self.bus).clone()
     }
 
-    /// Sets the connection for signals. `None` when the host goes down: the connection serves these units, so without this
-    /// neither would ever be dropped.
+    /// Sets the connection for signals. `None` when the host goes down: connection and units refer to each other, so
+    /// neither would be dropped otherwise.
     pub(super) fn set_bus(&self, conn: Option<Connection>) {
         *locked(&self.bus) = conn;
     }
@@ -215,7 +214,6 @@ impl Units {
         self.state().subscribers.remove(client)
     }
 
-    /// True if signals must be sent: there is a subscriber.
     pub(super) fn has_subscribers(&self) -> bool {
         !self.state().subscribers.is_empty()
     }
@@ -230,7 +228,6 @@ impl Units {
         state.collect();
     }
 
-    /// Removes all clients, because the bus is gone.
     pub(super) fn forget_clients(&self) {
         let mut state = self.state();
         state.subscribers.clear();
@@ -310,7 +307,7 @@ impl Units {
             };
             if let Some(notices) = units.settle(&unit, job, outcome) {
                 notify(notices).await;
-                // Not earlier: a client that needs the result holds a reference.
+                // Only now: a client that needs the result holds a reference.
                 units.collect();
             }
         };
@@ -354,7 +351,7 @@ impl Units {
         }
     }
 
-    /// Runs commands until one fails whose failure counts. Output files are truncated for each.
+    /// Runs commands until one fails whose failure is not ignored. Truncates the output files before each command.
     async fn commands(&self, spec: &Transient, commands: &[Exec], io: &mut Stdio) -> i32 {
         for command in commands {
             io.out = self.output(spec.stdout.as_deref()).unwrap_or_default();
@@ -404,7 +401,7 @@ impl Units {
         ])
     }
 
-    /// Stops a unit: kills its processes and cancels its job. Returns the stop job.
+    /// Stops a unit: kills its processes and cancels its job. Returns the number of the stop job.
     pub(super) fn stop(&self, name: &str) -> Result<(u32, Vec<Notice>), NamedError> {
         let mut state = self.state();
         let stop_job = state.job();
