@@ -33,7 +33,7 @@ pub struct HealthInsight {
     pub level: Level,
     /// Effect on the update and the cluster.
     pub impact: Impact,
-    /// Start, if known; for several nodes, the earliest.
+    /// Start of the finding, if known; the earliest start if it is about several nodes.
     pub since: Option<Timestamp>,
     /// Summary in one line.
     pub message: String,

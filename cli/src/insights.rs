@@ -48,7 +48,7 @@ impl Counts {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeLine {
-    /// The node as its agent reports it. The message also uses its Node and its pool.
+    /// The node, from its agent's report. Its message also depends on its Node and its pool.
     #[serde(flatten)]
     pub row: NodeRow,
     /// Assessment in one word. Absent for a node without a pool.

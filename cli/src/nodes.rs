@@ -28,7 +28,7 @@ pub struct NodeRow {
     pub target: String,
     /// Start of the phase.
     pub since: Option<Timestamp>,
-    /// Progress of its pull.
+    /// Progress of the node's pull.
     pub progress: Option<ProgressView>,
     /// Problem of the node, or why it waits.
     pub message: String,

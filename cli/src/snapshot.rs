@@ -39,7 +39,7 @@ pub struct Snapshot {
     pub fleet_unread: Option<String>,
     /// Notes on objects that could not be read.
     pub notes: Vec<String>,
-    /// The only pool to show.
+    /// The only pool to show; `None` for all.
     pub only: Option<String>,
 }
 

@@ -36,7 +36,7 @@ pub struct Story {
     pub pool: String,
     /// Time when the node joined its pool, if an agent recorded it.
     pub joined: Option<Timestamp>,
-    /// Result of its first-boot check, if there was one.
+    /// Result of the node's first-boot check, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firstboot: Option<NodeFirstboot>,
     /// Chapter of the first boot in the node's timeline; older agents write none.
@@ -45,15 +45,15 @@ pub struct Story {
     /// Tool that updates the host, if an agent has chosen one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<NodeBackend>,
-    /// Berths that it is offered or holds, with their states.
+    /// Berths that the node is offered or holds, with their states.
     pub berths: Vec<BerthLine>,
     /// The node's updates, the newest first.
     pub updates: Vec<NodeUpdate>,
     /// The node's ended turns, the newest first.
     pub turns: Vec<TurnRecord>,
-    /// Pods that block its drain.
+    /// Pods that block the node's drain.
     pub blockers: Vec<DrainBlocker>,
-    /// Conditions that explain why it does not progress.
+    /// Conditions that explain why the node does not progress.
     pub conditions: Vec<Warning>,
     /// Time of the next try after a failure, by the node's clock.
     pub next_try: Option<Timestamp>,

@@ -104,7 +104,7 @@ pub struct WaveView {
     pub soak_seconds: u64,
 }
 
-/// A condition that is shown. The type `Unread` is a finding of this program.
+/// A condition to show. This program adds the type `Unread`: the controller has not read the newest spec.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Warning {

@@ -20,7 +20,7 @@ const LIST_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum delay after repeated failures.
 const LIST_RETRY_MAX: Duration = Duration::from_secs(600);
 
-/// Results of listing the events.
+/// Results of listing the events of machines that are held back.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reports {
     /// Result of the last successful list; `None` before the first.

@@ -69,12 +69,12 @@ pub struct PreviewRow {
     /// Position in the order, from 1; `None` if the node is blocked until an admin acts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<usize>,
-    /// The node's wave; `None` if the spec has no waves, so that all nodes are in one.
+    /// The node's wave; `None` if the spec has no waves and all nodes are in the same one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wave: Option<String>,
-    /// Image that it runs.
+    /// Image that the node runs.
     pub from: String,
-    /// Image that it would run.
+    /// Image that the node would run.
     pub to: String,
     /// Progress of the node.
     pub state: String,

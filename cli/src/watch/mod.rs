@@ -44,7 +44,7 @@ const WATCH_TIMEOUT: u32 = 60;
 pub struct Watching {
     /// Namespace of the berths.
     pub namespace: String,
-    /// The only pool to show.
+    /// The only pool to show; `None` for all.
     pub pool: Option<String>,
     /// Amount to show.
     pub detail: Detail,
