@@ -80,7 +80,7 @@ pub enum BootImageEnforcement {
     Disabled,
 }
 
-/// Source of the version of the boot image in use.
+/// Where the version of the boot image in use comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BootImageSource {
     /// The newest machine of the pool.
@@ -118,7 +118,7 @@ pub struct BootImagePolicy {
     /// Action when a boot image limit is exceeded. Default `ReleaseRecommended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<BootImageEnforcement>,
-    /// Source of the version of the boot image in use. Default `Nodes`.
+    /// Where the version of the boot image in use comes from. Default `Nodes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<BootImageSource>,
     /// The admin's record, for `source: Manual`.

@@ -52,7 +52,7 @@ impl Conflict {
     }
 }
 
-/// The pool of each node, and the nodes that could not be assigned to one.
+/// The pool of each node, and the nodes that could not be assigned to a pool.
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
     pools: BTreeMap<NodeName, PoolName>,

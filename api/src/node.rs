@@ -394,7 +394,7 @@ pub struct Failure {
 pub struct NotApplied {
     /// Digest that was committed but not booted.
     pub digest: Digest,
-    /// Number of such reboots.
+    /// Number of reboots that did not boot the digest.
     pub attempts: u32,
 }
 

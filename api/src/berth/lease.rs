@@ -1,5 +1,5 @@
 //! Stores a berth as a `coordination.k8s.io/v1` Lease. Reading is strict: an edited or half-written Lease gives an
-//! error with the cause, never a guess. Callers that count capacity count an unreadable Lease as held.
+//! error with the cause, never a guess. Where capacity is counted, an unreadable Lease counts as held.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

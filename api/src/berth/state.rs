@@ -74,14 +74,14 @@ reasons! {
 /// An offer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Offer {
-    /// The node that may take it.
+    /// Node that may take the berth.
     pub node: NodeName,
-    /// UID of that Node. A Node of the same name with another UID may not take it.
+    /// UID of that Node. A Node of the same name with another UID may not take the berth.
     pub uid: NodeUid,
     /// The digest that the node may boot.
     pub target: Digest,
-    /// Latest time for the reboot to start. The node compares it with its own clock. Berth compares no other time from
-    /// another machine's clock. `None`: no window or later exclusion limits the start.
+    /// Latest time for the reboot to start. The node compares it with its own clock: no other time is compared across
+    /// machines. `None`: no window or later exclusion limits the start.
     pub open_until: Option<Timestamp>,
 }
 

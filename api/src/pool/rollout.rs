@@ -91,7 +91,7 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// Soak time of a wave: its own, otherwise the pool's. `None`: one of the built-in last waves.
+    /// Soak time of a wave: set in the wave, otherwise in the pool. `None`: one of the built-in last waves.
     pub fn soak_time_of(&self, wave: Option<&Wave>) -> Duration {
         let own = wave.and_then(|wave| wave.soak_time.as_ref());
         duration::or(own.or(self.soak_time.as_ref()), Duration::ZERO)

@@ -45,7 +45,7 @@ impl Window {
         }
         if splay >= duration {
             return Err(format!(
-                "{shown:?} has a splay of {}, which must be shorter than its duration of {}; write less",
+                "{shown:?} has a splay of {}, which must be shorter than its duration of {}; write a shorter splay",
                 text(splay),
                 text(duration)
             ));
@@ -131,8 +131,8 @@ impl Window {
             .skip_while(move |start| start.at <= t)
     }
 
-    /// Latest time that the wall clock has shown up to `t`, or slightly later: while the clock repeats an hour, it has
-    /// already shown later times.
+    /// Latest time that the wall clock has shown up to `t`, or slightly later. While the clock repeats an hour, it has
+    /// already shown later times than now.
     fn latest_civil(&self, t: Timestamp) -> DateTime {
         let civil = self.zone.to_datetime(t);
         match self.zone.to_ambiguous_timestamp(civil).offset() {

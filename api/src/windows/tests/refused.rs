@@ -110,7 +110,7 @@ fn durations_splay_and_time_zones_have_bounds() {
     window.splay = Duration::from_secs(3600);
     assert_eq!(
         Schedule::parse(&[window], &[]).unwrap_err().to_string(),
-        "windows[0] \"0 22 * * *\" has a splay of 1h, which must be shorter than its duration of 1h; write less"
+        "windows[0] \"0 22 * * *\" has a splay of 1h, which must be shorter than its duration of 1h; write a shorter splay"
     );
     assert_eq!(
         message(&[("0 22 * * *", "1h", "Europe/Berlln")]),
