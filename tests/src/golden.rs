@@ -61,12 +61,10 @@ fn since_asked_for<'a>(statuses: &'a [(&'a str, u64, BootcNode)], image: &Digest
     since.skip_while(|object| !has_read_spec(object)).collect()
 }
 
-/// True if the spec has this image.
 fn asks(object: &BootcNode, image: &Digest) -> bool {
     object.spec.image.as_ref().is_some_and(|asked| asked.digest == *image)
 }
 
-/// True if the agent has read the current spec.
 fn has_read_spec(object: &BootcNode) -> bool {
     let read = object.status.as_ref().and_then(|s| s.observed_generation);
     read == object.metadata.generation

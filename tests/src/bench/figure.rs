@@ -24,7 +24,6 @@ pub struct Figure {
     /// Value measured for bootc-operator on a machine with two cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<f64>,
-    /// Recorded value of this figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Last>,
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -70,7 +69,6 @@ impl Figure {
     }
 }
 
-/// Prints why a figure is missing.
 pub fn skip(bench: &str, why: &str) {
     println!("{}", json!({ "bench": bench, "skipped": why }));
 }

@@ -54,7 +54,6 @@ impl Machine {
         })
     }
 
-    /// Starts a check of this machine's first boot.
     fn begin(&self, agent: &Path) -> Result<Child> {
         let root = self.host.root();
         let _ = fs::remove_dir_all(root.join("var/lib/berth"));
@@ -89,7 +88,7 @@ impl Machine {
         Ok(took.as_secs_f64() * 1000.0)
     }
 
-    /// Returns the peak resident memory of a check, read repeatedly until shortly before its end.
+    /// Returns the peak resident memory of a check, read until shortly before its end.
     fn peak(&self, agent: &Path) -> Result<Memory> {
         let begin = Instant::now();
         let mut child = self.begin(agent)?;

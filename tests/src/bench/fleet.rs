@@ -12,7 +12,6 @@ use crate::cluster::{Cluster, ClusterOptions, Published, is_ready};
 use crate::hosts::sim::SimHost;
 
 pub const HOSTS: usize = 10;
-/// Pool that selects all hosts.
 pub const POOL: &str = "workers";
 /// Interval of the queries to the API server, and therefore the error of each measured time.
 const QUERY_INTERVAL: Duration = Duration::from_millis(20);
@@ -118,7 +117,6 @@ pub fn by_controller(record: &Record) -> bool {
     record.user == "system:serviceaccount:berth-system:berth-controller"
 }
 
-/// Patch parameters with this field manager.
 pub(super) fn manager(name: &str) -> PatchParams {
     PatchParams {
         field_manager: Some(name.to_owned()),

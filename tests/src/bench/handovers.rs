@@ -12,7 +12,6 @@ use super::fleet::{by_agent, by_controller};
 use crate::audit::{AuditLog, Record};
 use crate::cluster::Cluster;
 
-/// Turn of one node with a berth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) offered: Timestamp,
@@ -48,15 +47,13 @@ impl Start {
     }
 }
 
-/// Turns and handovers since a start.
 pub(super) struct Measured {
-    /// Seconds until the last berth was given back.
+    /// Seconds from the start until the last berth was given back.
     pub(super) seconds: f64,
     pub(super) turns: Vec<Turn>,
     pub(super) handovers: Vec<Handover>,
-    /// Rejected writes of berths: number by writer and kind of write.
     pub(super) conflicts: BTreeMap<String, usize>,
-    /// Share of the time that the processors were busy.
+    /// Share of that time that the CPUs were busy, from 0 to 1.
     pub(super) busy: f64,
 }
 
@@ -116,7 +113,6 @@ fn turns(records: &[Record]) -> Vec<Vec<Turn>> {
     berths.into_values().map(|open| open.done).collect()
 }
 
-/// Berth that a request stored.
 pub(super) fn stored(record: &Record) -> Option<Berth> {
     if record.resource != "leases" || !record.is_write() || !record.succeeded() {
         return None;

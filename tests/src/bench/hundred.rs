@@ -20,7 +20,6 @@ pub(super) const BENCHES: [&str; 1] = ["rollout-hundred"];
 /// The pool with all hosts but one, and the pool with that one.
 const MANY: &str = "many";
 const SINGLE: &str = "single";
-/// Node label that the pools select.
 const LABEL: &str = "bench.berth.dev/pool";
 const AT_ONCE: usize = 10;
 /// Number of turns of the single node; their median is the ideal.

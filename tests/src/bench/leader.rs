@@ -141,7 +141,6 @@ impl Bench {
             .await
     }
 
-    /// Writes the report of an agent whose node has the image staged.
     async fn report(&self, node: &BootcNode, image: &Published) -> Result<()> {
         let now = Timestamp::now();
         let body = json!({
@@ -180,7 +179,6 @@ impl Bench {
         self.writes_since(begin)
     }
 
-    /// The latest epoch of a leader in the berths.
     async fn epoch(&self) -> Result<Option<String>> {
         let berths = self.cluster.berths().list(&ListParams::default()).await?.items;
         let epochs = berths

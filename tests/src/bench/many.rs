@@ -17,7 +17,6 @@ use crate::cluster::{Cluster, ClusterOptions, LONG};
 use crate::controlplane::Options;
 
 pub(super) const BENCHES: [&str; 3] = ["many-nodes-memory", "many-nodes-relist", "many-nodes-slope"];
-/// Numbers of Nodes to measure.
 const SIZES: [usize; 3] = [1_000, 5_000, 20_000];
 /// Number of Nodes that the target applies to, and the target in MiB.
 const AIMED: (usize, f64) = (5_000, 48.0);

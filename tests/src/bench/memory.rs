@@ -83,7 +83,7 @@ pub(super) async fn relist(cluster: &Cluster, limit: Duration) -> Result<f64> {
     )
 }
 
-/// The value of a line such as `VmRSS:      1234 kB`, in MiB.
+/// Value of a line such as `VmRSS:      1234 kB`, in MiB.
 fn field(status: &str, name: &str) -> Result<f64> {
     let kib = status
         .lines()

@@ -180,7 +180,6 @@ impl Bench {
         )
     }
 
-    /// Returns the number of BootcNodes with this digest, counted page by page.
     async fn count(&self, digest: &Digest) -> Result<usize> {
         let mut params = ListParams::default().limit(PAGE);
         let mut count = 0;

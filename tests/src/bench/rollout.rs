@@ -19,7 +19,6 @@ pub(super) const BENCHES: [&str; 5] = [
     "rollout-events",
 ];
 
-/// Measurements per run.
 #[derive(Debug, Default)]
 struct Measured {
     overhead: Vec<f64>,

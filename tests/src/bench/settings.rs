@@ -48,7 +48,6 @@ impl Run {
     }
 }
 
-/// Reads a number from the environment.
 pub(super) fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name)
         .ok()

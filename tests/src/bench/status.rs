@@ -14,7 +14,7 @@ use crate::programs;
 
 pub(super) const BENCHES: [&str; 2] = ["status-text", "status-list"];
 
-/// Output of `cli/examples/status.rs`.
+/// Line of the output of `cli/examples/status.rs`.
 #[derive(Deserialize)]
 struct Line {
     nodes: usize,

@@ -34,7 +34,6 @@ pub(super) struct Waiting {
     published: BootcNode,
     berths: Berths,
     status: StatusWriter,
-    /// How long the agent keeps its berth.
     hold: Duration,
 }
 
@@ -128,7 +127,6 @@ impl Waiting {
         self.report(false).await
     }
 
-    /// Sets the image as staged and locked.
     fn stage(&mut self) -> Result<()> {
         self.facts.desired = Desired::of(Some(&self.published));
         let image = self.published.spec.image.as_ref().context("no image is published")?;
@@ -212,7 +210,6 @@ impl Waiting {
     }
 }
 
-/// Waits for a BootcNode with a published image.
 async fn published(object: &mut watch::Receiver<Seen>) -> Result<BootcNode> {
     let seen = object
         .wait_for(|seen| matches!(seen, Seen::Is(object) if object.spec.image.is_some()))

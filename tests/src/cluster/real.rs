@@ -27,7 +27,6 @@ use crate::programs;
 use crate::registry::{AUTH, Guard, HTPASSWD, Registry};
 use crate::tools::{Tool, Tools};
 
-/// Sizes of the layers that each version adds.
 const LAYERS: [u64; 3] = [1 << 20, 1 << 20, 1 << 20];
 /// logind setting that lets a scenario delay a shutdown, so that there is time between the request and the end.
 const DELAY: &str = "[Login]\nInhibitDelayMaxSec=90\n";
@@ -59,7 +58,6 @@ impl Deref for RealCluster {
     }
 }
 
-/// Programs and images that are built before anything starts.
 #[derive(Debug)]
 struct Built {
     controller: PathBuf,
@@ -287,7 +285,6 @@ impl RealCluster {
         Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
     }
 
-    /// Describes each host with the end of its agent's log, and the pods and events.
     async fn describe_hosts(&self) -> String {
         let mut text = String::new();
         for host in &self.hosts {

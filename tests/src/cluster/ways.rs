@@ -55,7 +55,6 @@ impl Ways {
         }
     }
 
-    /// Kubeconfigs of the controllers with proxies, by number.
     pub(super) async fn of_controllers(&self, control_plane: &ControlPlane) -> Result<BTreeMap<usize, PathBuf>> {
         if self.controllers.is_empty() {
             return Ok(BTreeMap::new());

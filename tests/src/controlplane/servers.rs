@@ -17,7 +17,6 @@ use crate::process::Process;
 /// First address of the service network, where every pod expects the API server.
 const SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
-/// The audit policy shipped for admins.
 const AUDIT_POLICY: &str = include_str!("../../../manifests/audit-policy.yaml");
 
 /// The shipped policy, extended with pods and bindings, the fleet's status, and the metadata of all other requests. The shipped
@@ -202,7 +201,6 @@ impl Layout {
         self.run(name, program, &arguments)
     }
 
-    /// Returns `--kubeconfig=…` for a component of the cluster.
     fn kubeconfig(&self, name: &str, authority: &Authority) -> Result<String> {
         let pair = authority.client(&format!("system:{name}"), &[])?;
         let text = kubeconfig(

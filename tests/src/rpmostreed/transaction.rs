@@ -19,7 +19,6 @@ use crate::locked::locked;
 /// Interface of the object `/` on the socket.
 const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
 
-/// Description of a transaction and its requester.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Names {
     pub(super) method: String,
@@ -28,7 +27,6 @@ pub(super) struct Names {
     pub(super) title: String,
     /// Title for display before the work begins.
     pub(super) first_title: String,
-    /// Bus name of the caller.
     pub(super) sender: String,
     pub(super) path: String,
     /// If true, progress goes to the daemon's journal instead of to clients.
@@ -102,7 +100,6 @@ impl Transaction {
         &self.names.first_title
     }
 
-    /// Waits until no client is connected.
     pub(super) async fn is_left(&self) {
         // The sender lives as long as `self`.
         let _ = self.clients.subscribe().wait_for(|clients| *clients == 0).await;

@@ -11,7 +11,7 @@ use super::fault::{Fault, Kind, Rescue, Vanish, WEIGHTS, Who};
 pub const CAPACITY: usize = 3;
 /// Number of controllers.
 pub const CONTROLLERS: usize = 2;
-/// Latest start of a fault, in milliseconds.
+/// Latest start of a fault, in milliseconds after the start of the rollout.
 pub(super) const LAST_BEGIN: u64 = 4_000;
 /// Longest outage of the API server, in milliseconds.
 const LONGEST_OUTAGE: u64 = 5_000;
@@ -25,7 +25,6 @@ pub struct Timed {
     pub fault: Fault,
 }
 
-/// Draws a plan from a random source.
 pub(super) struct Draw {
     pub(super) random: Random,
     pub(super) nodes: usize,

@@ -34,9 +34,7 @@ const REBOOT_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const ADMIN_RETRY_MAX: Duration = Duration::from_secs(20);
 /// Webhook that rejects the controllers' writes of berths.
 const WEBHOOK: &str = "broken.soak.berth.test";
-/// Lease of the controllers' leader election.
 const LEADER: &str = "berth-controller";
-/// Label that admins change.
 const LABEL: &str = "soak.berth.test/label";
 
 /// Targets of the faults.
@@ -271,7 +269,6 @@ impl Injector<'_> {
         )
     }
 
-    /// Sets another image, and reverts that after a while.
     async fn ask_for(&self, other: &Published, lasts: Duration) -> Result<()> {
         let [other, target] = [other, self.target].map(|image| json!({ "image": { "ref": image.reference } }));
         self.cluster.patch_pool(POOL, other).await?;
@@ -319,7 +316,7 @@ impl Injector<'_> {
         Ok(())
     }
 
-    /// Patches a Node; retries while the Node does not exist.
+    /// Patches a Node; retries for a while if the Node does not exist.
     async fn patch_node(&self, node: usize, patch: Value) -> Result<()> {
         let (name, start) = (self.host(node).name(), Instant::now());
         loop {

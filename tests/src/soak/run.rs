@@ -121,7 +121,6 @@ impl Soak {
         Ok(Outcome { took, verdict, state })
     }
 
-    /// Pushes an image that never gets Ready, if the plan needs one.
     async fn bad_image(&self, plan: &Plan) -> Result<Option<Published>> {
         if !plan.all_faults().any(|fault| matches!(fault, Fault::BadImage(_))) {
             return Ok(None);

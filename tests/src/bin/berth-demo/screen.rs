@@ -78,7 +78,6 @@ pub(crate) async fn rollout(client: &Client, pool: &str) -> Result<Picture> {
     picture(&snapshot, pool, Timestamp::now()).map_err(anyhow::Error::msg)
 }
 
-/// Prints a picture as wide as the terminal.
 pub(crate) fn print(picture: &Picture) {
     println!(
         "{}",

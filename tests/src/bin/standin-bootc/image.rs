@@ -108,7 +108,7 @@ fn metadata(sysroot: &Sysroot, commit: &str, key: &str) -> Result<String> {
     unquote(&sysroot.ostree(&["show", &format!("--print-metadata-key={key}"), commit])?)
 }
 
-/// Architecture of this machine, in OCI's names.
+/// Architecture of this machine in OCI's terms.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -63,7 +63,6 @@ impl Proxy {
         value.as_u64().context("OpenImage without a number")
     }
 
-    /// Returns the manifest's digest and text.
     pub(crate) fn manifest(&self, image: u64) -> Result<(String, String)> {
         let (value, pipe) = self.call("GetManifest", &json!([image]))?;
         let digest = value.as_str().context("GetManifest without a digest")?.to_owned();
@@ -75,7 +74,6 @@ impl Proxy {
         self.text(pipe)
     }
 
-    /// Starts to fetch a blob.
     pub(crate) fn blob(&self, image: u64, digest: &str, size: u64) -> Result<File> {
         let (_, data) = self.call("GetBlob", &json!([image, digest, size]))?;
         data.context("GetBlob without a pipe")

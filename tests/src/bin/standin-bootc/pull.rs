@@ -26,7 +26,6 @@ pub(crate) struct Pulled {
     pub(crate) image: Image,
 }
 
-/// A registry's answer about an image, before anything is fetched.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     proxy: Proxy,
@@ -160,7 +159,6 @@ fn merge(sysroot: &Sysroot, reference: &ImageReference, image: &Image, layers: &
     Ok(sysroot.ostree(&args)?.trim().to_owned())
 }
 
-/// Removes the refs of images and layers that no deployment needs.
 pub(crate) fn forget_unused(sysroot: &Sysroot) -> Result<()> {
     let (mut images, mut layers) = (BTreeSet::new(), BTreeSet::new());
     for deployment in sysroot.deployments()? {

@@ -25,7 +25,6 @@ pub(crate) struct Sysroot {
     _lock: Option<SysrootLock>,
 }
 
-/// A deployment in `ostree admin status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Deployment {
     pub(crate) booted: bool,
@@ -84,7 +83,6 @@ impl Sysroot {
         self.path.join("ostree/repo")
     }
 
-    /// Runs an `ostree` command on the repository.
     pub(crate) fn ostree(&self, args: &[&str]) -> Result<String> {
         let repo = format!("--repo={}", self.repo().display());
         let (verb, rest) = args.split_first().context("an ostree verb")?;
@@ -93,7 +91,6 @@ impl Sysroot {
         output("ostree", &all)
     }
 
-    /// Runs an `ostree admin` command on the sysroot.
     pub(crate) fn admin(&self, args: &[&str]) -> Result<String> {
         let sysroot = format!("--sysroot={}", self.path.display());
         let (verb, rest) = args.split_first().context("an ostree admin verb")?;

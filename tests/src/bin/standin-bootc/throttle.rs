@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 /// File with the speed limit of a test host's pulls (`rate=BYTES_PER_SECOND`).
 const FILE: &str = "/etc/standin-bootc.conf";
 
-/// Keeps a pull at or below a number of bytes per second.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     rate: Option<u64>,

@@ -21,7 +21,6 @@ pub(crate) fn run(verb: &Verb) -> Result<()> {
     done.context(verb.title())
 }
 
-/// Opens a booted host's sysroot for writing, with its lock held.
 fn writable() -> Result<Sysroot> {
     if status::in_container() {
         bail!(

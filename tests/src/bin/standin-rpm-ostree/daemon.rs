@@ -21,7 +21,6 @@ const BUS: &str = "unix:path=/run/dbus/system_bus_socket";
 /// File that ostree creates to lock the staged deployment. rpm-ostree reads it, but locks without it.
 pub(crate) const STAGED_LOCK: &str = "/run/ostree/staged-deployment-locked";
 
-/// Serves until the daemon is idle.
 pub(crate) fn serve() -> Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

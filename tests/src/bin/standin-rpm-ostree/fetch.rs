@@ -51,7 +51,6 @@ struct PullProgress {
 }
 
 impl PullProgress {
-    /// Converts bootc's progress to rpm-ostree's messages.
     fn update(&mut self, line: &str) -> Vec<ProgressEvent> {
         let event: Value = serde_json::from_str(line).unwrap_or_default();
         let mut events = vec![];

@@ -25,7 +25,6 @@ pub(crate) fn serve(listen: &str, connect: &str) -> Result<()> {
         .context("reading standard input")
 }
 
-/// Copies in both directions until one side closes.
 fn relay(client: UnixStream, server: UnixStream) {
     let copies = client.try_clone().and_then(|c| Ok((c, server.try_clone()?)));
     let Ok((from_client, to_server)) = copies else { return };

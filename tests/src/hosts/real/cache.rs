@@ -74,7 +74,7 @@ pub(super) fn remove(path: &Path) -> Result<()> {
     fs::remove_dir_all(path).with_context(|| format!("removing {}", path.display()))
 }
 
-/// Paths of a directory's entries; none if it does not exist.
+/// Paths of a directory's entries; empty if the directory does not exist.
 fn list(path: PathBuf) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()

@@ -27,7 +27,6 @@ impl Cgroup {
         &self.path
     }
 
-    /// Kills all processes in the cgroup and removes it.
     fn empty(&self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.path.exists() && Instant::now() < deadline {
@@ -55,7 +54,6 @@ impl Drop for Cgroup {
     }
 }
 
-/// Kills the processes in leftover cgroups of machines with this prefix.
 pub(super) fn sweep(machines: &str) {
     let prefix = format!("{PREFIX}{machines}");
     for entry in fs::read_dir(unified()).into_iter().flatten().flatten() {

@@ -56,7 +56,6 @@ const DIRECTORIES: [&str; 10] = [
     "etc/containerd/conf.d",
 ];
 
-/// Units that start with the host.
 const WANTED: [&str; 4] = [
     "boot-id.service",
     "kubelet.service",
@@ -116,7 +115,6 @@ pub(super) fn put(root: &Path, path: &str, mode: u32, bytes: &[u8]) -> Result<()
     Ok(())
 }
 
-/// Creates a symbolic link below a root, and its directories.
 pub(super) fn link(root: &Path, path: &str, target: &str) -> Result<()> {
     let path = room(root, path)?;
     symlink(target, &path).with_context(|| format!("linking {}", path.display()))

@@ -39,7 +39,6 @@ pub(super) struct BootedImage {
 }
 
 impl Disk {
-    /// Copies the template of an image.
     pub(super) fn install(images: &OsImages, image: &OsImage, reference: &str, sysroot: &Path) -> Result<Self> {
         let template = template(images, image)?;
         copy(&template, sysroot)?;
@@ -50,7 +49,6 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Root of the deployment that boots next.
     pub(super) fn next(&self) -> Result<PathBuf> {
         bls::default_deployment(&self.sysroot)
     }
@@ -111,7 +109,7 @@ impl Disk {
     }
 }
 
-/// Path in a sysroot of the ref of an image.
+/// Path of the ref of an image in a sysroot.
 fn head(name: &str) -> String {
     format!("ostree/repo/refs/heads/{}", image_ref(&format!("docker://{name}")))
 }

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::cache;
 use super::shell::{run, sha256_file, tool};
 
-/// A compressed layer in the cache.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Layer {
     /// Digest of the compressed blob, in hex digits.

@@ -67,7 +67,6 @@ pub struct Boot {
     pub init: u32,
 }
 
-/// Removes leftovers of nspawn for machines with this prefix.
 pub(super) fn sweep(machines: &str) {
     for entry in fs::read_dir(PROPAGATE).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(machines) {
@@ -140,12 +139,10 @@ impl Machine {
         cut(&self.firmware.state());
     }
 
-    /// The current boot, if the host is up.
     pub(super) fn boot(&self) -> Option<Boot> {
         self.firmware.state().boot.clone()
     }
 
-    /// Last lines of the host's console.
     pub(super) fn console(&self) -> String {
         tail(&self.firmware.hardware.console(), 25)
     }
@@ -304,7 +301,6 @@ impl Firmware {
         Ok(())
     }
 
-    /// Waits until the host has its boot ID, and logs the boot.
     fn appear(&self, child: &mut Child, image: BootedImage) -> Result<()> {
         let begin = Instant::now();
         let (init, boot_id) = loop {

@@ -81,7 +81,6 @@ pub(super) fn limit(interface: &str, rate: Option<u64>) -> Result<()> {
     tool("tc", &command).map(drop)
 }
 
-/// Deletes a bridge, if it exists.
 pub(super) fn delete(name: &str) {
     // An error means that it does not exist.
     let _ = tool("ip", &["link", "delete", name]);

@@ -248,7 +248,6 @@ fn binary_layer(path: &str, binary: &Path) -> Result<Layer> {
     })
 }
 
-/// A layer with all files of a directory.
 fn tree_layer(name: &str, tree: &Path) -> Result<Layer> {
     let list = ["-printf", r"%P %y %m %s %T@ %l\n"];
     let mut lines: Vec<String> = tool("find", &[tree.as_os_str(), list[0].as_ref(), list[1].as_ref()])?

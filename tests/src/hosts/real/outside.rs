@@ -23,7 +23,6 @@ const RUN_DIRECTORIES: [&str; 2] = ["berth", "ostree"];
 /// it would stop together with the child that systemd's shutdown stops and kills, would never reap it, and the host
 /// would wait forever.
 const CHILD: &str = r#""$@"; exit "$?""#;
-/// Timeout until the relay listens.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Files of one boot of a host. A reboot of the host ends the relay.

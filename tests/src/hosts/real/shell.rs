@@ -46,7 +46,6 @@ pub(super) fn sha256_file(path: &Path) -> Result<String> {
         .with_context(|| format!("sha256sum of {}", path.display()))
 }
 
-/// SHA-256 of bytes, in hex digits.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
     digest.as_ref().iter().map(|b| format!("{b:02x}")).collect()

@@ -33,7 +33,6 @@ pub struct AgentConfig {
     pub env: Vec<(String, String)>,
 }
 
-/// The complete command of an agent process.
 #[derive(Debug, Clone)]
 pub(super) struct AgentCommand {
     pub(super) node: String,

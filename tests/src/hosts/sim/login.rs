@@ -36,7 +36,6 @@ impl Login {
         }
     }
 
-    /// Serves on this connection and takes logind's name.
     pub(super) async fn serve(&self, conn: &Connection) -> zbus::Result<()> {
         conn.object_server().at(PATH, Manager { login: self.clone() }).await?;
         conn.request_name("org.freedesktop.login1").await

@@ -28,7 +28,6 @@ const RIVALS: &[(&str, &str)] = &[
     ("rpm-ostreed-automatic.timer", "waiting"),
     ("zincati.service", "running"),
 ];
-/// How long a process may run after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,7 +199,6 @@ impl Machine {
         Ok((systemd, login, clients))
     }
 
-    /// Starts a new boot: a new boot ID and an empty `/run`.
     fn new_boot_id(&self) -> Result<String> {
         let run = self.root.join("run");
         if run.exists() {

@@ -93,7 +93,6 @@ pub(super) struct Os {
     commands: Mutex<Vec<String>>,
     /// `/sysroot/ostree/lock`: every bootc and ostree command takes it, a pull for its whole duration.
     pub(super) sysroot: Arc<AsyncMutex<()>>,
-    /// Files of the staged deployment and its lock on the disk.
     files: Mutex<StagedFiles>,
 }
 

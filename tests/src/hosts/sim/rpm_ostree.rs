@@ -146,7 +146,6 @@ impl RpmOstree {
         }
     }
 
-    /// Kills the daemon without waiting, for use in Drop.
     pub(super) fn abandon(&self) {
         if let Ok(mut life) = self.0.life.try_lock()
             && let Some(life) = life.take()
@@ -156,7 +155,6 @@ impl RpmOstree {
     }
 }
 
-/// The host that the daemon works on.
 #[derive(Debug)]
 struct Software {
     os: Arc<Os>,
@@ -212,7 +210,6 @@ impl Software {
         Ok(())
     }
 
-    /// Plays a download.
     async fn fetch(&self, settings: &Settings, progress: &ProgressSender) -> Result<(), String> {
         if settings.disk_full {
             return Err("Importing: Unencapsulating base: min-free-space-percent '3%' would be exceeded, at least 300.0 MB requested: No space left on device".to_owned());

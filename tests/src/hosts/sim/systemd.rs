@@ -21,7 +21,6 @@ const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE: &str = "org.freedesktop.systemd1.Service";
-/// Version that the simulated systemd reports.
 const VERSION: &str = "257";
 /// Timeout for sending the reply about a job to its caller. The job then runs in any case.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);

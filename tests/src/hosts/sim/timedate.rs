@@ -4,7 +4,6 @@ use zbus::{Connection, fdo, interface};
 
 use super::settings::SharedSettings;
 
-/// Serves on this connection and takes the service's name.
 pub(super) async fn serve(conn: &Connection, settings: &SharedSettings) -> zbus::Result<()> {
     conn.object_server()
         .at(

@@ -6,7 +6,6 @@ use zbus::{OwnedVariant, Variant};
 
 use crate::named_error::NamedError;
 
-/// A command of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Exec {
     /// Program and arguments, without `argv[0]`.
@@ -14,7 +13,6 @@ pub(super) struct Exec {
     pub(super) ignore: bool,
 }
 
-/// A transient service, from its properties.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Transient {
     pub(super) description: String,
@@ -23,7 +21,7 @@ pub(super) struct Transient {
     pub(super) post: Vec<Exec>,
     pub(super) stdout: Option<String>,
     pub(super) stderr: Option<String>,
-    /// Path, descriptor name, flags.
+    /// Paths, descriptor names and flags.
     pub(super) open_files: Vec<(String, String, String)>,
     pub(super) add_ref: bool,
     pub(super) collect_failed: bool,

@@ -74,7 +74,6 @@ impl Unit {
     }
 }
 
-/// Outcome of a service's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Outcome {
     result: &'static str,
@@ -218,7 +217,6 @@ impl Units {
         !self.state().subscribers.is_empty()
     }
 
-    /// Removes the subscription and references of a client that left the bus.
     pub(super) fn forget_client(&self, client: &str) {
         let mut state = self.state();
         state.subscribers.remove(client);
