@@ -111,8 +111,7 @@ fn by_begun_update(options: &Options<'_>) -> Option<Choice> {
             Some(Choice::Take(Backend::Bootc, CommonReason::Begun))
         }
         (Some(Backend::Bootc), Bootc::Silent(..)) => Some(bootc(options)),
-        // The host can no longer use the backend that began the update. For example, its new image lacks that tool, or
-        // another deployment, with layered packages, was staged over bootc's.
+        // The host can no longer use that backend. For example, it rebooted into an image without the tool.
         _ => None,
     }
 }
@@ -278,14 +277,12 @@ mod tests {
             (silent(), true, OnlyR, None, Ok((R, CommonReason::AskedByPool))),
             (Bootc::Usable, false, OnlyR, None, Err(Reason::RpmOstreeMissing)),
             (Bootc::Composefs, true, OnlyR, None, Err(Reason::ComposefsNotSupported)),
-            // An update never uses both backends.
             (Bootc::Usable, true, Auto, Some(R), Ok((R, CommonReason::Begun))),
             (Bootc::Usable, true, OnlyB, Some(R), Ok((R, CommonReason::Begun))),
             (Bootc::Usable, true, OnlyR, Some(B), Ok((B, CommonReason::Begun))),
             (Bootc::Composefs, true, OnlyR, Some(B), Ok((B, CommonReason::Begun))),
             (silent(), true, Auto, Some(B), Err(Reason::StatusFailed)),
             (silent(), true, OnlyR, Some(B), Err(Reason::StatusFailed)),
-            // The choice would be the same without the begun update.
             (Bootc::Usable, true, Auto, Some(B), Ok((B, CommonReason::BootcUsable))),
             (Bootc::Composefs, true, Auto, Some(B), Ok((B, CommonReason::Composefs))),
             (Bootc::Layered, true, Auto, Some(R), Ok((R, CommonReason::LayeredHost))),

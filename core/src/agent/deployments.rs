@@ -8,8 +8,7 @@ use crate::agent::facts::{AgentFacts, Desired};
 /// Number of deployments that are kept.
 pub const MAX_DEPLOYMENTS: usize = 3;
 
-/// Returns the updated list of deployments. `before` is the list in the BootcNode's status, the only copy. If the write
-/// of a new status fails, the next report adds the new deployment again.
+/// Returns the new list. `before` is the list in the BootcNode's status: if a write fails, the next report repeats it.
 pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Vec<NodeDeployment> {
     let mut deployments = before.to_vec();
     let (Desired::Member(member), Some(known)) = (&facts.desired, facts.host.os.deployments()) else {
@@ -25,8 +24,7 @@ pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Ve
         .filter(|newest| newest.pool == member.pool.as_str());
     match newest {
         Some(newest) if newest.manifest == *booted => {
-            // The node ran this image before it joined the pool. As soon as the pool wants this image, record the
-            // pool's digest and version of it.
+            // The node joined with this image. As soon as the pool wants it, record the pool's digest and version.
             if newest.deployed_time.is_none() {
                 (newest.digest, newest.version) = (digest, version);
             }
@@ -61,8 +59,7 @@ fn names(
     }
 }
 
-/// Inserts a deployment at the front and drops an older one of the same image and pool. Keeps the old time if the new
-/// deployment has none.
+/// Inserts a deployment at the front. An older one of the same image and pool is dropped, but its time is kept.
 fn remember(deployments: &mut Vec<NodeDeployment>, mut new: NodeDeployment) {
     let same = deployments
         .iter()

@@ -1,10 +1,9 @@
 //! Lifecycle conditions that the Node should have. They show tools that do not know Berth that a node is drained or
-//! down on purpose.
+//! down on purpose; no step depends on them. A condition that another program wrote, True or not, is neither changed
+//! nor removed; otherwise the two programs would overwrite each other.
 //!
 //! `MaintenancePlanned` means that an image is staged and the node waits for its turn. The other conditions exist only
-//! while Berth's cordon is on the node. A condition with Berth's reason is Berth's. A condition that another program
-//! wrote, True or not, is neither changed nor removed; otherwise the two programs would overwrite each other. No step
-//! depends on these conditions.
+//! while Berth's cordon is on the node.
 
 use berth_api::berth::{Berth, HoldPhase, Holding};
 
@@ -12,8 +11,7 @@ use crate::agent::facts::{AgentFacts, Desired};
 use crate::agent::lifecycle::Wanted;
 use crate::agent::step::is_drained;
 
-/// Returns the conditions that the Node should have now, and the berth they belong to. `None` while the conditions are
-/// unknown or about to change.
+/// Returns the Node's conditions and the berth they belong to; `None` while unknown or about to change.
 pub fn wanted(facts: &AgentFacts) -> Option<(Wanted, Option<&Berth>)> {
     let node = facts.cluster_node.get()?;
     if node.cordon.is_none() {

@@ -138,15 +138,13 @@ impl NodeFacts {
         match (seen.is_ours, seen.value.as_deref()) {
             (false, Some(_)) | (true, Some(GUARDED)) => GuardChange::Stays,
             (false, None) => GuardChange::Set,
-            // Without a cordon, the mark is left over from an earlier turn. During a cordon, another tool or person
-            // removed the annotation, and it stays removed.
+            // Without a cordon, the mark is left from an earlier turn. During one, a removed annotation stays away.
             (true, None) if self.cordon.is_none() => GuardChange::Set,
             (true, _) => GuardChange::Theirs,
         }
     }
 
-    /// True if Berth's cordon is gone and a guard of Berth's is left: an agent version that does not know the guard
-    /// removed the cordon.
+    /// True if guards are left without Berth's cordon: an agent version that does not know them removed it.
     pub fn has_left_guards(&self) -> bool {
         self.cordon.is_none() && self.signs.guards.iter().any(|guarded| guarded.is_ours)
     }

@@ -7,8 +7,7 @@ use berth_api::node::BootcNodeStatus;
 
 use crate::agent::step::{Step, WaitReason};
 
-/// How long a short-lived state must last before the agent writes it to the status. If it ends earlier, the next status
-/// still includes its start and end.
+/// How long a state must last before the status shows it. The next status still has the start and end of a shorter one.
 pub const SETTLE: Duration = Duration::from_secs(1);
 
 /// True if the new state may end within a second: a pull whose layers the host may already have, or a Node that is

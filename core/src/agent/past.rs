@@ -49,8 +49,7 @@ impl Past {
         }
     }
 
-    /// Records a failed or stopped pull. Every failure is retried, even if the tool's message sounds final: it may only
-    /// repeat a registry's answer.
+    /// Records a failed or stopped pull. Every failure is retried: its message may only repeat a registry's answer.
     pub fn pull_failed(&mut self, reason: &str, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
         let before = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest));
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
@@ -101,8 +100,7 @@ impl Past {
         });
     }
 
-    /// Counts a reboot that did not apply the digest. When the limit is reached, the turn ends as [`Outcome::Failed`]
-    /// instead.
+    /// Counts a reboot that did not apply the digest. At the limit, the turn ends as [`Outcome::Failed`] instead.
     fn count_not_applied(&mut self, digest: &Digest) {
         self.not_applied = Some((digest.clone(), self.times_not_applied(digest).saturating_add(1)));
     }
@@ -213,7 +211,6 @@ impl Past {
         self.not_applied = self.not_applied.take().filter(|(d, _)| d != digest);
     }
 
-    /// Marks the digest as failed: it is not tried here again, unless an admin requests a retry.
     fn digest_failed(&mut self, digest: &Digest) {
         if !self.failed_digests.contains(digest) {
             self.failed_digests.push(digest.clone());
@@ -229,8 +226,7 @@ impl Past {
         }
     }
 
-    /// Clears the failed pull and the last turn of any other digest, since this one is desired now. Failed digests stay
-    /// failed.
+    /// Clears the failures of other digests, since this one is desired now. Failed digests stay failed.
     pub fn desire(&mut self, digest: &Digest) {
         if self.failure.as_ref().is_some_and(|f| f.digest.as_ref() != Some(digest)) {
             self.failure = None;

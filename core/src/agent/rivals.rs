@@ -32,8 +32,7 @@ pub fn pod(rival: &str, namespace: &str, name: &str) -> String {
     format!("{rival} (pod {namespace}/{name})")
 }
 
-/// Adds rpm-ostree's policy to the names of its units. Without those units, the policy has no effect and is not
-/// reported.
+/// Adds rpm-ostree's policy to the names of its units. Without those units, the policy has no effect.
 pub fn with_policy(mut rivals: Vec<String>, policy: Option<&str>) -> Vec<String> {
     let Some(policy) = policy else { return rivals };
     for rival in &mut rivals {

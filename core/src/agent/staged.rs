@@ -1,11 +1,8 @@
-//! Reads ostree's lock from its state of the staged deployment, `/run/ostree/staged-deployment`.
-//!
-//! libostree writes the state as a GVariant of type `a{sv}` and locks finalization with its boolean key `locked`. This
-//! module reads just enough of the format to find that key. Bytes that do not follow the format are an error: they are
-//! neither a lock nor the absence of one.
-//!
-//! In this format, an array and an entry of a dictionary end with a table of offsets, which point to the ends of their
-//! parts. The width of an offset depends on the length of the array or entry.
+//! Reads ostree's lock from its state of the staged deployment, `/run/ostree/staged-deployment`. libostree writes the
+//! state as a GVariant of type `a{sv}` and locks finalization with its boolean key `locked`. This module reads just
+//! enough of the format to find that key. Bytes that do not follow the format are an error: they are neither a lock nor
+//! the absence of one. In this format, an array and an entry of a dictionary end with a table of offsets, which point
+//! to the ends of their parts. The width of an offset depends on the length of the array or entry.
 
 /// Longest state that is read, in bytes. The kernel arguments are its longest part.
 pub const MAX_LENGTH: usize = 1 << 20;
@@ -31,10 +28,8 @@ pub enum Malformed {
     LockType,
 }
 
-/// True if the state locks finalization. A state without the key does not.
-///
-/// # Errors
-/// If the bytes are not a valid state. Nothing is then known about the lock.
+/// True if the state locks finalization. A state without the key does not. If the bytes are not a valid state, an
+/// error: nothing is then known about the lock.
 pub fn is_locked(state: &[u8]) -> Result<bool, Malformed> {
     if state.is_empty() {
         return Err(Malformed::Empty);
@@ -114,7 +109,6 @@ fn offset(bytes: &[u8], at: usize, width: usize) -> Result<usize, Malformed> {
         .fold(0, |value, byte| value << 8 | usize::from(*byte)))
 }
 
-/// Returns the next offset where an entry or a value may begin.
 fn aligned(at: usize) -> usize {
     at.next_multiple_of(ALIGNMENT)
 }

@@ -10,14 +10,12 @@ pub enum Storage {
     Composefs,
 }
 
-/// Proof that the host has ostree's lock. Only [`Storage::ostree_lock`] returns one, so no code can lock a composefs
-/// host.
+/// Right to set ostree's lock. Only [`Storage::ostree_lock`] returns one, so no code can lock a composefs host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OstreeLock(());
 
 impl Storage {
-    /// Returns the right to lock a staged image. `None` on a composefs host: there, an unlocked image must be removed
-    /// and staged again.
+    /// Returns the right to lock a staged image; `None` in composefs, where it must be removed and staged again.
     pub const fn ostree_lock(self) -> Option<OstreeLock> {
         match self {
             Self::Ostree => Some(OstreeLock(())),
@@ -31,16 +29,14 @@ impl Storage {
 pub enum StagingLock {
     /// bootc stages the image unlocked. ostree's lock is set as soon as it is staged, and again after the pull.
     Ostree(OstreeLock),
-    /// bootc stages the image locked. ostree's lock is set again after the pull, since bootc does not lock an image
-    /// that another process staged unlocked in the meantime.
+    /// bootc stages the image locked. ostree's lock is set too, in case another process stages it unlocked.
     Both(OstreeLock),
     /// bootc stages the image locked. The host has no other lock.
     Bootc,
 }
 
 impl StagingLock {
-    /// Returns the lock for a host. `stages_locked`: its bootc has `--download-only`. `None` if nothing would lock
-    /// the image, so it must not be staged.
+    /// Returns the lock for a host; `None` if nothing would lock the image. `stages_locked`: `--download-only` exists.
     pub const fn of(storage: Storage, stages_locked: bool) -> Option<Self> {
         match (storage.ostree_lock(), stages_locked) {
             (Some(lock), false) => Some(Self::Ostree(lock)),

@@ -120,8 +120,7 @@ fn on(
     }
 }
 
-/// True if a chapter for this image continues the update. A pull or a staged image after the update completed begins a
-/// new update.
+/// True if a chapter for this image continues the update. After the update completed, a new one begins.
 fn continues(update: &NodeUpdate, chapter: ChapterName, to: &ImageVersion) -> bool {
     update.to.digest == to.digest && (update.chapter(ChapterName::Completed).is_none() || chapter.is_ending())
 }

@@ -29,18 +29,15 @@ pub struct GuardFacts {
 }
 
 impl GuardFacts {
-    /// True if the agent should report that the API server would accept the write, or that several probes in a row got
-    /// no clear answer.
+    /// True if the agent should report the guard: the write would succeed, or several probes got no clear answer.
     pub fn is_reportable(&self) -> bool {
         matches!(self.answer, Guard::Allows(_)) || (self.answer == Guard::Unknown && self.silence.is_some())
     }
 
-    /// Message why this node takes no berth: the API server accepts, or may accept, writes to other nodes' objects.
-    /// `None` if it rejects them, or if no object exists to try one on.
+    /// Message if this node takes no berth, since the API server may accept writes to other nodes' objects.
     pub fn unguarded(&self) -> Option<String> {
         match &self.answer {
-            // `NothingToTry` is acceptable: before the agent takes an offered berth, it probes the API server with that
-            // berth.
+            // Acceptable: before the agent takes an offered berth, it probes the API server with that berth.
             Guard::Refuses | Guard::NothingToTry => None,
             Guard::Allows(what) => Some(format!(
                 "the API server lets an agent write other nodes' objects: {what}"

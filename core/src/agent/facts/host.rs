@@ -20,8 +20,7 @@ pub struct HostFacts {
     pub fresh: bool,
     /// True if the last read found no armed image, and the agent has since done nothing that could arm one.
     pub disarmed: bool,
-    /// Set after repeated failures to lock the staged image. The agent then removes the image. If the image has layered
-    /// packages that Berth did not request, the agent retries the lock instead.
+    /// Set after repeated failures to lock the staged image. The agent then removes it, or if it must stay, retries.
     pub lock_failure: Option<LockFailure>,
     /// The running pull.
     pub pull: Option<PullFacts>,
@@ -65,8 +64,7 @@ pub struct Unreachable {
     pub ago: Duration,
 }
 
-/// How long requests to the host's services must fail before the agent reports it. During a shutdown or a restart of a
-/// service they fail for a short time.
+/// A shorter silence of the host's services is not reported: a shutdown or a restart of a service causes it.
 const SILENCE_TOLD_AFTER: Duration = Duration::from_secs(30);
 
 impl Unreachable {
@@ -108,16 +106,13 @@ pub struct Deployments {
     /// True if the staged deployment has other layered packages than the booted one, and the backend keeps them in
     /// the next image it stages. A person or program on the host requested those packages.
     pub staged_layers: bool,
-    /// True if the backend reports an enforced signature policy for the staged image. It reports the same for an image
-    /// that was already in the repository, although it did not check that image: see [`super::Past::is_verified`].
+    /// True if the backend reports a signature policy. That does not prove a check: see [`super::Past::is_verified`].
     pub staged_signed: bool,
     /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,
-    /// True if the next boot takes the rollback deployment: a rollback is queued, or that deployment was finalized
-    /// and not booted.
+    /// True if the next boot takes the rollback deployment: it was queued, or finalized and not booted.
     pub rollback_queued: bool,
-    /// Link in the host's `/etc` that makes a unit, such as the kubelet, require `berth-firstboot.service`. Set only
-    /// if the staged image lacks that service.
+    /// Link in `/etc` that makes a unit require `berth-firstboot.service`, if the staged image lacks that service.
     pub link_without_unit: Option<String>,
     /// Why Berth starts no update on this host; `None` if it does. A turn that has begun is still finished.
     pub refusal: Option<String>,
@@ -189,8 +184,7 @@ pub struct PullFacts {
     pub progress: Option<Progress>,
 }
 
-/// State of the reboot that this agent process requested. Not stored: after a restart the agent may request the reboot
-/// again, which is harmless under the same commit.
+/// State of the reboot that this process requested. After a restart, a second request under a commit is harmless.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reboot {
     /// No reboot was requested.

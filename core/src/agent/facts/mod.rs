@@ -1,5 +1,4 @@
-//! Input of the agent's decisions: plain data that [`crate::agent::step`] and [`crate::agent::report`] read. Time and
-//! identity are part of it, so that a decision can be replayed.
+//! Input of the agent's decisions, as plain data. Includes the time and the identity, so a decision can be replayed.
 
 mod cluster;
 mod desired;
@@ -44,8 +43,7 @@ pub struct AgentFacts {
     pub restored: bool,
     /// Progress of the current turn's drain.
     pub drain: DrainFacts,
-    /// Time since the agent began to wait for the proof of the current boot, including time before an agent restart.
-    /// Zero if no proof is awaited.
+    /// How long the agent has waited for the proof of this boot, across agent restarts; zero if none is awaited.
     pub proving_for: Duration,
     /// Whether the API server rejects writes to other nodes' objects.
     pub guard: GuardFacts,

@@ -11,14 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::BootMoment;
 
-/// Record of earlier pulls, turns and failures, stored on the host and in part in the BootcNode's status. Changed by
-/// [`crate::agent::past`]. A field that is missing in the file, because another agent version wrote it, takes its
-/// default.
+/// Record of earlier pulls, turns and failures, kept on the host and in part in the BootcNode's status. A field that is
+/// missing, because another agent version wrote the file, takes its default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Past {
-    /// Last failure of a pull, with the time of the next attempt. Not stored on the host: after a restart, the agent
-    /// takes it from the BootcNode's status.
+    /// Last failed pull, with the time of the next attempt. After a restart, taken from the BootcNode's status.
     #[serde(skip)]
     pub failure: Option<Failure>,
     /// Last turn that did not end in an update.
@@ -27,11 +25,9 @@ pub struct Past {
     pub failed_digests: Vec<Digest>,
     /// Digest that Berth pulled or staged last; `None` after the image disappeared on a node without a pool.
     pub staged_by_us: Option<Digest>,
-    /// Backend that staged `staged_by_us`. Kept until that image is gone and no turn runs: no other backend may touch
-    /// the image (see [`crate::agent::backend`]).
+    /// Backend that staged `staged_by_us`: no other may touch that image (see [`crate::agent::backend`]).
     pub staged_with: Option<Backend>,
-    /// Digest whose last pull failed or was stopped. Its image may be staged without its bound images, which bootc
-    /// pulls last.
+    /// Digest whose last pull failed or was stopped: bound images, which bootc pulls last, may be missing.
     pub incomplete: Option<Digest>,
     /// A digest that reboots under a commit did not boot, and the number of those reboots.
     pub not_applied: Option<(Digest, u32)>,
@@ -39,8 +35,7 @@ pub struct Past {
     pub tried: Option<Digest>,
     /// The rollback that the agent began in this turn.
     pub undone: Option<Undone>,
-    /// Boot ID of an unproven boot, if the agent licensed its berth again under that boot. The boot stays unproven,
-    /// although the berth now names its boot ID.
+    /// Boot ID of an unproven boot whose berth was licensed again, so that the berth now names this boot.
     pub unproven_boot: Option<BootId>,
     /// The last pull, if it succeeded under an enforced signature policy. Cleared when another pull begins.
     pub verified: Option<Verified>,

@@ -1,8 +1,6 @@
-//! Registry credentials of the host: whether the agent may write its own into the host's auth file.
-//!
-//! bootc and rpm-ostree read only the first of [`PLACES`] that exists and merge nothing into it. So the agent's file,
-//! at the first path, hides the files at the other paths. The agent neither overwrites nor hides a file that others
-//! made, unless it runs with `--replace-auth-file`.
+//! Decides whether the agent may write its own registry credentials into the host's auth file. bootc and rpm-ostree
+//! read only the first of [`PLACES`] that exists. So the agent's file, at the first path, hides the files at the other
+//! paths. The agent neither overwrites nor hides a file of others, unless it runs with `--replace-auth-file`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -101,8 +99,7 @@ pub enum Change {
     Remove,
 }
 
-/// Returns the change to make to the host's auth file, and an objection to report. `replace`: the agent runs with
-/// `--replace-auth-file`.
+/// Returns the change to the auth file, and an objection to report. `replace`: `--replace-auth-file` is set.
 pub fn decide(claim: Claim, given: &Given, host: &AuthFiles, replace: bool) -> (Change, Option<Objection>) {
     let [first, below @ ..] = &host.places;
     let is_ours = matches!(first, Place::File(digest) if host.ours.contains(digest));
@@ -117,8 +114,7 @@ pub fn decide(claim: Claim, given: &Given, host: &AuthFiles, replace: bool) -> (
         (Claim::Member, Given::File(wanted)) => wanted,
     };
     if !is_ours && first.is_file(wanted) {
-        // A file that Berth did not write already has these credentials. Others may change it later, so leave it to
-        // them.
+        // Another program's file already has these credentials. It may change later, so leave it alone.
         return (Change::Keep, None);
     }
     let foreign = if !is_ours && first.is_foreign(wanted) {
@@ -165,10 +161,7 @@ pub fn in_use(host: &AuthFiles) -> String {
     }
 }
 
-/// Checks that the text is an auth file with usable credentials.
-///
-/// # Errors
-/// A message about the problem that quotes no secret.
+/// Checks that the text is an auth file with usable credentials. The error quotes no secret.
 pub fn check(text: &[u8]) -> Result<(), String> {
     const FORM: &str = r#"it is not JSON of the form {"auths": {"REGISTRY": {"auth": "…"}}}"#;
     if text.len() > MAX_LENGTH {

@@ -1,5 +1,4 @@
-//! The host's own policy for its pulls: the allowed images and the credentials. The policy comes from files and flags
-//! on the host, never from the cluster alone.
+//! The host's own policy: the allowed images and the credentials, from files and flags on the host.
 
 pub mod credentials;
 mod objection;

@@ -16,8 +16,7 @@ pub const MAX_LENGTH: usize = 1 << 20;
 /// Registries that images for this host may come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Registries {
-    /// Lists of prefixes, each with its source. Each list must have a prefix of the image. Without a list, every image
-    /// is allowed.
+    /// Lists of prefixes with their sources. Each list must allow an image; without a list, every image is allowed.
     Lists(Vec<(String, Vec<String>)>),
     /// A list is not valid or not readable. No image is allowed until that is fixed.
     Unusable(String),
@@ -30,8 +29,7 @@ impl Default for Registries {
 }
 
 impl Registries {
-    /// Reads the lists from the flags and the file; `file` is `None` if it does not exist. If both lists exist, both
-    /// must allow an image.
+    /// Reads the lists from the flags and the file, if it exists. If both lists exist, both must allow an image.
     pub fn new(flags: &[String], file: Option<Result<&str, String>>) -> Self {
         let mut lists = vec![];
         if !flags.is_empty() {
@@ -76,10 +74,8 @@ fn parse(text: &str) -> Result<Vec<String>, String> {
         .collect()
 }
 
-/// Checks a prefix, which is a registry with or without the beginning of a path. Returns it without a trailing slash.
-///
-/// # Errors
-/// If no image reference can begin with this text.
+/// Checks a registry, or a registry and the beginning of a path. Returns it without a trailing slash, or an error if no
+/// image reference can begin with it.
 pub fn prefix(text: &str) -> Result<String, String> {
     let trimmed = text.strip_suffix('/').unwrap_or(text);
     match format!("{trimmed}/x:x").parse::<ImageRef>() {

@@ -40,8 +40,7 @@ impl Policy {
     }
 
     /// Returns the objection to an image that must be signed, if the host would accept it unsigned. If `default`
-    /// accepts everything, there is always an objection: bootc does not enforce such a policy, whatever its scopes
-    /// require.
+    /// accepts everything, bootc does not enforce the policy, whatever its scopes require.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         if image.signature != SignatureRule::Required {
             return None;
@@ -87,8 +86,7 @@ fn weakness(policy: &Map<String, Value>, reference: &Written<ImageRef>) -> Optio
     ))
 }
 
-/// Returns why a list of requirements accepts unsigned images; `None` if it does not. An image must meet every
-/// requirement of the list, so a single one that checks signatures is enough.
+/// Returns why requirements accept unsigned images; `None` if at least one of them does not accept everything.
 fn too_weak(requirements: &Value) -> Option<&'static str> {
     let Some(list) = requirements.as_array().filter(|list| !list.is_empty()) else {
         return Some("is not a list of requirements");

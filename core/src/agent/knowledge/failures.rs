@@ -26,7 +26,6 @@ pub struct Failures {
 pub struct LockRetry {
     pub(super) why: String,
     pub(super) pauses: u32,
-    /// Time of the next attempt.
     pub(super) again: Moment,
 }
 
@@ -36,13 +35,11 @@ impl Failures {
         self.step.as_ref().map(|(_, trouble)| trouble)
     }
 
-    /// True if the step that failed last was of this kind.
     pub(super) fn is_of(&self, step: &Step) -> bool {
         self.step.as_ref().is_some_and(|(kind, _)| *kind == discriminant(step))
     }
 
-    /// Returns how many times in a row the step has failed, including this failure. Successes of other steps in between
-    /// do not count. Failures because of a busy host are counted separately.
+    /// Returns the failures of this step in a row, this one included. Failures of a busy host are counted separately.
     pub(super) fn count(&self, step: &Step, reason: Reason) -> u32 {
         let is_busy = reason == Reason::HostBusy;
         let before = self
@@ -51,8 +48,7 @@ impl Failures {
         before.map_or(0, |t| t.attempts).saturating_add(1)
     }
 
-    /// Records repeated failures of the lock. The agent then removes the armed image, or if that must stay, retries the
-    /// lock after a pause.
+    /// Records that the lock keeps failing. The image is then removed or, if it must stay, locked after a pause.
     pub(super) fn lock_failed(&mut self, why: &str, now: &Now) {
         let before = self.lock.as_ref().map_or(0, |trouble| trouble.pauses);
         let pauses = before.saturating_add(1);

@@ -69,8 +69,7 @@ fn is_of(deployment: &Deployment, digest: &Digest) -> bool {
 fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -> Option<(Reason, &'static str)> {
     let can_lock = deployments.storage.ostree_lock().is_some();
     match deployments.staged.as_ref().filter(|d| is_of(d, digest)) {
-        // Record a failure for its backoff: otherwise the agent would remove the image and stage it again, forever and
-        // without a pause.
+        // Record a failure: without its backoff, the image would be removed and staged again, forever.
         Some(_) if lacks_policy => Some((
             Reason::SignatureNotEnforced,
             "the pull succeeded, but not under the host's current signature policy, which the pool requires",
@@ -198,7 +197,6 @@ impl Knowledge {
         self.forget_backend();
     }
 
-    /// Records whether a successful pull left a usable staged image.
     fn judge_pull(&mut self, now: &Now) {
         let Some(digest) = self.pulls.succeeded.take() else {
             return;
@@ -211,8 +209,7 @@ impl Knowledge {
         let is_verified = self.past.is_verified(&digest, self.host.rules.policy_digest.as_ref());
         let lacks_policy = is_required && !(deployments.staged_signed && is_verified);
         match shortcoming(deployments, &digest, lacks_policy) {
-            // A staged image that is not locked yet does not count as a success. If the lock has no effect, the image
-            // is removed and pulled again, and the failures of these pulls must add up.
+            // An unlocked image is not a success yet: if the lock has no effect, the failures of the pulls must add up.
             None if deployments.staged.as_ref().is_some_and(|staged| !staged.locked) => {}
             None => self.past.succeeded(&digest),
             Some((reason, message)) => {
@@ -225,8 +222,7 @@ impl Knowledge {
         }
     }
 
-    /// Forgets the backend of the last update when nothing of that update is left, so that another backend may be
-    /// chosen.
+    /// Forgets the backend of the last update when nothing of that update is left.
     fn forget_backend(&mut self) {
         let Some(deployments) = self.host.os.deployments() else {
             return;
@@ -246,8 +242,7 @@ impl Knowledge {
     fn heartbeat(&mut self, now: &Now) {
         self.look_again();
         let rereads = self.rereads_cluster(now);
-        // While the host's services are silent, a pass may last as long as the heartbeat interval. If each heartbeat
-        // had the Node read again, the pass would never end.
+        // A pass over a silent host may last a heartbeat interval. A reread per heartbeat would keep it from ending.
         if rereads && self.host.unreachable.is_none() {
             self.cluster.node = ClusterNode::Unread;
         }

@@ -34,8 +34,7 @@ impl GuardProbe {
         }
     }
 
-    /// Records the result of a probe. `has_berth`: the node has a berth or an offer, so there was an object to try, and
-    /// `NothingToTry` counts as a rejection.
+    /// Records the result of a probe. A node with a berth has an object to try: `NothingToTry` is then a rejection.
     pub(super) fn answered(&mut self, answer: Result<Guard, String>, has_berth: bool, now: &Now) {
         let answer = match answer {
             Ok(Guard::NothingToTry) if has_berth => Ok(Guard::Refuses),

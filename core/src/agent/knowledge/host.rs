@@ -88,7 +88,6 @@ impl HostView {
         now.clock.since(self.looked) >= HOST_READ_INTERVAL
     }
 
-    /// Drops the deployments, which may have changed.
     pub(super) fn forget_os(&mut self) {
         self.os = Os::Unknown;
         self.fresh = false;

@@ -14,8 +14,7 @@ pub struct Pulls {
 }
 
 impl Pulls {
-    /// True if the end of this pull is not processed yet. The host reports the end until the agent has written its
-    /// memory file and removed the pull's unit.
+    /// True if this end of a pull is new. The host repeats it until the memory is written and the unit is removed.
     pub fn is_news(&self, ended: &Digest) -> bool {
         self.processed.as_ref() != Some(ended)
     }

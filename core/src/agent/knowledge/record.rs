@@ -12,8 +12,7 @@ use crate::agent::step::is_unproven;
 use crate::agent::timeline::{self, HostState, UpdateState};
 
 impl Knowledge {
-    /// Forgets Berth's staged image when it is no longer staged. The agent then stops reading the host of a node
-    /// without a pool (I12).
+    /// Forgets Berth's image when it is no longer staged. Without a pool, the host is then no longer read (I12).
     pub(super) fn forget_what_is_gone(&mut self) {
         let pulls = self.pulls.running.is_some() || self.pulls.succeeded.is_some();
         if self.host.os.deployments().is_some() && !pulls && !self.has_staged() {
@@ -21,7 +20,6 @@ impl Knowledge {
         }
     }
 
-    /// True if the image that Berth staged last is still staged.
     pub(super) fn has_staged(&self) -> bool {
         let staged = self.host.staged_digest();
         staged.is_some() && staged == self.past.staged_by_us.as_ref()
@@ -50,8 +48,7 @@ impl Knowledge {
         self.turn.counted = true;
     }
 
-    /// Records when the node joined its pool. If the BootcNode is not new and this process has not seen the spec
-    /// before, the time stays unknown.
+    /// Records when the node joined its pool; unknown if that was before this process first read the BootcNode.
     pub(super) fn note_membership(&mut self, desired: &Desired, is_new: bool, now: &Now) {
         let joined = self.past.timeline.joined.as_ref();
         match (&self.desired, desired) {

@@ -15,8 +15,7 @@ use crate::{Moment, Now};
 /// Number of failures in a row until a step is reported; fewer are normal in a cluster.
 const REPORT_AFTER: u32 = 3;
 
-/// Everything that the agent knows between two passes. A restart loses it, except [`Past`], which is stored on the
-/// host.
+/// Everything that the agent knows between two passes. A restart loses it, except [`Past`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Knowledge {
     pub(super) node: NodeName,
@@ -115,8 +114,7 @@ impl Knowledge {
         }
     }
 
-    /// Returns the finished pull whose unit the agent may remove from the host: the memory file has the result. Before
-    /// that, only the unit keeps the result across an agent restart.
+    /// Returns the finished pull whose unit may be removed from the host, since the memory file now has the result.
     pub fn pull_to_forget(&self) -> Option<&Digest> {
         self.pulls.processed.as_ref().filter(|_| self.failures.memory.is_none())
     }

@@ -1,5 +1,4 @@
-//! How the agent's own steps and waits change its knowledge. The table in [`super::freshness`] lists the readings that
-//! they invalidate.
+//! How the agent's own steps and waits change its knowledge: see the table in [`super::freshness`].
 
 use std::mem::discriminant;
 
@@ -82,8 +81,7 @@ impl Knowledge {
             Step::Relicense(berth, digest) => {
                 (self.turn.reboot.asked, self.turn.reboot.blocked) = (None, None);
                 if let Some(holding) = berth.holding() {
-                    // Record this before the berth names this boot: any later reader must see that the boot is not
-                    // proven.
+                    // Record this before the berth names this boot: later readers must see that it is not proven.
                     self.past.relicensed(holding, digest, self.host.boot_id());
                 }
             }
@@ -264,8 +262,7 @@ impl Knowledge {
         }
     }
 
-    /// If a desired image is about to be removed because it cannot be locked, records a failed pull. Its backoff then
-    /// delays the next attempt.
+    /// Records a failed pull, for its backoff, if a desired image is about to be removed since it cannot be locked.
     fn record_unlockable(&mut self, staged: &Deployment, now: &Now) {
         let deployments = self.host.os.deployments();
         let cannot_lock =

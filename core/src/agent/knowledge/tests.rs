@@ -197,8 +197,7 @@ fn drained() -> Ending {
     }
 }
 
-/// For each step, a letter for each reading that stays valid: deployments known and fresh, Node read, drain done, berth
-/// fenced.
+/// A letter for each reading that stays valid: deployments known and fresh, Node read, drain done, berth fenced.
 #[test]
 fn a_step_invalidates_readings_that_it_may_change() {
     let lost = failed(Reason::StepFailed, "no answer");
@@ -328,7 +327,6 @@ fn a_node_at_rest_rarely_rereads_the_cluster() {
         "with no luck, after three quarters of the time"
     );
     assert!(!rereads(&mut knowledge, 1720));
-    // Any step ends the rest.
     done(&mut knowledge, &Step::Uncordon, Ending::Done, 1730);
     assert!(rereads(&mut knowledge, 1840));
     knowledge.after(Event::Rests(WaitReason::Updated), &at(1841));

@@ -23,7 +23,6 @@ pub struct Turn {
     pub restored: bool,
     /// True if the end of the turn was recorded.
     pub counted: bool,
-    /// Message to record with the end of the turn.
     pub(super) message: String,
     /// Phase of the berth as this process last wrote it.
     pub wrote: Option<Discriminant<HoldPhase>>,
@@ -81,8 +80,7 @@ impl Since {
 }
 
 impl Turn {
-    /// True if the previous step was the same change to the staged image and succeeded. If it is needed again, it had
-    /// no effect.
+    /// True if the previous step made the same change to the staged image, so that the change had no effect.
     pub fn repeats(&self, step: &Step) -> bool {
         self.changed == Some(discriminant(step))
     }
@@ -142,10 +140,8 @@ impl Rebooting {
         }
     }
 
-    /// Records that another program's work on the host delays the unlock or the reboot. After ten minutes, the reboot
-    /// counts as blocked.
+    /// Records that another program's work delays the reboot. After ten minutes, the reboot counts as blocked.
     pub(super) fn wait_for_other_work(&mut self, why: &str, now: &Now) {
-        // The reboot has not begun.
         self.asked = None;
         let since = *self.busy_since.get_or_insert(now.clock);
         if now.clock.since(since) >= BUSY_TIMEOUT {

@@ -201,7 +201,6 @@ fn as_is(yes: bool) -> Verdict {
     }
 }
 
-/// Returns the conditions of the current turn, or of a node without a berth.
 fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
     let node = facts.cluster_node.get();
     let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
@@ -245,8 +244,7 @@ fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     }
 }
 
-/// Returns the conditions of a node without a berth: as after a finished turn if the desired image runs, otherwise as
-/// before a turn.
+/// Returns the conditions without a berth: as after a turn if the desired image runs, otherwise as before.
 pub(super) fn rest_conditions(facts: &AgentFacts, cordoned: bool) -> Verdicts {
     let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
     let drained = match facts.failed_turn() {

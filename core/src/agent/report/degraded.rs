@@ -32,7 +32,6 @@ pub(super) fn degraded(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<
     CHECKS.iter().find_map(|check| check(facts, phase, step))
 }
 
-/// Returns the finding about a host that the agent cannot use, or about a step that fails repeatedly.
 fn host_problem(facts: &AgentFacts) -> Option<Finding> {
     if let Some(silence) = facts.host.unreachable.as_ref().filter(|s| s.is_reportable()) {
         return Some(facts.degraded(Reason::HostUnreachable, silence.why.clone()));
@@ -60,7 +59,6 @@ fn host_problem(facts: &AgentFacts) -> Option<Finding> {
     None
 }
 
-/// Returns the finding about an obstacle to staging the image or to booting it.
 fn staging_problem(facts: &AgentFacts, step: &Step) -> Option<Finding> {
     if let Some(objection) = facts
         .objection()
@@ -105,7 +103,6 @@ fn image_problem(facts: &AgentFacts) -> Option<Finding> {
     Some(facts.degraded(Reason::SameDeployment, message))
 }
 
-/// Returns the finding about a turn that needs an admin, the controller or another image.
 fn turn_problem(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Finding> {
     if matches!(step, Step::Wait(WaitReason::ForeignBerth, _)) {
         let message = "a berth is for another Node object of this name; the controller will close it";
@@ -120,8 +117,6 @@ fn turn_problem(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Finding
     None
 }
 
-/// Returns the finding about a failed pull or turn that is tried again, or about an API server that may accept an
-/// agent's writes to other nodes' objects.
 fn retried_problem(facts: &AgentFacts) -> Option<Finding> {
     if let Some(failure) = &facts.past.failure {
         let again = format!(
@@ -150,8 +145,7 @@ fn credentials_problem(facts: &AgentFacts) -> Option<Finding> {
     Some(facts.degraded(objection.reason, objection.message.clone()))
 }
 
-/// Message if the API server may accept an agent's writes to other nodes' objects. `None` on a node that takes no berth
-/// anyway: one in no pool, or an excluded one.
+/// Message if the API server may accept writes to other nodes' objects; `None` if the node takes no berth anyway.
 pub(super) fn unguarded(facts: &AgentFacts) -> Option<String> {
     let excluded = facts.cluster_node.get().is_some_and(|node| node.excluded);
     let would_take = matches!(facts.desired, Desired::Member(_)) && !excluded;
@@ -172,7 +166,6 @@ pub(super) fn drains_too_long(facts: &AgentFacts) -> Option<String> {
     Some(format!("{}; {why}", blockers(facts)))
 }
 
-/// Returns the finding about an unproven boot that needs an admin or another image.
 fn unproven(facts: &AgentFacts) -> Option<Finding> {
     let holding = facts.holding()?;
     let known = facts.host.os.deployments()?;

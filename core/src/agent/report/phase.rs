@@ -53,7 +53,6 @@ pub(super) fn is_blocked(facts: &AgentFacts, step: &Step) -> bool {
     }
 }
 
-/// Returns the phase of a node that waits outside of a turn.
 fn waiting(facts: &AgentFacts) -> Phase {
     if is_staged(facts) {
         Phase::Waiting

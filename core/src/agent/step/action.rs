@@ -103,8 +103,7 @@ impl Step {
         self.writes_berth() || matches!(self, Self::Cordon(_) | Self::Drain | Self::Restore(_) | Self::Uncordon)
     }
 
-    /// True if the agent must have written its memory file on the host before this step: a host that forgets a failed
-    /// target would reboot forever.
+    /// True if the step needs a written memory file: a host that forgets a failed target would reboot forever.
     pub fn needs_memory(&self) -> bool {
         let needs = matches!(
             self,

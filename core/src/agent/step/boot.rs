@@ -126,7 +126,6 @@ pub(crate) fn reports_ready(facts: &AgentFacts, node: &NodeFacts) -> bool {
     node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id)
 }
 
-/// True if the Node is Ready under this boot and has no readiness taint.
 pub(crate) fn is_ready(facts: &AgentFacts, node: &NodeFacts) -> bool {
     reports_ready(facts, node) && node.not_ready_taint.is_none()
 }
@@ -137,8 +136,7 @@ fn await_queued(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
     queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL_MAX)))
 }
 
-/// Returns the outcome and the message of a turn when the previous digest runs again, proven. The berth keeps this
-/// outcome; the host's record counts it when the turn ends.
+/// Returns the outcome and the message of a turn when the previous digest runs again, proven.
 fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     let target = &holding.target;
     if holding.boot_id == facts.host.boot_id {
@@ -183,8 +181,7 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     }
 }
 
-/// Returns the outcome and the message of an excluded node's turn, which does not wait for a proof. A target that ran
-/// unproven counts as failed.
+/// Returns the outcome of an excluded node's turn, which needs no proof. A target that ran unproven has failed.
 fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
     let booted = facts.host.os.booted();
     let message = "the Node is excluded".to_owned();
@@ -201,8 +198,7 @@ fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcom
     (Outcome::Failed, format!("{message}; its boot was not proven"))
 }
 
-/// Returns the image to continue to from an unproven boot, if there is one: another digest that the pool wants, or the
-/// licensed digest if it has not booted.
+/// Returns the image to continue to: another digest that the pool wants, or the licensed one if it has not booted.
 fn next_image<'a>(facts: &'a AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<NextImage<'a>> {
     let Desired::Member(member) = &facts.desired else {
         return None;
@@ -244,8 +240,7 @@ fn may_repeat(facts: &AgentFacts, holding: &Holding, member: &Member) -> bool {
         && facts.past.times_not_applied(&holding.target).saturating_add(1) < MAX_NOT_APPLIED
 }
 
-/// Returns the next step from an unproven boot to another digest: every check that a commit needs, then the new
-/// licence.
+/// Returns the next step to another digest: every check that a commit needs, then the new licence.
 fn continue_to(
     facts: &AgentFacts,
     berth: &Berth,
@@ -354,8 +349,7 @@ pub(super) fn release(facts: &AgentFacts, berth: &Berth, holding: &Holding, node
             return Step::Wait(why, again);
         }
     }
-    // If this agent process began to give the berth back while the deployments could not be read, it also finishes
-    // without them.
+    // A give-back that began while the deployments could not be read is finished without them.
     if let Some(first) = settle(facts).filter(|first| !turn::is_unseen(facts, first)) {
         return first;
     }

@@ -1,5 +1,5 @@
-//! Rules for every decision: without a licence, the next boot takes no image that Berth staged (I3). Images that other
-//! programs staged stay (I12).
+//! Rules for every decision: without a licence, no boot takes an image that Berth staged (I3). Others' images stay
+//! (I12).
 
 use std::time::Duration;
 
@@ -43,9 +43,8 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
     holding.boot_id != *boot_id || past.unproven_boot.as_ref() == Some(boot_id) || is_other
 }
 
-/// Returns the next step until no image of Berth's is armed (I3); `None` if nothing is staged or it is locked. If the
-/// deployments cannot be read now, the step is to read them or to wait. If Berth cannot have staged anything, the host
-/// is not read (I12).
+/// Returns the next step until no image of Berth's is armed (I3); `None` if nothing is staged or it is locked. The host
+/// is read if its deployments are unknown, but not if Berth cannot have staged anything there (I12).
 pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
     if facts.host.pull.is_some() {
         // The pull locks the image that it stages. The agent reads the result when the pull ends.
@@ -66,9 +65,8 @@ pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
     }
 }
 
-/// Returns the step that disarms a staged image: lock it, or remove it if it cannot be locked or the lock fails
-/// repeatedly (I3). An image with packages that Berth did not request is never removed: its lock is retried, with
-/// growing pauses.
+/// Returns the step that disarms a staged image (I3): lock it, or remove it if it cannot be locked. An image with
+/// packages that Berth did not request is never removed: its lock is retried, with growing pauses.
 pub(super) fn disarm(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Step {
     match (deployments.storage.ostree_lock(), &facts.host.lock_failure) {
         (Some(lock), None) => Step::Lock(lock),

@@ -1,5 +1,4 @@
-//! Steps without a berth: stage and lock the image, then wait for an offer; or undo Berth's changes; or leave the
-//! host alone.
+//! Steps without a berth: stage the image and wait for an offer; undo Berth's changes; or leave the host alone.
 
 use std::time::Duration;
 
@@ -16,8 +15,7 @@ use crate::agent::facts::{AgentFacts, Deployments, Guard, Member, Os};
 use crate::agent::rivals;
 use crate::agent::storage::Storage;
 
-/// Returns the step of a node that is excluded or not known to be in a pool: only lock or remove an image that Berth
-/// left armed (I3, I12).
+/// Returns the step of a node that is excluded or in no known pool: only disarm an image of Berth's (I3, I12).
 pub(super) fn leave_alone(facts: &AgentFacts, why: WaitReason, again: Option<Duration>) -> Step {
     settle(facts).unwrap_or(Step::Wait(why, again))
 }
@@ -135,9 +133,8 @@ fn begin(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
     stage(facts, member, image)
 }
 
-/// Returns the step that locks a staged deployment with packages that Berth did not request, so that no reboot applies
-/// it (I3); `None` if it is locked. The deployment is not removed, since its packages would be lost: the next image is
-/// staged over it and keeps them.
+/// Returns the step that locks a staged deployment with packages that Berth did not request (I3); `None` if it is
+/// locked. The deployment is not removed: the next image is staged over it and keeps the packages.
 pub(super) fn set_aside_step(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Option<Step> {
     (!staged.locked).then(|| disarm(facts, deployments, staged))
 }
@@ -196,9 +193,8 @@ pub(crate) fn unlockable(facts: &AgentFacts) -> Option<String> {
     })
 }
 
-/// Returns a wait while another updater would apply a staged image, or while the host cannot stage this image. Checked
-/// before the permission to pull: the node reports this wait even without the permission, and does not use up one that
-/// another node needs.
+/// Returns a wait while another updater would apply a staged image, or the host cannot stage this one. Checked before
+/// the pull permit: a node that waits reports that without a permit, and uses up none.
 fn await_host(facts: &AgentFacts, desired: &Digest) -> Option<Step> {
     let reason = match rivals::in_the_way(facts) {
         Some(_) => WaitReason::RivalUpdater,
@@ -216,8 +212,7 @@ fn has_failed(facts: &AgentFacts, digest: &Digest) -> bool {
     facts.past.failed_digests.contains(digest) && !Bug::RetryFailedDigest.is_awake()
 }
 
-/// True if the desired image must not stay staged: it failed here, the host's policy rejects it, or it was staged
-/// without the required signature check.
+/// True if the desired image must not stay staged: it failed here, or violates the host's or the pool's policy.
 fn is_unwelcome(facts: &AgentFacts, desired: &Digest) -> bool {
     has_failed(facts, desired) || facts.objection().is_some() || lacks_policy(facts)
 }
@@ -255,8 +250,7 @@ pub(super) fn stage(facts: &AgentFacts, member: &Member, image: &DesiredImage) -
     if member.staging == Staging::Held {
         return Step::Wait(WaitReason::StagingHeld, None);
     }
-    // A failed pull may have armed a deployment, and another updater may have staged one: read the host before each
-    // pull.
+    // A failed pull or another updater may have armed a deployment: read the host before each pull.
     if !facts.host.fresh {
         return Step::LookAtHost;
     }

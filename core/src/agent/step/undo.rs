@@ -1,5 +1,4 @@
-//! Undoes an unproven boot: the agent queues the rollback to the previous image and reboots into that image, under the
-//! same berth.
+//! Undoes an unproven boot: queues the rollback to the previous image and reboots into it, under the same berth.
 
 use berth_api::berth::{HoldPhase, Holding};
 use berth_api::pool::OnFailure;
@@ -20,8 +19,7 @@ pub(crate) enum Undo {
     Hold(String),
 }
 
-/// Decides whether the running boot is undone. Only one reboot per turn undoes it (I8): if the host runs the target
-/// again after that reboot, the agent holds.
+/// Decides whether to undo the running boot, once per turn (I8). If the host runs the target again, the agent holds.
 pub(crate) fn undo(facts: &AgentFacts, holding: &Holding) -> Undo {
     let Desired::Member(member) = &facts.desired else {
         return Undo::NotDue;

@@ -15,8 +15,7 @@ use super::action::{LOOK_INTERVAL, REBOOT_RETRY_INTERVAL, REBOOT_START_TIMEOUT, 
 use crate::agent::facts::{AgentFacts, Desired, Reboot};
 use crate::agent::node::NodeFacts;
 
-/// Why a node must not reboot now. Checked before the commit, and again before the reboot, since the commit may be old
-/// by then.
+/// Why a node must not reboot now. Checked before the commit, which may be old later, and before the reboot.
 #[expect(clippy::large_enum_variant, reason = "one lives for a moment in each decision")]
 pub(super) enum Obstacle {
     /// The maintenance window is closed or cannot be checked; the message.
@@ -29,7 +28,6 @@ pub(super) enum Obstacle {
     None,
 }
 
-/// Returns the first obstacle to the reboot.
 pub(super) fn obstacle(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Obstacle {
     // The agent checks the window too, since the controller may be down.
     if let Some(why) = closed_window(facts, holding.open_until) {
@@ -47,8 +45,7 @@ pub(super) fn obstacle(facts: &AgentFacts, berth: &Berth, holding: &Holding, nod
 /// Returns the next step under a licence: fence, unlock, reboot. The caller has just checked that no obstacle is left,
 /// and that the licence has this Node UID, digest and boot ID (I2).
 pub(super) fn use_licence(facts: &AgentFacts, berth: &Berth, staged: &Deployment) -> Step {
-    // I2, I3: an unanswered write, of this agent process or a previous one, may still take the licence back. The fence
-    // makes that write fail before anything is armed.
+    // I2, I3: an unanswered write of any agent process may still take the licence back. The fence makes it conflict.
     if !facts.fenced {
         return Step::Fence(berth.clone());
     }
@@ -101,7 +98,6 @@ pub(super) fn is_drain_given_up(facts: &AgentFacts) -> bool {
     }
 }
 
-/// Returns a message that lists the pods that block the drain.
 pub(crate) fn blockers(facts: &AgentFacts) -> String {
     let who: Vec<_> = facts
         .drain
@@ -126,8 +122,7 @@ pub(super) fn is_next_boot_wrong(facts: &AgentFacts) -> bool {
     is_rollback_in_the_way(facts) || facts.host.os.unit_missing().is_some()
 }
 
-/// True if another deployment is queued for the next boot and may be intended. If its digest failed here, it is not:
-/// the next finalized image replaces it.
+/// True if the next boot takes another deployment that may be intended. A digest that failed here is not.
 fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     if Bug::RollbackIgnored.is_awake() {
         return false;
@@ -138,8 +133,7 @@ fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     os.is_rollback_queued() && !has_failed && !facts.has_queued_undo()
 }
 
-/// Message if the next boot takes another deployment than the booted one. `None` if the agent queued it to undo the
-/// boot.
+/// Message if the next boot takes another deployment, unless the agent queued it to undo the boot.
 pub fn rollback_queued(facts: &AgentFacts) -> Option<String> {
     if facts.has_queued_undo() {
         return None;
@@ -170,8 +164,7 @@ pub fn inhibited(facts: &AgentFacts) -> String {
     format!("shutdown is inhibited by {}", who.join(", "))
 }
 
-/// Message if the maintenance window is closed; `None` if a reboot may start. Without a window the clock is not
-/// checked.
+/// Message if the maintenance window has closed or cannot be checked; `None` if a reboot may start.
 pub(crate) fn closed_window(facts: &AgentFacts, open_until: Option<Timestamp>) -> Option<String> {
     let until = open_until?;
     if facts.host.clock_synchronized != Some(true) {

@@ -75,7 +75,6 @@ fn a_host_that_is_busy_can_be_locked_later() {
     }
 }
 
-/// The reason `Begun` does not outlive the update.
 #[test]
 fn the_backend_is_chosen_again_after_an_update() {
     let mut knowledge = knowing(&committed());
@@ -91,7 +90,6 @@ fn the_backend_is_chosen_again_after_an_update() {
     assert_eq!((&knowledge.host.os, knowledge.past.staged_with), (&Os::Unknown, None));
 }
 
-/// The lock may be removed again, so each next pull waits longer.
 #[test]
 fn an_unlockable_image_is_staged_again_after_a_pause() {
     for (storage, lock_failure, locked, tries, failures) in [
@@ -237,7 +235,6 @@ fn a_released_node_forgets_its_removed_image() {
     }
 }
 
-/// The host reports the end of a pull until the agent lets it forget that pull.
 #[test]
 fn the_end_of_a_pull_is_processed_once() {
     let mut knowledge = knowing(&offered());
@@ -427,7 +424,6 @@ fn backend_after_a_look(knowledge: &mut Knowledge, staged: Option<Deployment>) -
     knowledge.past.staged_with
 }
 
-/// The backend that began an update finishes it. Only then may another backend be chosen.
 #[test]
 fn an_update_keeps_its_backend() {
     let begun = Some(Backend::RpmOstree);

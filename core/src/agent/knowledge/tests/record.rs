@@ -15,7 +15,6 @@ fn line(chapter: &Chapter) -> String {
     format!("{} {start}-{end}", chapter.name.as_str())
 }
 
-/// Returns the pool, and the second when the node joined it.
 fn joined(knowledge: &Knowledge) -> Option<(&str, i64)> {
     let joined = knowledge.past.timeline.joined.as_ref()?;
     Some((&joined.pool, second(&joined.start_time)))
@@ -44,7 +43,6 @@ fn looked(knowledge: &mut Knowledge, booted: u8, staged: Option<u8>, seconds: u6
     knowledge.after(look(os), &at(seconds));
 }
 
-/// A process that starts with the record of the previous one.
 fn next_process(former: &Knowledge, boot: &str, seconds: u64) -> Knowledge {
     let mut next = Knowledge::new("n1".into(), boot.into(), former.past.clone(), &at(seconds));
     ask_for(&mut next, image());
@@ -146,7 +144,6 @@ fn a_host_that_went_back_is_rolled_back() {
     );
 }
 
-/// A turn ends as rolled back only if the host reports that the previous image runs again.
 #[test]
 fn a_failed_turn_ends_by_the_booted_image() {
     for (booted, from, chapter, outcome) in [
@@ -233,7 +230,6 @@ fn a_repeated_turn_starts_its_chapters_again() {
     assert!(chapters(&knowledge, 0).ends_with("Drained 95-100, TimedOut 100-101"));
     knowledge.after(Event::Berths(vec![taken()]), &at(160));
     assert!(chapters(&knowledge, 0).ends_with("Waited 9-20, Drained 160-?"));
-    // An admin closes the berth.
     knowledge.after(Event::Berths(vec![]), &at(170));
     assert!(chapters(&knowledge, 0).ends_with("Drained 160-170, TakenAway 170-170"));
     let outcomes: Vec<_> = knowledge.past.turns.iter().map(|t| t.outcome).collect();

@@ -1,5 +1,3 @@
-//! Hosts that rpm-ostree updates: packages that Berth did not request, and the change of backend.
-
 use berth_api::backend::BackendRule;
 use berth_api::node::{BootcNode, BootcNodeSpec};
 
@@ -16,8 +14,7 @@ fn armed() -> Os {
     }))
 }
 
-/// Runs the agent's decisions until it waits, with a lock that always fails. Returns the number of attempts and the
-/// wait.
+/// Runs decisions until the agent waits, with a failing lock. Returns the number of attempts and the wait.
 fn until_it_rests(knowledge: &mut Knowledge, seconds: u64) -> (u32, Duration) {
     for tries in 0..10 {
         knowledge.after(look(armed()), &at(seconds));
@@ -59,7 +56,6 @@ fn locks_of_unlockable_packages_back_off() {
         );
         now += pause;
     }
-    // An admin drops the deployment.
     let mut gone = armed();
     if let Os::Bootc(known) = &mut gone {
         known.staged = None;
@@ -109,8 +105,7 @@ fn another_backend_has_the_host_reread() {
     );
 }
 
-/// Other work on the host does not count as a failed unlock or a refused reboot. The node is drained, so the wait for
-/// that work is limited.
+/// Other work on the host is neither a failed unlock nor a refused reboot, but the wait for it is limited.
 #[test]
 fn a_busy_host_is_unlocked_and_rebooted_later() {
     let busy = failed(Reason::HostBusy, "Transaction in progress: upgrade");

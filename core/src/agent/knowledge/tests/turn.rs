@@ -134,7 +134,6 @@ fn an_unproven_boot_is_reread_after_a_while() {
     }
 }
 
-/// With a window, the agent checks the host's clock.
 #[test]
 fn a_window_is_known_from_any_berth() {
     let [offer, held] = with_window();
@@ -185,7 +184,6 @@ fn an_update_ends_the_failures_of_its_digest() {
     }
 }
 
-/// A node that holds a berth has an object to probe the API server with.
 #[test]
 fn a_held_berth_is_something_to_try() {
     let of_another = {

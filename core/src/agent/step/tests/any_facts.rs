@@ -258,7 +258,6 @@ fn coherent() -> Vec<(&'static str, AgentFacts)> {
     ]
 }
 
-/// Each function copies one fact from other facts.
 const TAKE_OVER: [fn(&mut AgentFacts, &AgentFacts); 22] = [
     |facts, from| facts.desired = from.desired.clone(),
     |facts, from| facts.cluster_node = from.cluster_node.clone(),
@@ -293,7 +292,6 @@ fn nearly_coherent() -> impl Strategy<Value = AgentFacts> {
         for fact in replaced {
             TAKE_OVER[fact](&mut facts, &other);
         }
-        // During a pull, the staged image is unknown.
         if facts.host.pull.is_some() {
             (facts.host.os, facts.host.fresh) = (Os::Unknown, false);
         }

@@ -6,8 +6,7 @@ use crate::agent::past::MAX_NOT_APPLIED;
 fn a_boot_is_proven_before_the_give_back() {
     let mut stale = rebooted(&committed(), 2);
     node_of(&mut stale, |node| node.boot_id = Some(BootId::from("b1")));
-    // A Ready from before the reboot proves nothing. The Node is read often after a quick boot, and rarely after a slow
-    // one.
+    // A Ready from before the reboot proves nothing. The longer the boot takes, the rarer are the reads.
     for (seconds, millis) in [(0, 100), (4, 500), (60, 1000)] {
         stale.proving_for = Duration::from_secs(seconds);
         let again = Some(Duration::from_millis(millis));
@@ -241,7 +240,6 @@ fn there_is_no_way_back_from_a_new_licence() {
             "{name}: not licensed for 2"
         );
     }
-    // After a pause, the reboot is requested again.
     for again in [
         Reboot::Asked(REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL),
         Reboot::Blocked {
@@ -258,12 +256,10 @@ fn there_is_no_way_back_from_a_new_licence() {
     assert_eq!(step(&f), lock());
     os(&mut f, 2, Some(deployment(3, true)));
     assert_eq!(step(&f), Step::Wait(WaitReason::Unproven, None));
-    // Another image is desired.
     f.desired = Desired::Member(Box::new(member(4)));
     assert_eq!(step(&f), Step::Unstage(deployment(3, true)));
     os(&mut f, 2, Some(deployment(4, true)));
     assert_eq!(step(&f), Step::Relicense(relicensed(), digest(4)));
-    // The staged image is gone: pull it again.
     let mut f = stuck(&relicensed(), 2);
     os(&mut f, 2, None);
     assert_eq!(step(&f), pull(3));

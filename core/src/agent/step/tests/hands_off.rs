@@ -18,7 +18,6 @@ fn in_no_pool() -> [(AgentFacts, WaitReason); 5] {
     ways.map(|(way, reason)| (change(facts(), way), reason))
 }
 
-/// A node leaves its pool if the BootcNode has no pool, or is being deleted.
 #[test]
 fn a_node_leaves_its_pool_by_either_sign() {
     for (pool, is_deleted, expected) in [
@@ -160,7 +159,6 @@ fn packages_of_others_are_locked_and_kept() {
             Step::Wait(WaitReason::NoBerth, None),
             false,
         ),
-        // A deployment without packages is removed.
         (plain, Step::Unstage(deployment(1, true)), false),
     ] {
         assert_eq!(step(&facts), next);
@@ -186,7 +184,6 @@ fn a_failing_lock_of_packages_is_retried() {
         }),
         "who staged it must know what a reboot does"
     );
-    // The lock is retried after a pause and reported, in a turn too.
     let pause = Duration::from_secs(30);
     stubborn.host.lock_failure = Some(LockFailure {
         why: "error: no".into(),
@@ -205,8 +202,7 @@ fn a_failing_lock_of_packages_is_retried() {
     }
 }
 
-/// A deployment without packages that Berth did not stage is reported and removed. The removal of Berth's own is not
-/// reported.
+/// Only the removal of a deployment that Berth did not stage is reported.
 #[test]
 fn removing_an_image_of_others_is_reported() {
     for (booted, staged, ours, expected) in [

@@ -58,7 +58,6 @@ fn image(n: u8) -> DesiredImage {
     }
 }
 
-/// Returns the step that locks on an ostree host.
 fn lock() -> Step {
     Step::Lock(Storage::Ostree.ostree_lock().unwrap())
 }
@@ -266,8 +265,7 @@ fn rebooted(berth: &Berth, booted: u8) -> AgentFacts {
     facts
 }
 
-/// The node after the reboot, under b2, running `booted` and not Ready. The pool wants 3 now, which is staged and
-/// locked.
+/// The node after the reboot, under b2: the Node is not Ready. The pool wants 3 now, which is staged and locked.
 fn stuck(berth: &Berth, booted: u8) -> AgentFacts {
     let mut facts = rebooted(berth, booted);
     os(&mut facts, booted, Some(deployment(3, true)));

@@ -65,8 +65,7 @@ fn is_ours(facts: &AgentFacts, staged: Option<&Digest>) -> bool {
     staged.is_some() && (staged == facts.past.staged_by_us.as_ref() || staged == held)
 }
 
-/// True if Berth must not lock an image that it did not stage: on a node without a pool, and outside of a turn on a
-/// host that Berth does not update (I12).
+/// True if Berth locks only its own images here: without a pool, or on a refused host outside of a turn (I12).
 fn is_nobodys(facts: &AgentFacts) -> bool {
     !has_pool(facts) || (facts.host.os.refusal().is_some() && holding(facts).is_none())
 }
@@ -277,8 +276,7 @@ fn a_staged_image_is_locked_by_the_hosts_lock() {
     );
 }
 
-/// I12: on a node without a pool and outside of a turn, the host is read only if Berth staged an image there, and
-/// nothing else is changed.
+/// I12: on a node without a pool, outside of a turn, the host is read only if Berth staged an image there.
 #[test]
 fn nobodys_host_is_left_alone() {
     check(
@@ -335,8 +333,7 @@ fn an_image_that_the_host_rejects_is_not_begun() {
     );
 }
 
-/// I3, I12: on a host that Berth does not update, no update begins and nothing is touched that Berth did not stage. A
-/// turn that has begun is finished.
+/// I3, I12: on a host that Berth does not update, no update begins, and only what Berth staged is touched.
 #[test]
 fn a_refused_host_finishes_what_was_begun() {
     check(
@@ -383,9 +380,8 @@ fn a_refused_host_finishes_what_was_begun() {
     );
 }
 
-/// I5: a berth is given back, or its commit taken back, only when the booted image is known and the Node is Ready under
-/// this boot, unless an admin excluded the Node. A boot whose berth was licensed again counts as new, although the berth
-/// names that boot.
+/// I5: a berth is given back, or its commit taken back, only when a known image runs and the Node is Ready under this
+/// boot, or is excluded. A boot whose berth was licensed again counts as new, although the berth names that boot.
 #[test]
 fn only_a_proven_boot_is_given_back() {
     check(

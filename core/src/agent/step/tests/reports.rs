@@ -132,7 +132,6 @@ fn the_obstacle_of_a_stuck_holder_is_reported() {
     assert!(shown(&stuck(&committed(), 7), types::NODE_DEGRADED).starts_with("True BootUnproven runs sha256:07"));
 }
 
-/// While a host is silent, its last readings are kept.
 #[test]
 fn a_silent_host_is_reported_after_a_while() {
     let mut waiting = facts();
@@ -334,7 +333,6 @@ fn a_refused_host_reports_its_image() {
     assert_eq!(status(&facts).booted.unwrap_or_default().digest, Some(digest(1)));
 }
 
-/// bootc cannot stage an image of the rollback deployment in composefs.
 #[test]
 fn a_second_deployment_in_composefs_is_reported() {
     for (storage, rollback, waits) in [

@@ -1,5 +1,3 @@
-//! Annotations and conditions of the Node during a turn.
-
 use berth_api::berth::Outcome;
 
 use super::*;

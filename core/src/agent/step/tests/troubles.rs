@@ -120,7 +120,6 @@ fn an_image_fails_after_a_boot_loader_fallback() {
     );
 }
 
-/// A host that forgets a failed target would reboot forever.
 #[test]
 fn an_unwritable_memory_ends_a_turn() {
     let mut offer = facts();
@@ -186,8 +185,7 @@ fn silent(berth: &Berth, disarmed: bool) -> AgentFacts {
     facts
 }
 
-/// A drained node also ends its turn while logind, systemd or the bus is silent, whatever the last reading of the
-/// deployments was.
+/// A drained node also ends its turn while the bus is silent, whatever the last read of the host found.
 #[test]
 fn an_unarmed_turn_ends_while_the_bus_is_silent() {
     let waits = Step::Wait(WaitReason::HostUnreachable, Some(LOOK_INTERVAL_MAX));
