@@ -56,7 +56,7 @@ reasons! {
         Released = "released",
         /// Given back by a node where the target failed.
         Failed = "failed",
-        /// The Node that held it, or that it was offered to, no longer exists.
+        /// The Node that held the berth, or was offered it, no longer exists.
         Gone = "gone",
         /// The pool's capacity is smaller now.
         Shrunk = "shrunk",
@@ -64,7 +64,7 @@ reasons! {
         Lapsed = "lapsed",
         /// The offer was withdrawn: the pool is paused, or the node is no longer eligible.
         Withdrawn = "withdrawn",
-        /// The node that held it is excluded and did not give it back.
+        /// The node that held the berth is excluded and did not give it back.
         Excluded = "excluded",
         /// Closed by an admin.
         Admin = "admin",

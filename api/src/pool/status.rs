@@ -109,7 +109,7 @@ pub struct ImageMetadata {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub source: Option<String>,
-    /// Limit for the boot images of the machines that the image is deployed to.
+    /// Limit on how old the boot images of machines with this image may be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<BootImageLimit>,
     /// Labels of the image: at most 64, and 8 KiB in all. A label that Berth uses takes effect even if it is left out
