@@ -51,8 +51,8 @@ impl Registries {
                 let reference = &image.reference;
                 let (source, _) = lists.iter().find(|(_, prefixes)| !is_allowed(prefixes, reference))?;
                 format!(
-                    "{reference} is refused by {source} of this host, since no prefix there matches; it is not staged. Add its \
-                     registry there, or set an allowed image in the pool"
+                    "{reference} matches no prefix in {source} of this host, so it is not staged. Add its registry there, or set \
+                     an allowed image in the pool"
                 )
             }
         };
@@ -134,13 +134,13 @@ mod tests {
         }
         let why = refused(&both, "quay.io/a/os").unwrap();
         assert!(
-            why.contains("refused by /etc/berth/allowed-registries of this host"),
+            why.contains("matches no prefix in /etc/berth/allowed-registries of this host"),
             "{why}"
         );
         assert!(
             refused(&both, "quay.io/c/os")
                 .unwrap()
-                .contains("refused by --allowed-registry")
+                .contains("matches no prefix in --allowed-registry")
         );
         let unparsable = DesiredImage {
             reference: "quay.io/a/b".into(),

@@ -46,7 +46,7 @@ impl Policy {
             return None;
         }
         let why = match self {
-            Self::Unread => "the host's policy was not read yet".to_owned(),
+            Self::Unread => "the host's signature policy was not read yet".to_owned(),
             Self::Missing => format!("the host has no signature policy: there is no {}", PLACES.join(" or ")),
             Self::Unusable(why) => why.clone(),
             Self::File(path, policy) => format!("{path} {}", weakness(policy, &image.reference)?),

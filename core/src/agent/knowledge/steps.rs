@@ -274,7 +274,7 @@ impl Knowledge {
             .digest()
             .filter(|d| staged.digest.as_ref() == Some(d) && self.past.is_complete(d));
         if let Some(digest) = desired.filter(|_| is_for_the_lock && !is_tried_again).cloned() {
-            let message = "the staged image could not be locked: it is removed and staged again";
+            let message = "the staged image could not be locked, so the agent removes it and stages it again";
             self.past
                 .pull_failed(Reason::LockFailed.as_str(), message, &digest, now.wall, now.chance);
         }

@@ -147,7 +147,7 @@ impl Rebooting {
         if now.clock.since(since) >= BUSY_TIMEOUT {
             let minutes = BUSY_TIMEOUT.as_secs() / 60;
             self.block(
-                format!("the host has been busy with other work for {minutes} min: {why}"),
+                format!("another program has kept the host busy for {minutes} min: {why}"),
                 now,
             );
         }

@@ -167,7 +167,7 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     }
     // I8: the target was finalized, and the boot loader fell back.
     if facts.host.os.queued_digest() == Some(target) {
-        let message = format!("{target} was finalized, but the previous image was booted");
+        let message = format!("{target} was finalized, but the boot loader booted the previous image");
         return (Outcome::Failed, message);
     }
     let message = if facts.host.finalization_failed {

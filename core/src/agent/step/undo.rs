@@ -36,7 +36,7 @@ pub(crate) fn undo(facts: &AgentFacts, holding: &Holding) -> Undo {
         .filter(|undone| undone.digest == holding.target);
     let is_begun = facts.undoes_boot();
     if undone.is_some() && !is_begun && !Bug::RollbackTwice.is_awake() {
-        return Undo::Hold("it was rolled back once, and the host booted it again".to_owned());
+        return Undo::Hold("the target was rolled back once, and the host booted it again".to_owned());
     }
     if !is_begun && facts.proving_for < member.health.deadline() {
         return Undo::NotDue;

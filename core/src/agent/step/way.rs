@@ -145,7 +145,8 @@ pub fn rollback_queued(facts: &AgentFacts) -> Option<String> {
     let deployments = os.deployments().filter(|d| d.rollback_queued)?;
     let tool = deployments.backend.name.tool();
     Some(format!(
-        "the next boot takes {what} instead of the booted image: run `{tool} rollback` on the host to undo that, or reboot it"
+        "the next boot takes {what} instead of the booted image. To undo that, run `{tool} rollback` on the host; to accept it, \
+         reboot the host"
     ))
 }
 

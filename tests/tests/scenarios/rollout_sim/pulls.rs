@@ -209,7 +209,7 @@ async fn the_host_limits_its_images() -> Result<()> {
             cluster,
             node,
             "RegistryNotAllowed",
-            "is refused by /etc/berth/allowed-registries of this host",
+            "matches no prefix in /etc/berth/allowed-registries of this host",
         )
         .await?;
         ensure!(host.facts().staged.is_none(), "nothing is staged");

@@ -94,7 +94,7 @@ fn an_image_from_a_forbidden_registry_is_refused() {
 fn the_hosts_rules_end_an_uncommitted_turn() {
     let mut turn = refused(with(&taken()));
     turn.drain.done = true;
-    assert!(matches!(step(&turn), Step::Release(_, Outcome::RebootBlocked, why) if why.contains("is refused by")));
+    assert!(matches!(step(&turn), Step::Release(_, Outcome::RebootBlocked, why) if why.contains("matches no prefix")));
     let mut committed = refused(with(&committed()));
     committed.drain.done = true;
     assert_eq!(step(&committed), Step::Unlock);
