@@ -138,7 +138,7 @@ impl NodeFacts {
         match (seen.is_ours, seen.value.as_deref()) {
             (false, Some(_)) | (true, Some(GUARDED)) => GuardChange::Stays,
             (false, None) => GuardChange::Set,
-            // Without a cordon, the mark is left from an earlier turn. During one, a removed annotation stays away.
+            // Without a cordon, the mark is from an earlier turn. During a cordon, a removed annotation stays away.
             (true, None) if self.cordon.is_none() => GuardChange::Set,
             (true, _) => GuardChange::Theirs,
         }

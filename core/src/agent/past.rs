@@ -49,7 +49,8 @@ impl Past {
         }
     }
 
-    /// Records a failed or stopped pull. Every failure is retried: its message may only repeat a registry's answer.
+    /// Records a failed or stopped pull. Every failure is retried, even if its message sounds final: the message may
+    /// only repeat a registry's answer.
     pub fn pull_failed(&mut self, reason: &str, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
         let before = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest));
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
@@ -203,7 +204,7 @@ impl Past {
         }
     }
 
-    /// Records that the digest is proven here and so has not failed.
+    /// Records that the digest is proven on this node, which clears its failures.
     pub fn proven(&mut self, digest: &Digest) {
         self.incomplete = self.incomplete.take().filter(|d| d != digest);
         self.succeeded(digest);

@@ -37,7 +37,7 @@ impl GuardFacts {
     /// Message if this node takes no berth, since the API server may accept writes to other nodes' objects.
     pub fn unguarded(&self) -> Option<String> {
         match &self.answer {
-            // Acceptable: before the agent takes an offered berth, it probes the API server with that berth.
+            // `NothingToTry` is fine: before the agent takes an offered berth, it probes with that berth.
             Guard::Refuses | Guard::NothingToTry => None,
             Guard::Allows(what) => Some(format!(
                 "the API server lets an agent write other nodes' objects: {what}"

@@ -20,7 +20,8 @@ pub struct HostFacts {
     pub fresh: bool,
     /// True if the last read found no armed image, and the agent has since done nothing that could arm one.
     pub disarmed: bool,
-    /// Set after repeated failures to lock the staged image. The agent then removes it, or if it must stay, retries.
+    /// Set after the lock of the staged image failed repeatedly. The agent then removes the image or, if it must stay,
+    /// retries the lock.
     pub lock_failure: Option<LockFailure>,
     /// The running pull.
     pub pull: Option<PullFacts>,
@@ -64,7 +65,7 @@ pub struct Unreachable {
     pub ago: Duration,
 }
 
-/// A shorter silence of the host's services is not reported: a shutdown or a restart of a service causes it.
+/// Shortest silence of the host's services that is reported. A shutdown or a service restart causes shorter ones.
 const SILENCE_TOLD_AFTER: Duration = Duration::from_secs(30);
 
 impl Unreachable {
@@ -77,7 +78,7 @@ impl Unreachable {
 /// The host's deployments as last read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Os {
-    /// Not read since they may have changed, or not readable because a pull holds the lock.
+    /// Not read since the deployments may have changed, or not readable because a pull holds the lock.
     Unknown,
     /// Berth cannot update the host.
     Unusable {
@@ -106,7 +107,7 @@ pub struct Deployments {
     /// True if the staged deployment has other layered packages than the booted one, and the backend keeps them in
     /// the next image it stages. A person or program on the host requested those packages.
     pub staged_layers: bool,
-    /// True if the backend reports a signature policy. That does not prove a check: see [`super::Past::is_verified`].
+    /// True if the backend reports an enforced signature policy. Not enough: see [`super::Past::is_verified`].
     pub staged_signed: bool,
     /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,

@@ -23,13 +23,13 @@ pub struct Past {
     pub last_turn: Option<Turn>,
     /// Digests that failed on this node.
     pub failed_digests: Vec<Digest>,
-    /// Digest that Berth pulled or staged last; `None` after the image disappeared on a node without a pool.
+    /// Digest of Berth's last pull. On a node without a pool, `None` as soon as that image is no longer staged.
     pub staged_by_us: Option<Digest>,
     /// Backend that staged `staged_by_us`: no other may touch that image (see [`crate::agent::backend`]).
     pub staged_with: Option<Backend>,
     /// Digest whose last pull failed or was stopped: bound images, which bootc pulls last, may be missing.
     pub incomplete: Option<Digest>,
-    /// A digest that reboots under a commit did not boot, and the number of those reboots.
+    /// Digest that did not boot although a commit licensed the reboot, and how often that happened.
     pub not_applied: Option<(Digest, u32)>,
     /// Target digest that booted but is not proven. If another digest boots later, this one failed.
     pub tried: Option<Digest>,
@@ -43,8 +43,8 @@ pub struct Past {
     pub retry_token: Option<String>,
     /// Start of the current drain by this node's clock. Only reported.
     pub drain_began: Option<Timestamp>,
-    /// Start of the current drain, as a moment of its boot, stored on the host. Neither an edit of a cluster object nor
-    /// a change of the clock can make the drain look overdue: an overdue drain may be ended or forced.
+    /// Start of the current drain, kept on the host as a moment of its boot. So neither an edit of a cluster object nor
+    /// a change of the clock makes the drain look overdue, which would end or force it.
     pub drain_since: Option<BootMoment>,
     /// Start of the wait for the proof of the current boot.
     pub proof_since: Option<BootMoment>,
@@ -104,7 +104,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(75 * 60);
 
 fn remaining(until: Timestamp, now: Timestamp) -> Option<Duration> {
     let left = Duration::try_from(until.duration_since(now)).ok()?;
-    // No backoff is that long: the clock was set back since.
+    // No backoff is longer: if more time is left, the clock was set back.
     let is_possible = left <= BACKOFF_MAX || Bug::BackoffUnlimited.is_awake();
     (!left.is_zero() && is_possible).then_some(left)
 }

@@ -29,7 +29,7 @@ impl Default for Registries {
 }
 
 impl Registries {
-    /// Reads the lists from the flags and the file, if it exists. If both lists exist, both must allow an image.
+    /// Reads the lists from the flags and the file, if there is one. If both exist, both must allow an image.
     pub fn new(flags: &[String], file: Option<Result<&str, String>>) -> Self {
         let mut lists = vec![];
         if !flags.is_empty() {

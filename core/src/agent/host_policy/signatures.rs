@@ -39,8 +39,8 @@ impl Policy {
         }
     }
 
-    /// Returns the objection to an image that must be signed, if the host would accept it unsigned. If `default`
-    /// accepts everything, bootc does not enforce the policy, whatever its scopes require.
+    /// Returns the objection to an image that must be signed, if the host would accept it unsigned. If the policy's
+    /// `default` accepts everything, bootc does not enforce the policy, so the scopes do not count.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         if image.signature != SignatureRule::Required {
             return None;

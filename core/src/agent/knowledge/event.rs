@@ -162,6 +162,6 @@ pub enum Event<'a> {
     Ends(&'a Step, Ending),
     /// The agent waits for this reason.
     Rests(WaitReason),
-    /// An object could not be read.
+    /// A read from the API server failed.
     Unreadable,
 }

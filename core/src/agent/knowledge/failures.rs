@@ -21,7 +21,7 @@ pub struct Failures {
     pub memory: Option<String>,
 }
 
-/// Retries of the lock of a staged image, after repeated failures.
+/// Retry of a lock that failed repeatedly: the last error and the next attempt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LockRetry {
     pub(super) why: String,
@@ -30,7 +30,7 @@ pub struct LockRetry {
 }
 
 impl Failures {
-    /// Returns the step that fails now, even if it has failed only once.
+    /// Returns the failure of the step that fails now, even if it has failed only once.
     pub fn trouble(&self) -> Option<&StepFailure> {
         self.step.as_ref().map(|(_, trouble)| trouble)
     }

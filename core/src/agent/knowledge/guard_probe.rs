@@ -8,7 +8,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(3600);
 /// First retry interval after a probe that was not rejected or not answered. Doubles with each retry.
 const PROBE_RETRY_FIRST: Duration = Duration::from_secs(2);
 const PROBE_RETRY_MAX: Duration = Duration::from_secs(600);
-/// Number of unanswered probes in a row until that is reported.
+/// Number of unanswered probes in a row until the missing answer is reported.
 const REPORT_AFTER: u32 = 3;
 
 /// Whether the API server rejects writes to other nodes' objects (I6), and the time of the next probe.

@@ -15,7 +15,7 @@ const HOST_READ_INTERVAL: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostView {
     pub(super) services: Services,
-    /// Last error of the host's services and the time of the first; `None` if they answer.
+    /// Last error of the host's services, and the time of the first error; `None` if the services answer.
     pub unreachable: Option<(String, Moment)>,
     pub rules: Rules,
     pub os: Os,

@@ -14,7 +14,7 @@ pub struct Pulls {
 }
 
 impl Pulls {
-    /// True if this end of a pull is new. The host repeats it until the memory is written and the unit is removed.
+    /// True if this end of a pull is not processed yet. The host reports it again until the agent removes the unit.
     pub fn is_news(&self, ended: &Digest) -> bool {
         self.processed.as_ref() != Some(ended)
     }

@@ -12,7 +12,7 @@ use crate::agent::step::is_unproven;
 use crate::agent::timeline::{self, HostState, UpdateState};
 
 impl Knowledge {
-    /// Forgets Berth's image when it is no longer staged. Without a pool, the host is then no longer read (I12).
+    /// Forgets Berth's image when it is no longer staged. The host of a node without a pool is then not read (I12).
     pub(super) fn forget_what_is_gone(&mut self) {
         let pulls = self.pulls.running.is_some() || self.pulls.succeeded.is_some();
         if self.host.os.deployments().is_some() && !pulls && !self.has_staged() {

@@ -81,7 +81,7 @@ impl Knowledge {
             Step::Relicense(berth, digest) => {
                 (self.turn.reboot.asked, self.turn.reboot.blocked) = (None, None);
                 if let Some(holding) = berth.holding() {
-                    // Record this before the berth names this boot: later readers must see that it is not proven.
+                    // Record this before the berth names this boot: later readers must see that the boot is unproven.
                     self.past.relicensed(holding, digest, self.host.boot_id());
                 }
             }

@@ -45,16 +45,16 @@ pub struct Rebooting {
     pub asked: Option<Moment>,
     /// Why the requested reboot did not happen, and since when.
     pub blocked: Option<(String, Moment)>,
-    /// Time since another program's work on the host has prevented the unlock or the reboot.
+    /// Moment when another program's work on the host first prevented the unlock or the reboot.
     pub(super) busy_since: Option<Moment>,
 }
 
-/// Start of a wait or a drain. Both may have begun before this process.
+/// Start of a drain or a wait, perhaps before the start of this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Since {
-    /// Time when this process first saw it.
+    /// Moment when this process first noticed the drain or the wait.
     pub at: Moment,
-    /// How long it had lasted by then.
+    /// How long the drain or the wait had lasted by then.
     pub before: Duration,
 }
 

@@ -244,7 +244,7 @@ fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     }
 }
 
-/// Returns the conditions without a berth: as after a turn if the desired image runs, otherwise as before.
+/// Returns a node's conditions without a berth: as after a turn if the desired image runs, otherwise as before it.
 pub(super) fn rest_conditions(facts: &AgentFacts, cordoned: bool) -> Verdicts {
     let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
     let drained = match facts.failed_turn() {

@@ -23,7 +23,7 @@ pub fn phase(facts: &AgentFacts, step: &Step) -> Phase {
         Step::Wait(WaitReason::Released, _) => Phase::Released,
         Step::Wait(WaitReason::Updated, _) => Phase::Updated,
         step if is_blocked(facts, step) => Phase::Degraded,
-        // That the API server has not answered the probe yet is not a problem.
+        // A missing answer to the guard probe is not a problem yet.
         Step::Wait(WaitReason::Unguarded, _) => waiting(facts),
         Step::Wait(WaitReason::Pulling, _) | Step::StartPull(..) | Step::Lock(_) => Phase::Staging,
         Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {

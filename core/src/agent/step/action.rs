@@ -65,7 +65,7 @@ pub enum Step {
     Restore(Berth),
     /// Close the berth.
     GiveBack(Berth),
-    /// Undo a cordon of Berth's that no berth covers.
+    /// Remove a cordon of Berth's from a Node that holds no berth.
     Uncordon,
 }
 
@@ -103,7 +103,7 @@ impl Step {
         self.writes_berth() || matches!(self, Self::Cordon(_) | Self::Drain | Self::Restore(_) | Self::Uncordon)
     }
 
-    /// True if the step needs a written memory file: a host that forgets a failed target would reboot forever.
+    /// True if the memory file must be written first: a host that forgets a failed target would reboot forever.
     pub fn needs_memory(&self) -> bool {
         let needs = matches!(
             self,
