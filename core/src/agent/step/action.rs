@@ -134,7 +134,7 @@ pub enum WaitReason {
     RollbackQueued,
     /// The image is not resolved yet.
     Unresolved,
-    /// The host cannot be updated.
+    /// The host cannot be updated, or its deployments cannot be read.
     HostUnusable,
     /// The host's bus, systemd or logind does not answer.
     HostUnreachable,
@@ -160,7 +160,7 @@ pub enum WaitReason {
     NoBerth,
     /// The drain waits for pods.
     Draining,
-    /// The reboot was requested.
+    /// A reboot was requested, or a shutdown is scheduled.
     Rebooting,
     /// The host rebooted, and the Node is not Ready under this boot yet.
     NotReady,
@@ -170,7 +170,7 @@ pub enum WaitReason {
     Revoked,
     /// The next image is staged, but the maintenance window has closed.
     WindowClosed,
-    /// The reboot is inhibited, and the commit cannot be taken back.
+    /// The reboot is inhibited, so the node takes no offer, or waits under its berth after an unproven boot.
     Inhibited,
     /// An admin has excluded the Node.
     Excluded,

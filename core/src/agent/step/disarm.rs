@@ -1,5 +1,5 @@
-//! Rules for every decision: without a licence, no boot takes an image that Berth staged (I3). Others' images stay
-//! (I12).
+//! Rules for every decision: without a licence, no staged image stays armed (I3). On a node without a pool, the rules
+//! apply only to images that Berth staged (I12).
 
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
     holding.boot_id != *boot_id || past.unproven_boot.as_ref() == Some(boot_id) || is_other
 }
 
-/// Returns the next step until no image of Berth's is armed (I3); `None` if nothing is staged or it is locked. The host
-/// is read if its deployments are unknown, but not if Berth cannot have staged anything there (I12).
+/// Returns the next step until no image that Berth must lock is armed (I3); `None` without such an image. The host is
+/// read if its deployments are unknown, but not if Berth cannot have staged anything there (I12).
 pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
     if facts.host.pull.is_some() {
         // The pull locks the image that it stages. The agent reads the result when the pull ends.

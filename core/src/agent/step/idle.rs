@@ -193,8 +193,8 @@ pub(crate) fn unlockable(facts: &AgentFacts) -> Option<String> {
     })
 }
 
-/// Returns a wait while another updater would apply a staged image, or the host cannot stage this one. Checked before the
-/// pull permit, so that a waiting node reports the wait even without a permit, and leaves the permit to another node.
+/// Returns a wait while another updater would apply a staged image, or the host cannot stage this one. Checked before
+/// the pull permit: a waiting node reports the wait even without a permit, and leaves the permit to another node.
 fn await_host(facts: &AgentFacts, desired: &Digest) -> Option<Step> {
     let reason = match rivals::in_the_way(facts) {
         Some(_) => WaitReason::RivalUpdater,
