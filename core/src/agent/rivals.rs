@@ -72,7 +72,6 @@ pub(crate) fn in_the_way(facts: &AgentFacts) -> Option<&str> {
     active.find(|name| [APPLY_TIMER, APPLY_SERVICE].contains(name))
 }
 
-/// Returns the finding about active rivals; `None` if there are none or the pool tolerates them.
 pub(crate) fn finding(facts: &AgentFacts) -> Option<Finding> {
     let rivals = active(facts);
     if rivals.is_empty() {

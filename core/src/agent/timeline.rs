@@ -107,7 +107,6 @@ fn on(
         update.from = booted.filter(|b| b.digest != to.digest).cloned();
     }
     if chapter < ChapterName::Drained && is_in_turn(update) {
-        // The berth is gone, but this agent did not give it back.
         end(update, ChapterName::TakenAway, now);
     }
     // The failed turn is already recorded; waiting for the next one adds nothing.
@@ -149,7 +148,6 @@ fn begin(updates: &mut Vec<NodeUpdate>, to: &ImageVersion) {
     updates.truncate(MAX_UPDATES);
 }
 
-/// True if the last recorded chapter belongs to a turn.
 fn is_in_turn(update: &NodeUpdate) -> bool {
     update.chapters.last().is_some_and(|c| c.name >= ChapterName::Drained)
 }

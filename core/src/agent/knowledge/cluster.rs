@@ -5,7 +5,6 @@ use super::guard_probe::GuardProbe;
 use crate::agent::facts::{ClusterNode, Guard};
 use crate::{Moment, Now};
 
-/// The cluster as last read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterView {
     pub node: ClusterNode,

@@ -33,13 +33,11 @@
 //! | the berth's phase differs from this process's last write | reread | | | | not fenced |
 //! | a step or a read failed | | reread | | | not fenced, if a berth was written |
 //!
-//! The host reports the end of a pull until the agent has written its memory file; the end is processed once.
-//!
-//! A pull that failed authentication is retried at once when the host's credentials change.
-//!
-//! The API server's guard is probed again about an hour after a rejection. If there was nothing to try, it is probed
-//! before an offer is taken. If the write was not rejected or not answered, it is probed after 2 s. Each further retry
-//! waits twice as long, up to ten minutes. A missing answer does not change the last one.
+//! The host reports the end of a pull until the agent has written its memory file; the end is processed once. A pull
+//! that failed authentication is retried at once when the host's credentials change. The API server's guard is probed
+//! again about an hour after a rejection. If there was nothing to try, it is probed before an offer is taken. If the
+//! write was not rejected or not answered, it is probed after 2 s. Each further retry waits twice as long, up to ten
+//! minutes. A missing answer does not change the last one.
 
 use std::mem::discriminant;
 use std::time::Duration;

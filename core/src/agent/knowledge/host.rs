@@ -11,7 +11,6 @@ use crate::{Moment, Now};
 /// Interval between reads of a host that is unusable or runs an unexpected image.
 const HOST_READ_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The host as last read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostView {
     pub(super) services: Services,

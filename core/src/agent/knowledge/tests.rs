@@ -159,7 +159,6 @@ fn pull_failed(reason: Reason, message: &str) -> PullReading {
     }
 }
 
-/// A successful pull without an enforced signature policy.
 fn succeeded(n: u8) -> PullReading {
     PullReading::Succeeded {
         digest: digest(n),

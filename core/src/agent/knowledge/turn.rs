@@ -41,7 +41,6 @@ pub struct Draining {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rebooting {
-    /// Time when a reboot was requested.
     pub asked: Option<Moment>,
     /// Why the requested reboot did not happen, and since when.
     pub blocked: Option<(String, Moment)>,

@@ -51,7 +51,6 @@ fn guarded(facts: &AgentFacts, before: &[Condition]) -> Option<Verdict> {
     }
 }
 
-/// Returns the conditions of the image: pulled, staged, ready, running.
 fn update_conditions(
     facts: &AgentFacts,
     holding: Option<&Holding>,

@@ -6,7 +6,6 @@ use super::subject::Subject;
 use crate::agent::facts::{AgentFacts, Desired};
 use crate::insight::{self, Unavailable, held, insight};
 
-/// Returns the insight for the status; `None` if the node is not a member of a pool.
 pub(super) fn of(
     facts: &AgentFacts,
     subject: &Subject<'_>,

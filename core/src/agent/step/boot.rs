@@ -32,7 +32,6 @@ enum Proof {
 /// The image that a holder may continue to, and the pool that wants it.
 type NextImage<'a> = (&'a Member, &'a DesiredImage);
 
-/// Returns the next step of a taken or committed berth under an unproven boot.
 pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if holding.phase == HoldPhase::Committed
         && holding.boot_id == facts.host.boot_id

@@ -31,7 +31,6 @@ pub(super) fn taken(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
     }
 }
 
-/// Returns why the target must no longer be booted here.
 fn unwanted(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<String> {
     if node.excluded {
         return Some("the Node is excluded".to_owned());

@@ -19,7 +19,7 @@ pub(crate) enum Undo {
     Hold(String),
 }
 
-/// Decides whether to undo the running boot, once per turn (I8). If the host runs the target again, the agent holds.
+/// Decides whether to undo the running boot, once per turn (I8). If the host boots the target again, the target stays.
 pub(crate) fn undo(facts: &AgentFacts, holding: &Holding) -> Undo {
     let Desired::Member(member) = &facts.desired else {
         return Undo::NotDue;

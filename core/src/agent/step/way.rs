@@ -20,7 +20,7 @@ use crate::agent::node::NodeFacts;
 pub(super) enum Obstacle {
     /// The maintenance window is closed or cannot be checked; the message.
     WindowClosed(String),
-    /// The node is not cordoned or not drained; the next step towards that.
+    /// The node is not cordoned and drained yet; the next step towards both.
     NotClear(Step),
     /// The reboot is inhibited, for this reason.
     Inhibited(String),
@@ -88,7 +88,7 @@ pub(crate) fn overdue(facts: &AgentFacts) -> Option<OnTimeout> {
     (!is_drained(facts) && facts.drain.elapsed >= settings.timeout()).then(|| settings.on_timeout())
 }
 
-/// True if the turn must end because its drain took too long: longer than the timeout with `Release`, than twice the
+/// True if the turn must end because its drain took too long: after the timeout with `Release`, after twice the
 /// timeout with `Force`. Otherwise a pod that cannot even be deleted would keep the berth from other nodes.
 pub(super) fn is_drain_given_up(facts: &AgentFacts) -> bool {
     match overdue(facts) {

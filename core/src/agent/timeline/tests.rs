@@ -355,7 +355,6 @@ proptest! {
         }
     }
 
-    /// Any turns in any order.
     #[test]
     fn turns_are_bounded_and_only_the_newest_runs(
         all in proptest::collection::vec((any_berth(), any::<bool>(), 0..100_i64), 1..60),

@@ -412,7 +412,6 @@ fn heartbeats_keep_the_node_read_on_a_silent_host() {
     }
 }
 
-/// Reads a host that rpm-ostree updates. Returns the backend that began the update.
 fn backend_after_a_look(knowledge: &mut Knowledge, staged: Option<Deployment>) -> Option<Backend> {
     let mut deployments = Deployments {
         booted: deployment(1, false),

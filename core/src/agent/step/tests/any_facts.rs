@@ -187,7 +187,6 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Arbitrary facts, which may contradict each other.
     fn any_facts()(
         host in any_host(), berth in any_berth(), cluster_node in any_node(), desired in any_desired(), past in any_past(),
         done: bool, restored: bool, fenced: bool, late in prop::bool::weighted(0.2), is_proving_long: bool,

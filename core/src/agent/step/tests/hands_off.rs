@@ -129,7 +129,6 @@ fn a_leaving_node_keeps_packages_layered_over_berths_image() {
     }
 }
 
-/// Facts of a host whose staged deployment has other packages than the booted one.
 fn layered(booted: u8, staged: Deployment) -> AgentFacts {
     let mut facts = facts();
     os(&mut facts, booted, Some(staged));

@@ -18,7 +18,6 @@ fn status_after(facts: &AgentFacts, before: &BootcNodeStatus) -> BootcNodeStatus
     status_at(facts, before, 0)
 }
 
-/// Returns the next status, with a heartbeat at that second.
 pub(super) fn status_at(facts: &AgentFacts, before: &BootcNodeStatus, heartbeat: i64) -> BootcNodeStatus {
     let next = step(facts);
     let subject = Subject {
@@ -60,7 +59,6 @@ fn the_berth_that_a_node_holds_is_named() {
     assert_eq!(status_after(&facts, &held).berth, None);
 }
 
-/// Wants image `n` of this pool.
 fn wants(facts: &mut AgentFacts, n: u8, pool: &str) {
     publish(facts, |member| {
         member.image = Some(DesiredImage {

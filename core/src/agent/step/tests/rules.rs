@@ -16,7 +16,6 @@ fn refused(mut facts: AgentFacts) -> AgentFacts {
     facts
 }
 
-/// Makes the pool and the host require signatures.
 fn wants_signatures(facts: &mut AgentFacts) {
     publish(facts, |member| {
         let image = member.image.as_mut().unwrap();

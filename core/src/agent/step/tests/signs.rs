@@ -10,7 +10,6 @@ const DOWN: Wanted = [false, false, true, true];
 /// A turn that does not drain, or whose drain was ended by a boot.
 const WORK: Wanted = [false, false, false, true];
 
-/// A node that holds this berth and is not cordoned.
 fn uncordoned(berth: &Berth) -> AgentFacts {
     AgentFacts {
         cluster_node: ClusterNode::Is(node()),

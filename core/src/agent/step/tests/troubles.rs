@@ -135,7 +135,6 @@ fn an_unwritable_memory_ends_a_turn() {
     );
 }
 
-/// Facts of a turn on a host without a status.
 fn unread(berth: &Berth, disarmed: bool) -> AgentFacts {
     let mut facts = with(berth);
     (facts.host.os, facts.host.disarmed) = (unusable(), disarmed);
@@ -174,7 +173,6 @@ fn an_unarmed_turn_ends_without_a_host_status() {
     assert_eq!(step(&unread(&revoked, true)), waits, "a licence is kept");
 }
 
-/// Facts of a turn on a host whose bus is silent.
 fn silent(berth: &Berth, disarmed: bool) -> AgentFacts {
     let mut facts = with(berth);
     facts.host.disarmed = disarmed;

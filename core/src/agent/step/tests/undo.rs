@@ -15,7 +15,6 @@ fn failing() -> AgentFacts {
     facts
 }
 
-/// The host's record has a rollback that began under `boot_id`.
 fn begun(boot_id: &str) -> AgentFacts {
     let mut facts = failing();
     facts.past.undone = Some(Undone {
