@@ -185,7 +185,7 @@ pub struct PullFacts {
     pub progress: Option<Progress>,
 }
 
-/// State of the reboot that this process requested. After a restart, a second request under a commit is harmless.
+/// State of the reboot that this process requested. After an agent restart, a second request is harmless.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reboot {
     /// No reboot was requested.

@@ -240,7 +240,8 @@ impl Knowledge {
     fn heartbeat(&mut self, now: &Now) {
         self.look_again();
         let rereads = self.rereads_cluster(now);
-        // A pass over a silent host may last a heartbeat interval. A reread per heartbeat would keep it from ending.
+        // A pass on a silent host may take a whole heartbeat interval. If each heartbeat reread the Node, no pass would
+        // end.
         if rereads && self.host.unreachable.is_none() {
             self.cluster.node = ClusterNode::Unread;
         }

@@ -34,7 +34,7 @@ impl GuardProbe {
         }
     }
 
-    /// Records the result of a probe. A node with a berth has an object to try: `NothingToTry` is then a rejection.
+    /// Records the result of a probe. If the node has a berth to try, `NothingToTry` counts as a rejection.
     pub(super) fn answered(&mut self, answer: Result<Guard, String>, has_berth: bool, now: &Now) {
         let answer = match answer {
             Ok(Guard::NothingToTry) if has_berth => Ok(Guard::Refuses),

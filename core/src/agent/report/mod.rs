@@ -112,8 +112,8 @@ fn not_applied(facts: &AgentFacts) -> Option<NotApplied> {
     Some(NotApplied { digest, attempts })
 }
 
-/// Returns the status while the host does not answer: the old status with a new heartbeat. After 30 s, it also has the
-/// reason, and makes the controller offer no berth.
+/// Returns the status while the host does not answer: the old status with a new heartbeat. After 30 s, the status also
+/// shows the reason, and that the node is not ready for an offer.
 fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     let mut status = BootcNodeStatus {
         heartbeat_time: Some(subject.heartbeat.clone()),

@@ -11,7 +11,7 @@ pub struct Machine {
     pub bootc_version: Option<String>,
     /// Highest variant of its architecture that the host's CPU supports, if known.
     pub platform_variant: Option<&'static str>,
-    /// Image that the machine was installed from, which never changes. The outer `None`: not read yet.
+    /// Image that the machine was installed from, which never changes. The outer `None` means not read yet.
     pub boot_image: Option<Option<NodeBootImage>>,
     /// Record of the machine's first boot, if there is one. Read when the agent starts: to acknowledge a failure, an
     /// admin removes the file and restarts the agent.

@@ -348,7 +348,7 @@ pub(super) fn release(facts: &AgentFacts, berth: &Berth, holding: &Holding, node
             return Step::Wait(why, again);
         }
     }
-    // A give-back that began while the deployments could not be read is finished without them.
+    // If the give-back began while the deployments could not be read, it is finished without reading them.
     if let Some(first) = settle(facts).filter(|first| !turn::is_unseen(facts, first)) {
         return first;
     }
