@@ -137,7 +137,7 @@ fn by_host_and_pool(options: &Options<'_>) -> Choice {
     }
 }
 
-/// Returns why rpm-ostree is used instead of bootc; `None` for a bootc that does not answer, which may be temporary.
+/// Returns why to use rpm-ostree instead of bootc. `None` also if bootc does not answer: that may be temporary.
 fn instead_of_bootc(options: &Options<'_>) -> Option<CommonReason> {
     match options.bootc {
         Bootc::Usable | Bootc::Composefs | Bootc::Silent(..) => None,

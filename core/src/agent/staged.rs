@@ -28,8 +28,8 @@ pub enum Malformed {
     LockType,
 }
 
-/// True if the state locks finalization. A state without the key does not. If the bytes are not a valid state, an
-/// error: nothing is then known about the lock.
+/// True if the state locks finalization. A state without the key does not. Invalid bytes are an error: nothing is then
+/// known about the lock.
 pub fn is_locked(state: &[u8]) -> Result<bool, Malformed> {
     if state.is_empty() {
         return Err(Malformed::Empty);
