@@ -36,7 +36,7 @@ pub enum StagingLock {
 }
 
 impl StagingLock {
-    /// Returns the lock for a host; `None` if nothing would lock the image. `stages_locked`: has `--download-only`.
+    /// Returns the lock for a host; `None` if nothing locks the image. `stages_locked`: bootc has `--download-only`.
     pub const fn of(storage: Storage, stages_locked: bool) -> Option<Self> {
         match (storage.ostree_lock(), stages_locked) {
             (Some(lock), false) => Some(Self::Ostree(lock)),
