@@ -32,7 +32,7 @@ EXAMPLES
   The same preview with two nodes down at once; this changes nothing:
       kubectl berth status workers --preview --what-if rollout.maxUnavailable=2
 
-  CommonReason a node is not updated now, when it may be, and which change would get it a berth:
+  Why a node is not updated now, when it may be, and which change would get it a berth:
       kubectl berth explain worker-3
 
   Problems, their impact, and what to do:

@@ -21,7 +21,6 @@ struct BootcNodeFields {
     #[serde(default)]
     metadata: Metadata,
     spec: BootcNodeSpec,
-    #[serde(default)]
     status: Option<BootcNodeStatus>,
 }
 

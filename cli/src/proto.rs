@@ -64,8 +64,6 @@ struct MetaMessage {
     uid: Option<String>,
     #[prost(string, optional, tag = "6")]
     resource_version: Option<String>,
-    #[prost(int64, tag = "7")]
-    generation: i64,
     #[prost(message, optional, tag = "8")]
     creation_timestamp: Option<TimeMessage>,
     #[prost(message, optional, tag = "9")]
@@ -74,8 +72,6 @@ struct MetaMessage {
     labels: BTreeMap<String, String>,
     #[prost(btree_map = "string, string", tag = "12")]
     annotations: BTreeMap<String, String>,
-    #[prost(string, repeated, tag = "14")]
-    finalizers: Vec<String>,
 }
 
 #[derive(Message)]
@@ -88,10 +84,6 @@ struct TimeMessage {
 
 #[derive(Message)]
 struct SpecMessage {
-    #[prost(string, tag = "1")]
-    pod_cidr: String,
-    #[prost(string, tag = "3")]
-    provider_id: String,
     #[prost(bool, tag = "4")]
     unschedulable: bool,
 }
@@ -112,8 +104,6 @@ struct ConditionMessage {
     type_: String,
     #[prost(string, tag = "2")]
     status: String,
-    #[prost(message, optional, tag = "3")]
-    last_heartbeat_time: Option<TimeMessage>,
     #[prost(message, optional, tag = "4")]
     last_transition_time: Option<TimeMessage>,
     #[prost(string, tag = "5")]
@@ -132,24 +122,8 @@ struct AddressMessage {
 
 #[derive(Message)]
 struct InfoMessage {
-    #[prost(string, tag = "1")]
-    machine_id: String,
-    #[prost(string, tag = "2")]
-    system_uuid: String,
     #[prost(string, tag = "3")]
     boot_id: String,
-    #[prost(string, tag = "4")]
-    kernel_version: String,
-    #[prost(string, tag = "5")]
-    os_image: String,
-    #[prost(string, tag = "6")]
-    container_runtime_version: String,
-    #[prost(string, tag = "7")]
-    kubelet_version: String,
-    #[prost(string, tag = "8")]
-    kube_proxy_version: String,
-    #[prost(string, tag = "9")]
-    operating_system: String,
     #[prost(string, tag = "10")]
     architecture: String,
 }
@@ -169,12 +143,10 @@ fn metadata(read: MetaMessage) -> Result<ObjectMeta> {
         name: read.name,
         uid: read.uid,
         resource_version: read.resource_version,
-        generation: Some(read.generation).filter(|number| *number != 0),
         creation_timestamp: time(read.creation_timestamp)?,
         deletion_timestamp: time(read.deletion_timestamp)?,
         labels: Some(read.labels).filter(|labels| !labels.is_empty()),
         annotations: Some(read.annotations).filter(|annotations| !annotations.is_empty()),
-        finalizers: Some(read.finalizers).filter(|finalizers| !finalizers.is_empty()),
         ..ObjectMeta::default()
     })
 }
@@ -193,8 +165,6 @@ fn time(read: Option<TimeMessage>) -> Result<Option<Time>> {
 
 fn spec(read: SpecMessage) -> NodeSpec {
     NodeSpec {
-        pod_cidr: not_empty(read.pod_cidr),
-        provider_id: not_empty(read.provider_id),
         unschedulable: Some(read.unschedulable).filter(|is| *is),
         ..NodeSpec::default()
     }
@@ -215,10 +185,10 @@ fn condition(read: ConditionMessage) -> Result<NodeCondition> {
     Ok(NodeCondition {
         type_: read.type_,
         status: read.status,
-        last_heartbeat_time: time(read.last_heartbeat_time)?,
         last_transition_time: time(read.last_transition_time)?,
         reason: not_empty(read.reason),
         message: not_empty(read.message),
+        ..NodeCondition::default()
     })
 }
 
@@ -231,15 +201,7 @@ fn address(read: AddressMessage) -> NodeAddress {
 
 fn info(read: InfoMessage) -> NodeSystemInfo {
     NodeSystemInfo {
-        machine_id: read.machine_id,
-        system_uuid: read.system_uuid,
         boot_id: read.boot_id,
-        kernel_version: read.kernel_version,
-        os_image: read.os_image,
-        container_runtime_version: read.container_runtime_version,
-        kubelet_version: read.kubelet_version,
-        kube_proxy_version: read.kube_proxy_version,
-        operating_system: read.operating_system,
         architecture: read.architecture,
         ..NodeSystemInfo::default()
     }
@@ -353,9 +315,9 @@ mod tests {
             "metadata": {
                 "name": "n1", "uid": "u1", "resourceVersion": "7", "creationTimestamp": "2026-01-01T00:00:00Z",
                 "deletionTimestamp": "2026-01-02T00:00:00Z", "labels": {"a": "b", "empty": ""},
-                "annotations": {"c": "d".repeat(200)}, "finalizers": ["f"],
+                "annotations": {"c": "d".repeat(200)},
             },
-            "spec": {"unschedulable": true, "podCIDR": "10.0.0.0/24"},
+            "spec": {"unschedulable": true},
             "status": {
                 "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
                 "conditions": [{
@@ -363,7 +325,7 @@ mod tests {
                 }],
                 "nodeInfo": {
                     "architecture": "amd64", "bootID": "b", "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "",
-                    "kubeletVersion": "", "machineID": "m", "operatingSystem": "linux", "osImage": "", "systemUUID": "",
+                    "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": "",
                 },
             },
         });

@@ -360,7 +360,7 @@ fn health(report: &Report, now: Timestamp, look: Look, detail: Detail) -> String
         return out;
     }
     let rows = report.health.iter().map(|h| {
-        let (level, impact) = (h.level.as_str().to_owned(), h.impact.to_string());
+        let (level, impact) = (h.level.as_str().to_owned(), h.impact.as_str().to_owned());
         vec![since(h, now), level, impact, h.message.clone()]
     });
     let rows: Vec<_> = rows.collect();
@@ -380,7 +380,7 @@ fn whole(finding: &HealthInsight, since: &str, width: usize) -> String {
     for (key, text) in [
         ("Since:", since.to_owned()),
         ("Level:", level),
-        ("Impact:", finding.impact.to_string()),
+        ("Impact:", finding.impact.as_str().to_owned()),
         ("Resources:", finding.resources.join(", ")),
         ("Description:", finding.description.clone()),
         ("Remedy:", remedy),

@@ -1,67 +1,15 @@
-//! Interface to a backend: the operations that bootc and rpm-ostree perform in different ways. Code that uses this
-//! interface does not know which backend it has.
+//! Types that both backends, bootc and rpm-ostree, use.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use berth_api::node::{Deployment, DesiredImage, Progress};
+use berth_api::node::{Deployment, DesiredImage};
 use berth_api::pool::SignatureRule;
-use berth_api::{BootId, Digest, ImageRef};
-use berth_core::agent::storage::{StagingLock, Storage};
-use futures::future::BoxFuture;
+use berth_api::{Digest, ImageRef};
+use berth_core::agent::storage::Storage;
 
 use super::error::HostError;
 use super::failure::{Failure, Reason};
-
-/// Future result of a backend's operation. Every operation ends within a bounded time.
-pub(super) type Answer<'a, T> = BoxFuture<'a, Result<T, HostError>>;
-
-/// A backend of a host. Callers request one change at a time. While a pull runs, they request no change but its
-/// cancellation.
-pub(super) trait Driver: std::fmt::Debug + Send + Sync {
-    /// Finds the recorded pull of this boot. Without a record, bootc's driver looks for a pull unit of the desired
-    /// digest. An ended pull is found until [`Driver::forget_pull`].
-    fn find_pull<'a>(&'a self, boot: &'a BootId, desired: Option<&'a Digest>) -> Answer<'a, Option<Pull>>;
-
-    /// True if a pull of this image would enforce the host's signature policy.
-    fn enforces_policy(&self, image: &DesiredImage) -> bool;
-
-    /// Starts to pull and stage an image, locked as `lock` describes, and returns without waiting for the pull. The
-    /// caller ensures that no other pull runs.
-    fn start_pull<'a>(
-        &'a self,
-        boot: &'a BootId,
-        image: &'a DesiredImage,
-        lock: StagingLock,
-        inputs: PullInputs,
-    ) -> Answer<'a, ()>;
-
-    /// Stops the pull of a digest, waits for its end, and forgets it. The pull may have staged its image before it
-    /// stopped.
-    fn cancel_pull<'a>(&'a self, boot: &'a BootId, digest: &'a Digest) -> Answer<'a, ()>;
-
-    /// Forgets an ended pull, so that [`Driver::find_pull`] no longer returns it.
-    fn forget_pull<'a>(&'a self, digest: &'a Digest) -> Answer<'a, ()>;
-
-    /// Returns the progress of the running pull, if the backend reports it.
-    fn pull_progress(&self) -> Option<Progress>;
-
-    /// Locks the staged deployment, so that a shutdown discards it.
-    fn lock(&self) -> Answer<'_, ()>;
-
-    /// Unlocks the staged deployment, so that the next reboot applies it.
-    fn unlock(&self) -> Answer<'_, ()>;
-
-    /// Removes the staged deployment, if there is one. Fails if it is a deployment other than `meant`.
-    fn unstage<'a>(&'a self, meant: &'a Deployment) -> Answer<'a, ()>;
-
-    /// Queues the rollback deployment for the next boot. Does nothing if it is queued already. Fails unless its digest
-    /// is `to`. The tool's command is a toggle, so the driver first reads the deployments.
-    fn rollback<'a>(&'a self, to: &'a Digest) -> Answer<'a, ()>;
-
-    /// Requests a reboot, which applies an unlocked staged deployment.
-    fn reboot(&self) -> Answer<'_, ()>;
-}
 
 /// Settings of the host at the start of a pull, saved in the pull's record.
 #[derive(Debug)]
@@ -98,7 +46,7 @@ pub enum PullState {
 }
 
 /// The deployments of a host.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct HostStatus {
     /// The running deployment.
     pub booted: Deployment,
@@ -176,6 +124,10 @@ impl BootedSigned {
     pub(super) fn holds_for(&self, image: &DesiredImage) -> bool {
         self.0.load(Ordering::Relaxed) || image.signature == SignatureRule::Required
     }
+}
+
+pub(super) fn bounded(text: &str, characters: usize) -> String {
+    text.chars().take(characters).collect()
 }
 
 /// Returns the reference of the image for a backend. Fails unless `spec.image.ref` of the BootcNode is a valid

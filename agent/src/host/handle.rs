@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::auth::{AuthOutcome, AuthSource, HostAuth};
 use super::bootc::{Bootc, BootcStatus, BootcVersion};
 use super::bus::{Bus, Changes};
-use super::driver::{Driver, Pull, PullInputs, PullState};
+use super::driver::{Pull, PullInputs, PullState};
 use super::error::HostError;
 use super::lock::HostLock;
 use super::login::{self, Inhibitor};
@@ -164,16 +164,8 @@ impl Host {
     }
 
     /// Returns the backend that the last survey chose.
-    fn driver(&self) -> &dyn Driver {
-        let chosen = *self.chosen.lock().unwrap_or_else(|e| e.into_inner());
-        self.driver_of(chosen)
-    }
-
-    fn driver_of(&self, backend: Backend) -> &dyn Driver {
-        match backend {
-            Backend::Bootc => &self.bootc,
-            Backend::RpmOstree => &self.rpm_ostree,
-        }
+    fn chosen(&self) -> Backend {
+        *self.chosen.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Returns the backend of the recorded pull, even if a survey has chosen another one since. Without a record,
@@ -189,7 +181,10 @@ impl Host {
     /// When systemd does not answer.
     pub async fn find_pull(&self, desired: Option<&Digest>) -> Result<Option<Pull>, HostError> {
         let boot = self.tools.boot()?;
-        self.driver_of(self.puller(&boot)).find_pull(&boot, desired).await
+        match self.puller(&boot) {
+            Backend::Bootc => self.bootc.find_pull(&boot, desired).await,
+            Backend::RpmOstree => self.rpm_ostree.find_pull(&boot).await,
+        }
     }
 
     /// Forgets an ended pull, so that [`Host::find_pull`] no longer returns it. The caller must have stored its result.
@@ -197,8 +192,10 @@ impl Host {
     /// # Errors
     /// When systemd does not answer.
     pub async fn forget_pull(&self, digest: &Digest) -> Result<(), HostError> {
-        let puller = self.puller(&self.tools.boot()?);
-        self.driver_of(puller).forget_pull(digest).await
+        match self.puller(&self.tools.boot()?) {
+            Backend::Bootc => self.bootc.forget_pull(digest).await,
+            Backend::RpmOstree => self.rpm_ostree.forget_pull(),
+        }
     }
 
     /// Starts to pull and stage an image with this lock, and returns at once. If the digest is already being pulled,
@@ -215,19 +212,26 @@ impl Host {
                 _ => self.forget_pull(&pull.digest).await?,
             }
         }
-        let driver = self.driver();
+        let backend = self.chosen();
+        let enforces_policy = match backend {
+            Backend::Bootc => self.bootc.enforces_policy(image),
+            Backend::RpmOstree => self.rpm_ostree.enforces_policy(image),
+        };
         let mut inputs = PullInputs {
             credentials: self.auth.in_use(),
             policy: None,
         };
-        if driver.enforces_policy(image) {
+        if enforces_policy {
             // A composefs host has no ostree repository. Its bootc checks the signature policy at each pull.
             if lock.ostree().is_some() {
                 repository::forget_image(&self.tools, &image.digest).await?;
             }
             inputs.policy = self.policy().1;
         }
-        driver.start_pull(&boot, image, lock, inputs).await
+        match backend {
+            Backend::Bootc => self.bootc.start_pull(&boot, image, lock, inputs).await,
+            Backend::RpmOstree => self.rpm_ostree.start_pull(&boot, image, inputs).await,
+        }
     }
 
     /// Stops the pull of a digest, waits for its end, and forgets it. The pull may have staged its image before it
@@ -237,13 +241,19 @@ impl Host {
     /// When the pull does not stop.
     pub async fn cancel_pull(&self, digest: &Digest) -> Result<(), HostError> {
         let boot = self.tools.boot()?;
-        self.driver_of(self.puller(&boot)).cancel_pull(&boot, digest).await
+        match self.puller(&boot) {
+            Backend::Bootc => self.bootc.cancel_pull(digest).await,
+            Backend::RpmOstree => self.rpm_ostree.cancel_pull(&boot, digest).await,
+        }
     }
 
     /// Returns the progress of the running pull, if the host tool reports it.
     pub fn pull_progress(&self) -> Option<Progress> {
         let puller = self.boot_id().map_or(Backend::Bootc, |boot| self.puller(&boot));
-        self.driver_of(puller).pull_progress()
+        match puller {
+            Backend::Bootc => self.bootc.pull_progress(),
+            Backend::RpmOstree => self.rpm_ostree.pull_progress(),
+        }
     }
 
     /// Locks the staged deployment, so that a shutdown discards it.
@@ -252,7 +262,10 @@ impl Host {
     /// When nothing is staged, or the tool failed.
     pub async fn lock(&self, _: OstreeLock) -> Result<(), HostError> {
         self.refuse_while_pulling().await?;
-        self.driver().lock().await
+        match self.chosen() {
+            Backend::Bootc => self.bootc.lock().await,
+            Backend::RpmOstree => self.rpm_ostree.lock().await,
+        }
     }
 
     /// Unlocks the staged deployment, so that [`Host::reboot`] applies it. Any other shutdown applies it too, unless
@@ -262,7 +275,10 @@ impl Host {
     /// When nothing is staged, or the tool failed.
     pub async fn unlock(&self) -> Result<(), HostError> {
         self.refuse_while_pulling().await?;
-        self.driver().unlock().await
+        match self.chosen() {
+            Backend::Bootc => self.bootc.unlock().await,
+            Backend::RpmOstree => self.rpm_ostree.unlock().await,
+        }
     }
 
     /// Removes the staged deployment, after checking that it has the image and digest of `meant`.
@@ -271,7 +287,10 @@ impl Host {
     /// When another deployment is staged, or the tool failed.
     pub async fn unstage(&self, meant: &Deployment) -> Result<(), HostError> {
         self.refuse_while_pulling().await?;
-        self.driver().unstage(meant).await
+        match self.chosen() {
+            Backend::Bootc => self.bootc.unstage(meant).await,
+            Backend::RpmOstree => self.rpm_ostree.unstage(meant).await,
+        }
     }
 
     /// Queues the rollback deployment for the next boot, after checking that it has the digest `to`. Does nothing if it
@@ -281,7 +300,10 @@ impl Host {
     /// When there is no rollback deployment with this digest, or the tool failed.
     pub async fn rollback(&self, to: &Digest) -> Result<(), HostError> {
         self.refuse_while_pulling().await?;
-        self.driver().rollback(to).await
+        match self.chosen() {
+            Backend::Bootc => self.bootc.rollback(to).await,
+            Backend::RpmOstree => self.rpm_ostree.rollback(to).await,
+        }
     }
 
     pub(super) async fn refuse_while_pulling(&self) -> Result<(), HostError> {
@@ -332,7 +354,10 @@ impl Host {
     /// # Errors
     /// [`HostError::RebootRefused`] if the host refuses.
     pub async fn reboot(&self) -> Result<(), HostError> {
-        self.driver().reboot().await
+        match self.chosen() {
+            Backend::Bootc => self.bootc.reboot().await,
+            Backend::RpmOstree => self.rpm_ostree.reboot().await,
+        }
     }
 
     /// Lists the units of other updaters that are active on the host.

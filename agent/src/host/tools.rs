@@ -75,16 +75,11 @@ impl Tools {
         let spec = Spec {
             name: format!("berth-{what}.service"),
             description: "Berth: query or change the host's deployments",
-            before: vec![],
             command: command.iter().map(|word| (*word).to_owned()).collect(),
-            on_success: vec![],
-            last: None,
             deadline,
             stdout: Some(stdout.clone()),
             stderr: Some(stderr.clone()),
-            fd3: None,
-            background: false,
-            expendable: false,
+            ..Spec::default()
         };
         self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
         match units::run(&self.bus, &spec).await {

@@ -37,7 +37,7 @@ const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(15);
 
 /// A unit to start.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Spec {
     pub(super) name: String,
     pub(super) description: &'static str,
@@ -349,16 +349,9 @@ mod tests {
         let mut spec = Spec {
             name: "berth-x.service".to_owned(),
             description: "x",
-            before: vec![],
-            on_success: vec![],
             command: vec!["/usr/bin/bootc".to_owned(), "status".to_owned()],
-            last: None,
             deadline: Duration::from_secs(60),
-            stdout: None,
-            stderr: None,
-            fd3: None,
-            background: false,
-            expendable: false,
+            ..Spec::default()
         };
         let names: Vec<_> = properties(&spec).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["Description", "Type", "ExecStart", "TimeoutStartUSec"]);

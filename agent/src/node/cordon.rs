@@ -55,9 +55,7 @@ pub(super) struct RawNode {
 struct RawMetadata {
     uid: String,
     resource_version: String,
-    #[serde(default)]
     annotations: Option<BTreeMap<String, String>>,
-    #[serde(default)]
     labels: Option<BTreeMap<String, String>>,
 }
 
@@ -69,9 +67,7 @@ impl RawMetadata {
 
 #[derive(Deserialize, Default)]
 struct RawSpec {
-    #[serde(default)]
     unschedulable: Option<bool>,
-    #[serde(default)]
     taints: Option<Vec<RawTaint>>,
 }
 
@@ -93,9 +89,7 @@ impl RawTaint {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct RawStatus {
-    #[serde(default)]
     conditions: Option<Vec<RawCondition>>,
-    #[serde(default)]
     node_info: Option<RawNodeInfo>,
 }
 
@@ -105,7 +99,6 @@ struct RawCondition {
     type_: String,
     #[serde(default)]
     status: String,
-    #[serde(default)]
     reason: Option<String>,
 }
 

@@ -42,34 +42,26 @@ pub struct PodMetadata {
     #[serde(default)]
     pub uid: String,
     /// End of the pod's grace period; set when the pod is being deleted.
-    #[serde(default)]
     pub deletion_timestamp: Option<String>,
     /// Grace period of the deletion, in seconds.
-    #[serde(default)]
     pub deletion_grace_period_seconds: Option<i64>,
     /// Labels.
-    #[serde(default)]
     pub labels: Option<BTreeMap<String, String>>,
     /// Annotations.
-    #[serde(default)]
     pub annotations: Option<BTreeMap<String, String>>,
     /// Owners of the pod.
-    #[serde(default)]
     pub owner_references: Option<Vec<Owner>>,
 }
 
 /// The owner of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 pub struct Owner {
     /// API group and version.
-    #[serde(default)]
     pub api_version: String,
     /// Kind.
-    #[serde(default)]
     pub kind: String,
     /// True for the owner that would re-create the pod.
-    #[serde(default)]
     pub controller: Option<bool>,
 }
 
@@ -77,10 +69,8 @@ pub struct Owner {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct PodSpec {
     /// Volumes.
-    #[serde(default)]
     pub volumes: Option<Vec<Volume>>,
     /// Tolerations.
-    #[serde(default)]
     pub tolerations: Option<Vec<Toleration>>,
 }
 
@@ -88,16 +78,12 @@ pub struct PodSpec {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Toleration {
     /// Taint key; `None` for every key.
-    #[serde(default)]
     pub key: Option<String>,
     /// `Exists` matches every value.
-    #[serde(default)]
     pub operator: Option<String>,
     /// Taint value, unless the operator matches every value.
-    #[serde(default)]
     pub value: Option<String>,
     /// Taint effect; `None` for every effect.
-    #[serde(default)]
     pub effect: Option<String>,
 }
 
@@ -115,28 +101,23 @@ impl Toleration {
 
 /// A volume of a [`Pod`].
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 pub struct Volume {
     /// Name in the pod.
-    #[serde(default)]
     pub name: String,
     /// Set for an emptyDir, whose data is deleted with the pod.
-    #[serde(default)]
     pub empty_dir: Option<IgnoredAny>,
     /// Claim that the volume uses.
-    #[serde(default)]
     pub persistent_volume_claim: Option<Claim>,
     /// Set if Kubernetes creates a claim for this pod.
-    #[serde(default)]
     pub ephemeral: Option<IgnoredAny>,
 }
 
 /// The claim of a [`Volume`].
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 pub struct Claim {
     /// Name, in the pod's namespace.
-    #[serde(default)]
     pub claim_name: String,
 }
 
@@ -144,7 +125,6 @@ pub struct Claim {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed`.
-    #[serde(default)]
     pub phase: Option<String>,
 }
 

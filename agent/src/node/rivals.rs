@@ -22,7 +22,6 @@ const AGAIN_AT_REST: Duration = Duration::from_secs(1800);
 #[derive(Deserialize)]
 struct List {
     /// Absent or null in an empty list.
-    #[serde(default)]
     items: Option<Vec<Item>>,
 }
 

@@ -24,10 +24,8 @@ struct Node {
 #[serde(rename_all = "camelCase")]
 struct Status {
     /// Volumes that are mounted or about to be mounted, reported by the kubelet.
-    #[serde(default)]
     volumes_in_use: Option<Vec<String>>,
     /// Attached volumes, reported by the attach-detach controller.
-    #[serde(default)]
     volumes_attached: Option<Vec<Attached>>,
 }
 
@@ -44,9 +42,8 @@ struct PersistentVolumeClaim {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 struct ClaimSpec {
-    #[serde(default)]
     volume_name: String,
 }
 
@@ -58,7 +55,6 @@ struct PersistentVolume {
 
 #[derive(Deserialize, Default)]
 struct VolumeSpec {
-    #[serde(default)]
     csi: Option<Csi>,
 }
 

@@ -273,16 +273,12 @@ impl<'a> Outlook<'a> {
             | BlockReason::Silent
             | BlockReason::HasBerth
             | BlockReason::Gate
-            | BlockReason::Halted => {
-                return None;
-            }
-            BlockReason::Unresolved
+            | BlockReason::Halted
+            | BlockReason::Unresolved
             | BlockReason::Outdated
             | BlockReason::Fencing
             | BlockReason::Capacity
-            | BlockReason::NoBerth => {
-                return None;
-            }
+            | BlockReason::NoBerth => return None,
         })
     }
 

@@ -81,7 +81,7 @@ impl Lines {
     fn findings(&mut self, report: &Report, now: Timestamp, out: &mut Vec<String>) {
         let mut findings = BTreeSet::new();
         for found in &report.health {
-            let text = format!("{}, {}: {}", found.level.as_str(), found.impact, found.message);
+            let text = format!("{}, {}: {}", found.level.as_str(), found.impact.as_str(), found.message);
             if !self.findings.contains(&text) {
                 let since = found
                     .since

@@ -10,7 +10,7 @@ use berth_api::{Digest, NodeName, NodeUid};
 use berth_core::controller::troubles::TroubleNews;
 use berth_core::controller::turns::{Happened, TurnNews};
 use berth_core::text;
-use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use kube::runtime::events::{Event, EventType};
@@ -186,7 +186,13 @@ impl Note {
     }
 
     fn of_node(kind: Kind, message: String, node: (&NodeName, &NodeUid), pool: Option<&BootcNodePool>) -> Self {
-        let about = reference::<Node>(node.0.as_str(), Some(node.1.to_string()));
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.0.to_string()),
+            uid: Some(node.1.to_string()),
+            ..ObjectReference::default()
+        };
         Self {
             related: pool.map(|pool| pool.object_ref(&())),
             ..Self::new(kind, message, about)
@@ -353,16 +359,6 @@ fn not_compared(status: &BootcNodePoolStatus) -> Option<(Option<&Digest>, String
     let skew = find(&status.conditions, types::BOOT_IMAGE_SKEW)?;
     let target = status.target.as_ref().map(|target| &target.digest);
     (skew.reason == CommonReason::CannotCompare.as_str()).then(|| (target, skew.message.clone()))
-}
-
-fn reference<K: Resource<DynamicType = ()>>(name: &str, uid: Option<String>) -> ObjectReference {
-    ObjectReference {
-        api_version: Some(K::api_version(&()).into_owned()),
-        kind: Some(K::kind(&()).into_owned()),
-        name: Some(name.to_owned()),
-        uid,
-        ..ObjectReference::default()
-    }
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl Failure {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Job {
     asks: Vec<Ask>,
     running: bool,
@@ -149,12 +149,8 @@ pub(super) struct Polls {
 impl Job {
     fn new(now: Moment) -> Self {
         Self {
-            asks: vec![],
-            running: false,
-            started: None,
             basis: (now, fastrand::f64()),
-            found: None,
-            failure: None,
+            ..Self::default()
         }
     }
 

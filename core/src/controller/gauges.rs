@@ -9,7 +9,7 @@ use berth_api::NodeName;
 use berth_api::condition::{CommonReason, Reason as _, find, find_true, is_true, pool as types};
 use berth_api::fleet::BootcFleetStatus;
 use berth_api::node::Phase;
-use berth_api::pool::{BerthCounts, BootcNodePoolStatus, NodeCounts};
+use berth_api::pool::BootcNodePoolStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::agent::reason::Reason;
@@ -139,10 +139,28 @@ fn of_status(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) 
             .transition
             .add(labels, condition.last_transition_time.0.as_second());
     }
-    for (state, count) in node_states(&status.nodes) {
+    let nodes = &status.nodes;
+    for (state, count) in [
+        ("total", nodes.total),
+        ("updated", nodes.updated),
+        ("staging", nodes.staging),
+        ("staged", nodes.staged),
+        ("draining", nodes.draining),
+        ("rebooting", nodes.rebooting),
+        ("pending", nodes.pending),
+        ("excluded", nodes.excluded),
+        ("degraded", nodes.degraded),
+        ("unavailable", nodes.unavailable),
+    ] {
         families.nodes.add([("pool", pool), ("state", state)], count);
     }
-    for (state, count) in berth_states(&status.berths) {
+    let berths = &status.berths;
+    for (state, count) in [
+        ("total", berths.total),
+        ("held", berths.held),
+        ("offered", berths.offered),
+        ("closed", berths.closed),
+    ] {
         families.berths.add([("pool", pool), ("state", state)], count);
     }
     let halted = is_true(&status.conditions, types::ROLLOUT_HALTED);
@@ -281,30 +299,6 @@ fn known(reason: &str) -> &'static str {
     let of_registries = ResolveReason::ALL.iter().map(|known| known.as_str());
     let mut all = of_hosts.chain(others).chain(outcomes).chain(of_registries);
     all.find(|known| *known == reason).unwrap_or(OTHER)
-}
-
-fn node_states(counts: &NodeCounts) -> [(&'static str, u32); 10] {
-    [
-        ("total", counts.total),
-        ("updated", counts.updated),
-        ("staging", counts.staging),
-        ("staged", counts.staged),
-        ("draining", counts.draining),
-        ("rebooting", counts.rebooting),
-        ("pending", counts.pending),
-        ("excluded", counts.excluded),
-        ("degraded", counts.degraded),
-        ("unavailable", counts.unavailable),
-    ]
-}
-
-fn berth_states(counts: &BerthCounts) -> [(&'static str, u32); 4] {
-    [
-        ("total", counts.total),
-        ("held", counts.held),
-        ("offered", counts.offered),
-        ("closed", counts.closed),
-    ]
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Kinds of findings: level, impact and words of each.
 
-use std::fmt;
-
 use berth_api::reasons;
 use serde::Serialize;
 
@@ -18,33 +16,23 @@ reasons! {
     }
 }
 
-/// Effect of a finding on the cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Impact {
-    /// Nothing is blocked.
-    None,
-    /// The update takes longer.
-    #[serde(rename = "Update Speed")]
-    UpdateSpeed,
-    /// The update has stopped, entirely or on some nodes.
-    #[serde(rename = "Update Stalled")]
-    UpdateStalled,
-    /// Nodes are missing, or cannot be added.
-    #[serde(rename = "Cluster Capacity")]
-    ClusterCapacity,
-    /// Not known.
-    Unknown,
-}
-
-impl fmt::Display for Impact {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::None => "None",
-            Self::UpdateSpeed => "Update Speed",
-            Self::UpdateStalled => "Update Stalled",
-            Self::ClusterCapacity => "Cluster Capacity",
-            Self::Unknown => "Unknown",
-        })
+reasons! {
+    /// Effect of a finding on the cluster.
+    #[derive(Serialize)]
+    pub enum Impact {
+        /// Nothing is blocked.
+        None,
+        /// The update takes longer.
+        #[serde(rename = "Update Speed")]
+        UpdateSpeed = "Update Speed",
+        /// The update has stopped, entirely or on some nodes.
+        #[serde(rename = "Update Stalled")]
+        UpdateStalled = "Update Stalled",
+        /// Nodes are missing, or cannot be added.
+        #[serde(rename = "Cluster Capacity")]
+        ClusterCapacity = "Cluster Capacity",
+        /// Not known.
+        Unknown,
     }
 }
 

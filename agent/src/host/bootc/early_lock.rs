@@ -100,16 +100,10 @@ async fn lock(bus: &Bus, root: &HostRoot) -> Result<(), String> {
     let spec = Spec {
         name: "berth-early-lock.service".to_owned(),
         description: "Berth: lock the staged image while bootc still runs",
-        before: vec![],
         command: ["/usr/bin/ln", STAGED, LOCK].map(str::to_owned).into(),
-        on_success: vec![],
-        last: None,
         deadline: TIMEOUT,
-        stdout: None,
         stderr: Some(stderr.clone()),
-        fd3: None,
-        background: false,
-        expendable: false,
+        ..Spec::default()
     };
     match units::run(bus, &spec).await {
         Ok(None) => Ok(()),

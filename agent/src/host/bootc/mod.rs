@@ -16,7 +16,7 @@ pub use status::{BootcStatus, BootcVersion};
 
 use self::pull::{PullOptions, Pulls};
 use super::bus::Changes;
-use super::driver::{Answer, BootedSigned, Driver, HostStatus, Pull, PullInputs};
+use super::driver::{BootedSigned, HostStatus, Pull, PullInputs};
 use super::error::HostError;
 use super::failure::{Failure, Reason};
 use super::login;
@@ -121,8 +121,7 @@ impl Bootc {
         }
     }
 
-    /// Queues the rollback.
-    async fn queue_rollback(&self, to: &Digest) -> Result<(), HostError> {
+    pub(super) async fn rollback(&self, to: &Digest) -> Result<(), HostError> {
         if self.host_status().await?.needs_rollback_to(to)? {
             self.tools.run("rollback", &["/usr/bin/bootc", "rollback"]).await?;
         }
@@ -132,7 +131,7 @@ impl Bootc {
     /// Removes the staged deployment if it is `meant`. On ostree, `ostree admin undeploy` accepts only an index, and
     /// index 0 is another deployment if nothing is staged. So the agent first checks that `meant` is staged. On
     /// composefs, `bootc delete-deployment` accepts a name.
-    async fn remove(&self, meant: &Deployment) -> Result<(), HostError> {
+    pub(super) async fn unstage(&self, meant: &Deployment) -> Result<(), HostError> {
         let host = self.host_status().await?;
         let Some(staged) = host.staged_as_meant(meant)? else {
             return Ok(());
@@ -150,62 +149,53 @@ impl Bootc {
         };
         self.tools.run("unstage", &command).await.map(drop)
     }
-}
 
-impl Driver for Bootc {
-    fn find_pull<'a>(&'a self, boot: &'a BootId, desired: Option<&'a Digest>) -> Answer<'a, Option<Pull>> {
-        Box::pin(self.pulls.find(&self.tools.bus, boot, desired))
+    /// Without a record, finds a pull unit of the desired digest.
+    pub(super) async fn find_pull(&self, boot: &BootId, desired: Option<&Digest>) -> Result<Option<Pull>, HostError> {
+        self.pulls.find(&self.tools.bus, boot, desired).await
     }
 
-    fn enforces_policy(&self, image: &DesiredImage) -> bool {
+    pub(super) fn enforces_policy(&self, image: &DesiredImage) -> bool {
         self.signed.holds_for(image)
     }
 
-    fn start_pull<'a>(
-        &'a self,
-        boot: &'a BootId,
-        image: &'a DesiredImage,
+    pub(super) async fn start_pull(
+        &self,
+        boot: &BootId,
+        image: &DesiredImage,
         lock: StagingLock,
         inputs: PullInputs,
-    ) -> Answer<'a, ()> {
+    ) -> Result<(), HostError> {
         let options = PullOptions {
             signed: self.enforces_policy(image),
             lock,
         };
-        Box::pin(self.pulls.start(&self.tools.bus, boot, image, options, inputs))
+        self.pulls.start(&self.tools.bus, boot, image, options, inputs).await
     }
 
-    fn cancel_pull<'a>(&'a self, _: &'a BootId, digest: &'a Digest) -> Answer<'a, ()> {
-        Box::pin(self.pulls.cancel(&self.tools.bus, digest))
+    pub(super) async fn cancel_pull(&self, digest: &Digest) -> Result<(), HostError> {
+        self.pulls.cancel(&self.tools.bus, digest).await
     }
 
-    fn forget_pull<'a>(&'a self, digest: &'a Digest) -> Answer<'a, ()> {
-        Box::pin(self.pulls.forget(&self.tools.bus, digest))
+    pub(super) async fn forget_pull(&self, digest: &Digest) -> Result<(), HostError> {
+        self.pulls.forget(&self.tools.bus, digest).await
     }
 
-    fn pull_progress(&self) -> Option<Progress> {
+    pub(super) fn pull_progress(&self) -> Option<Progress> {
         self.pulls.progress()
     }
 
-    fn lock(&self) -> Answer<'_, ()> {
-        let command = &["/usr/bin/ostree", "admin", "lock-finalization"];
-        Box::pin(async move { self.tools.run("lock", command).await.map(drop) })
+    pub(super) async fn lock(&self) -> Result<(), HostError> {
+        let command = ["/usr/bin/ostree", "admin", "lock-finalization"];
+        self.tools.run("lock", &command).await.map(drop)
     }
 
-    fn unlock(&self) -> Answer<'_, ()> {
-        let command = &["/usr/bin/bootc", "upgrade", "--from-downloaded"];
-        Box::pin(async move { self.tools.run("unlock", command).await.map(drop) })
+    pub(super) async fn unlock(&self) -> Result<(), HostError> {
+        let command = ["/usr/bin/bootc", "upgrade", "--from-downloaded"];
+        self.tools.run("unlock", &command).await.map(drop)
     }
 
-    fn unstage<'a>(&'a self, meant: &'a Deployment) -> Answer<'a, ()> {
-        Box::pin(self.remove(meant))
-    }
-
-    fn rollback<'a>(&'a self, to: &'a Digest) -> Answer<'a, ()> {
-        Box::pin(self.queue_rollback(to))
-    }
-
-    fn reboot(&self) -> Answer<'_, ()> {
-        Box::pin(login::reboot(&self.tools.bus))
+    pub(super) async fn reboot(&self) -> Result<(), HostError> {
+        login::reboot(&self.tools.bus).await
     }
 }

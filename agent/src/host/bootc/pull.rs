@@ -336,11 +336,10 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
         on_success: vec![owned(&["/usr/bin/sh", "-c", TAKE_REQUEST_BACK])],
         last: options.lock.ostree().map(|_| owned(&lock)),
         deadline: TIMEOUT,
-        stdout: None,
         stderr: Some(format!("{RUN_DIR}/pull.err")),
         fd3: progress.then(|| fifo_name(digest)),
         background: true,
-        expendable: false,
+        ..Spec::default()
     }
 }
 
@@ -352,16 +351,11 @@ fn progress_spec(digest: &Digest) -> Spec {
     Spec {
         name: PROGRESS_UNIT.to_owned(),
         description: "Berth: read the progress of a pull when no agent does",
-        before: vec![],
-        command: command.iter().map(|word| (*word).to_owned()).collect(),
-        on_success: vec![],
-        last: None,
+        command: owned(&command),
         deadline: TIMEOUT + STOP_TIMEOUT,
-        stdout: None,
-        stderr: None,
-        fd3: None,
         background: true,
         expendable: true,
+        ..Spec::default()
     }
 }
 

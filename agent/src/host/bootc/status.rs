@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 
-use crate::host::driver::HostStatus;
+use crate::host::driver::{HostStatus, bounded};
 use crate::host::repository;
 
 /// The oldest supported bootc. It is the first with `downloadOnly` and `--from-downloaded` that writes nothing but the
@@ -86,55 +86,39 @@ pub enum StatusError {
     },
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
 struct RawHost {
-    #[serde(default)]
     api_version: String,
-    #[serde(default)]
     kind: String,
-    #[serde(default)]
     status: Option<RawStatus>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct RawStatus {
-    #[serde(default)]
     staged: Option<RawEntry>,
-    #[serde(default)]
     booted: Option<RawEntry>,
-    #[serde(default)]
     rollback: Option<RawEntry>,
-    #[serde(default)]
     rollback_queued: Option<bool>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawEntry {
-    #[serde(default)]
     image: Option<RawImage>,
-    #[serde(default)]
     incompatible: Option<bool>,
-    #[serde(default)]
     download_only: Option<bool>,
-    #[serde(default)]
     pinned: Option<bool>,
-    #[serde(default)]
     composefs: Option<RawComposefs>,
-    #[serde(default)]
     ostree: Option<RawOstree>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
 struct RawOstree {
-    #[serde(default)]
     stateroot: String,
-    #[serde(default)]
     checksum: String,
-    #[serde(default)]
     deploy_serial: u32,
 }
 
@@ -149,13 +133,9 @@ struct RawComposefs {
 struct RawImage {
     #[serde(default)]
     image: RawReference,
-    #[serde(default)]
     version: Option<String>,
-    #[serde(default)]
     timestamp: Option<String>,
-    #[serde(default)]
     image_digest: Option<String>,
-    #[serde(default)]
     architecture: Option<String>,
 }
 
@@ -163,7 +143,6 @@ struct RawImage {
 struct RawReference {
     #[serde(default)]
     image: String,
-    #[serde(default)]
     signature: Option<RawSignature>,
 }
 
@@ -213,7 +192,6 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
             storage: composefs.map_or(Storage::Ostree, |_| Storage::Composefs),
             staged_files: files(status.staged.as_ref()),
             staged_verity: verity(status.staged.as_ref()),
-            layered_packages: vec![],
             staged_layers: status.staged.as_ref().is_some_and(|s| s.incompatible == Some(true)),
             signature_enforced: enforced(&image),
             staged_signed: status
@@ -226,9 +204,9 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
                 ..deployment(Some(image), false)
             },
             staged: status.staged.map(entry),
-            unreadable_lock: None,
             rollback: status.rollback.map(entry),
             rollback_queued: status.rollback_queued.unwrap_or(false),
+            ..HostStatus::default()
         })),
         _ => BootcStatus::NotBootc,
     })
@@ -274,10 +252,6 @@ fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
         locked,
         pinned: false,
     }
-}
-
-fn bounded(text: &str, characters: usize) -> String {
-    text.chars().take(characters).collect()
 }
 
 /// Parses the output of `bootc --version` into the text of the version and its numbers.

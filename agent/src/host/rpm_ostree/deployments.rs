@@ -13,7 +13,7 @@ use serde::Deserialize;
 use zbus::{OwnedVariant, Variant};
 
 use super::lock::Lock;
-use crate::host::driver::HostStatus;
+use crate::host::driver::{HostStatus, bounded};
 use crate::host::repository;
 
 /// A deployment, as the daemon sends it.
@@ -212,7 +212,6 @@ fn is_nothing(value: &Variant<'_>) -> bool {
 
 #[derive(Deserialize)]
 struct ImageConfig {
-    #[serde(default)]
     architecture: Option<String>,
 }
 
@@ -270,10 +269,6 @@ fn texts(entry: &Entry, key: &str) -> Vec<String> {
         return vec![];
     };
     items.iter().filter_map(non_empty).collect()
-}
-
-fn bounded(text: &str, characters: usize) -> String {
-    text.chars().take(characters).collect()
 }
 
 #[cfg(test)]

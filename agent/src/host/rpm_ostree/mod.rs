@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use berth_api::node::{Deployment, DesiredImage, Progress};
 use berth_api::{BootId, Digest};
-use berth_core::agent::storage::StagingLock;
 
 mod daemon;
 mod deployments;
@@ -26,7 +25,7 @@ use self::lock::{LOCK_FILE, Lock, STATE};
 use self::pulls::Pulls;
 use self::transaction::Transaction;
 use super::bus::{BusError, Changes};
-use super::driver::{Answer, BootedSigned, Driver, HostStatus, Pull, PullInputs};
+use super::driver::{BootedSigned, HostStatus, Pull, PullInputs};
 use super::error::HostError;
 use super::failure::{self, Failure, Reason};
 use super::login;
@@ -122,7 +121,7 @@ impl RpmOstree {
         Ok(tool)
     }
 
-    async fn set_lock(&self) -> Result<(), HostError> {
+    pub(super) async fn lock(&self) -> Result<(), HostError> {
         // Removes the note first. With the note, a later reboot by the agent would still unlock and apply the
         // deployment.
         self.note.remove()?;
@@ -138,7 +137,7 @@ impl RpmOstree {
         }
     }
 
-    async fn take_lock(&self) -> Result<(), HostError> {
+    pub(super) async fn unlock(&self) -> Result<(), HostError> {
         self.refuse_beside_a_transaction().await?;
         if self.lock_tool().await? == LockTool::Unlocks {
             // An older rpm-ostree locks only with the file, which `--unlock` would not remove. So ostree locks first,
@@ -181,7 +180,7 @@ impl RpmOstree {
         started
     }
 
-    async fn remove(&self, meant: &Deployment) -> Result<(), HostError> {
+    pub(super) async fn unstage(&self, meant: &Deployment) -> Result<(), HostError> {
         let status = self.status().await?;
         if status.staged_as_meant(meant)?.is_none() {
             return Ok(());
@@ -194,8 +193,7 @@ impl RpmOstree {
             .await
     }
 
-    /// Queues the rollback.
-    async fn queue_rollback(&self, to: &Digest) -> Result<(), HostError> {
+    pub(super) async fn rollback(&self, to: &Digest) -> Result<(), HostError> {
         if !self.status().await?.needs_rollback_to(to)? {
             return Ok(());
         }
@@ -264,65 +262,42 @@ impl RpmOstree {
             Some(Ok(())) | None => Ok(()),
         }
     }
-}
 
-impl Driver for RpmOstree {
-    fn find_pull<'a>(&'a self, boot: &'a BootId, _: Option<&'a Digest>) -> Answer<'a, Option<Pull>> {
-        Box::pin(self.pulls.find(&self.daemon, boot))
+    pub(super) async fn find_pull(&self, boot: &BootId) -> Result<Option<Pull>, HostError> {
+        self.pulls.find(&self.daemon, boot).await
     }
 
-    fn enforces_policy(&self, image: &DesiredImage) -> bool {
+    pub(super) fn enforces_policy(&self, image: &DesiredImage) -> bool {
         self.signed.holds_for(image)
     }
 
-    fn start_pull<'a>(
-        &'a self,
-        boot: &'a BootId,
-        image: &'a DesiredImage,
-        _: StagingLock,
+    pub(super) async fn start_pull(
+        &self,
+        boot: &BootId,
+        image: &DesiredImage,
         inputs: PullInputs,
-    ) -> Answer<'a, ()> {
+    ) -> Result<(), HostError> {
         let signed = self.enforces_policy(image);
-        Box::pin(async move {
-            self.note.remove()?;
-            self.pulls.start(&self.daemon, boot, image, signed, inputs).await
-        })
+        self.note.remove()?;
+        self.pulls.start(&self.daemon, boot, image, signed, inputs).await
     }
 
-    fn cancel_pull<'a>(&'a self, boot: &'a BootId, digest: &'a Digest) -> Answer<'a, ()> {
-        Box::pin(self.pulls.cancel(&self.daemon, boot, digest))
+    pub(super) async fn cancel_pull(&self, boot: &BootId, digest: &Digest) -> Result<(), HostError> {
+        self.pulls.cancel(&self.daemon, boot, digest).await
     }
 
-    fn forget_pull<'a>(&'a self, _: &'a Digest) -> Answer<'a, ()> {
-        Box::pin(async move { self.pulls.forget() })
+    pub(super) fn forget_pull(&self) -> Result<(), HostError> {
+        self.pulls.forget()
     }
 
-    fn pull_progress(&self) -> Option<Progress> {
+    pub(super) fn pull_progress(&self) -> Option<Progress> {
         self.pulls.progress()
     }
 
-    fn lock(&self) -> Answer<'_, ()> {
-        Box::pin(self.set_lock())
-    }
-
-    fn unlock(&self) -> Answer<'_, ()> {
-        Box::pin(self.take_lock())
-    }
-
-    fn unstage<'a>(&'a self, meant: &'a Deployment) -> Answer<'a, ()> {
-        Box::pin(self.remove(meant))
-    }
-
-    fn rollback<'a>(&'a self, to: &'a Digest) -> Answer<'a, ()> {
-        Box::pin(self.queue_rollback(to))
-    }
-
-    fn reboot(&self) -> Answer<'_, ()> {
-        Box::pin(async move {
-            match self.note.read(&self.tools.boot()?) {
-                Some(note) => self.finalize(&note).await,
-                None => login::reboot(&self.tools.bus).await,
-            }
-        })
+    pub(super) async fn reboot(&self) -> Result<(), HostError> {
+        match self.note.read(&self.tools.boot()?) {
+            Some(note) => self.finalize(&note).await,
+            None => login::reboot(&self.tools.bus).await,
+        }
     }
 }

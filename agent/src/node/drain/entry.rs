@@ -22,7 +22,7 @@ const DEFAULT_GRACE: u64 = 30;
 const MAX_REASON: usize = 512;
 
 /// State of a pod that must leave the node, or had to.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Entry {
     /// When the pod began to block, by this node's clock. For display.
     pub(super) since: Timestamp,
@@ -45,14 +45,10 @@ impl Entry {
     pub(super) fn new(given: &Given<'_>, late: bool) -> Self {
         Self {
             since: given.now,
-            tries: 0,
             next_try: given.clock,
             reason: "waiting to be evicted".to_owned(),
-            stuck: false,
-            by_force: false,
-            told: false,
             late,
-            ending_since: None,
+            ..Self::default()
         }
     }
 

@@ -102,7 +102,6 @@ struct NotReady {
 struct PodList {
     #[serde(default)]
     metadata: ListMetadata,
-    #[serde(default)]
     items: Option<Vec<Pod>>,
 }
 

@@ -19,7 +19,7 @@ pub use change::Change;
 const MAX_TOGETHER: usize = 8;
 
 /// Explanation why a node is not offered a berth.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Explanation {
     /// Why the node waits. `None`: the node is offered a berth now. [`BlockReason::HasBerth`]: the node has one.
     pub wait: Option<BlockReason>,
@@ -41,10 +41,8 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     let ahead = turns.iter().position(|turn| turn.node == case.node && turn.comes);
     let mut answer = Explanation {
         wait: case.offered().err(),
-        alone: vec![],
-        together: vec![],
-        opens: None,
         ahead,
+        ..Explanation::default()
     };
     let Some(wait) = answer.wait else { return Some(answer) };
     if matches!(wait, BlockReason::HasBerth | BlockReason::UpToDate) {
