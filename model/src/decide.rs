@@ -7,7 +7,7 @@ use berth_api::berth::{self, Outcome};
 use berth_api::condition::{self, CommonReason};
 use berth_api::node::{BootcNodeStatus, Phase};
 use berth_core::agent::facts::AgentFacts;
-use berth_core::agent::knowledge::{Ending, Event, Knowledge};
+use berth_core::agent::knowledge::{DrainProgress, Ending, Event, Knowledge};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Machine, Subject, report};
 use berth_core::agent::step::{Step, WaitReason, step};
@@ -218,12 +218,14 @@ fn failed(step: &Step) -> Ending {
 }
 
 fn drained(done: bool) -> Ending {
-    Ending::Drain {
-        done,
-        blockers: vec![],
-        left_behind: vec![],
-        next: Duration::ZERO,
-    }
+    Ending::Drain(if done {
+        DrainProgress::Done { left_behind: vec![] }
+    } else {
+        DrainProgress::Waiting {
+            blockers: vec![],
+            next: Duration::ZERO,
+        }
+    })
 }
 
 fn act(facts: &AgentFacts, next: &Step) -> Act {

@@ -244,27 +244,8 @@ impl Agent {
         if self.pods.drain.0 != number {
             self.pods.drain = (number, Drain::default());
         }
-        let progress = self
-            .pods
-            .drain
-            .1
-            .pass(client, &given)
-            .await
-            .context("cannot drain the node")?;
-        Ok(match progress {
-            DrainProgress::Done { left_behind } => Ending::Drain {
-                done: true,
-                blockers: vec![],
-                left_behind,
-                next: Duration::ZERO,
-            },
-            DrainProgress::Waiting { blockers, next } => Ending::Drain {
-                done: false,
-                blockers,
-                left_behind: vec![],
-                next,
-            },
-        })
+        let progress = self.pods.drain.1.pass(client, &given).await;
+        Ok(Ending::Drain(progress.context("cannot drain the node")?))
     }
 
     /// Reports invalid drain settings as a blocker, in place of a pod: no pod is moved until an admin corrects them.
@@ -276,12 +257,10 @@ impl Agent {
             reason: reason.chars().take(MAX_BLOCKER_REASON).collect(),
             since: known.map_or_else(|| Time::from(Timestamp::now()), |b| b.since.clone()),
         };
-        Ending::Drain {
-            done: false,
+        Ending::Drain(DrainProgress::Waiting {
             blockers: vec![blocker],
-            left_behind: vec![],
             next: SETTINGS_RETRY,
-        }
+        })
     }
 
     async fn store(&mut self, berth: Berth) -> Result<Ending> {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_api::{PoolName, keys};
-use berth_core::controller::aggregate::pace;
+use berth_core::controller::aggregate::{Polled, pace};
 use berth_core::controller::pool::Pool;
-use berth_core::controller::statuses::{PassResults, Polled};
+use berth_core::controller::statuses::PassResults;
 use serde_json::json;
 
 use super::phases::{Findings, Observed};

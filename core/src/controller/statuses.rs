@@ -9,10 +9,9 @@ use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_api::{NodeName, NodeUid, PoolName};
 use jiff::Timestamp;
 
-use crate::controller::aggregate::{self, MemberView, PoolStatusFacts};
+use crate::controller::aggregate::{self, MemberView, Polled, PoolStatusFacts};
 use crate::controller::fleet::health::Agent;
 use crate::controller::gates::Gates;
-use crate::controller::image::Answers;
 use crate::controller::plan::Plan;
 use crate::controller::pool::Pool;
 use crate::controller::snapshot::{Entry, Snapshot};
@@ -47,19 +46,6 @@ pub fn holdings(leases: &[LeaseView]) -> BTreeMap<&NodeUid, &Holding> {
     holdings.map(|holding| (&holding.uid, holding)).collect()
 }
 
-/// Registry answers about a pool's image.
-#[derive(Debug)]
-pub struct Polled<'a> {
-    /// The answers.
-    pub answers: &'a Answers,
-    /// True if the tag is polled.
-    pub polled: bool,
-    /// Time since this or an earlier leader first saw the image in `status.available`.
-    pub available_seen: Duration,
-    /// Last poll request that was served.
-    pub poll_request: Option<String>,
-}
-
 impl<'a> PassResults<'a> {
     /// Computes a pool's status. `None` without a plan: the berths could not be read, and an old status is better than
     /// a wrong one.
@@ -77,21 +63,12 @@ impl<'a> PassResults<'a> {
         let excluded = self.membership.excluded.values();
         let facts = PoolStatusFacts {
             generation: object.metadata.generation,
+            spec: &object.spec,
             old,
+            polled,
             pool: pool.name.as_str(),
-            reference: object.spec.image_ref(),
-            history_limit: object.spec.history_limit(),
             refused: pool.refused.as_deref(),
-            minimum_age: object.spec.minimum_age(),
-            boot_image: object.spec.boot_image(),
-            answers: polled.answers,
-            polled: polled.polled,
-            available_seen: polled.available_seen,
-            poll_request: polled.poll_request,
-            paused: object.spec.is_paused(),
             gates: self.gates.get(&pool.name),
-            reboot_timeout: object.spec.reboot_timeout(),
-            retry_token: object.spec.retry_token(),
             excluded: excluded.filter(|of| **of == pool.name).count(),
             deleting: pool.deleting,
             bad_selector: pool.bad_selector(),

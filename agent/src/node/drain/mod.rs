@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use berth_api::node::DrainBlocker;
 use berth_core::Moment;
+pub use berth_core::agent::knowledge::DrainProgress;
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -54,23 +55,6 @@ const KUBELET_AWAY: Duration = Duration::from_secs(90);
 const BLIND: Duration = Duration::from_secs(20);
 /// Limit of the schema for the name of a blocker, in characters.
 const MAX_NAME: usize = 320;
-
-/// Result of a pass.
-#[derive(Debug, Clone, PartialEq)]
-pub enum DrainProgress {
-    /// Every pod that must leave is gone.
-    Done {
-        /// Pods that could not leave but do not prevent the reboot.
-        left_behind: Vec<DrainBlocker>,
-    },
-    /// Pods or volumes remain.
-    Waiting {
-        /// Pods that block the drain. Those that need an admin or a budget's permission come first.
-        blockers: Vec<DrainBlocker>,
-        /// Time until the next pass is due.
-        next: Duration,
-    },
-}
 
 /// The drain of one turn.
 #[derive(Debug, Default)]

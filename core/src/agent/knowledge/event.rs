@@ -93,6 +93,23 @@ pub struct HostFailure {
     pub message: String,
 }
 
+/// Result of a drain pass.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DrainProgress {
+    /// Every pod that must leave is gone.
+    Done {
+        /// Pods that could not leave but do not prevent the reboot.
+        left_behind: Vec<DrainBlocker>,
+    },
+    /// Pods or volumes remain.
+    Waiting {
+        /// Pods that block the drain. Those that need an admin or a budget's permission come first.
+        blockers: Vec<DrainBlocker>,
+        /// Time until the next pass is due.
+        next: Duration,
+    },
+}
+
 /// Result of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
@@ -101,16 +118,7 @@ pub enum Ending {
     /// Nothing had to be done.
     NotNeeded,
     /// Result of a drain pass.
-    Drain {
-        /// True if every pod to evict is gone.
-        done: bool,
-        /// Pods that block the drain.
-        blockers: Vec<DrainBlocker>,
-        /// Pods that could not be evicted but do not block the reboot.
-        left_behind: Vec<DrainBlocker>,
-        /// Time until the next pass is due.
-        next: Duration,
-    },
+    Drain(DrainProgress),
     /// logind refused, with this message.
     Refused(String),
     /// The step failed, or its result is unknown.

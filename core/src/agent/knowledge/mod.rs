@@ -14,7 +14,7 @@ mod state;
 mod steps;
 mod turn;
 
-pub use self::event::{Ending, Event, HostFailure, Look, PullReading, Services};
+pub use self::event::{DrainProgress, Ending, Event, HostFailure, Look, PullReading, Services};
 pub use self::failures::LockRetry;
 pub use self::guard_probe::GuardProbe;
 pub use self::state::Knowledge;

@@ -6,10 +6,10 @@ use berth_api::berth::HoldPhase;
 use berth_api::digest::Digest;
 use berth_api::node::Deployment;
 
-use super::event::Ending;
+use super::event::{DrainProgress, Ending};
 use super::state::{Knowledge, Rest};
 use super::turn::Since;
-use crate::agent::facts::{ClusterNode, DrainFacts, StepFailure};
+use crate::agent::facts::{ClusterNode, StepFailure};
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 use crate::{BootMoment, Now};
@@ -118,21 +118,10 @@ impl Knowledge {
             Ending::Failed { reason, message } => return self.failed(step, reason, message, now),
             Ending::NotNeeded => {}
             Ending::Refused(why) => self.turn.reboot.block(why, now),
-            Ending::Drain {
-                done,
-                blockers,
-                left_behind,
-                next,
-            } => {
-                let drain = DrainFacts {
-                    done,
-                    blockers,
-                    left_behind,
-                    ..DrainFacts::default()
-                };
-                self.turn.drain.pass_ended(drain, next, now);
+            Ending::Drain(progress) => {
                 // Read everything once more between the end of a drain and the commit.
-                self.host.fresh &= !done;
+                self.host.fresh &= matches!(progress, DrainProgress::Waiting { .. });
+                self.turn.drain.pass_ended(progress, now);
             }
             Ending::Done => self.done(step, now),
         }

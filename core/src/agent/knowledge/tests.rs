@@ -179,21 +179,14 @@ fn look_at(staged: Option<Deployment>) -> Event<'static> {
 }
 
 fn waiting() -> Ending {
-    Ending::Drain {
-        done: false,
+    Ending::Drain(DrainProgress::Waiting {
         blockers: vec![],
-        left_behind: vec![],
         next: Duration::from_secs(5),
-    }
+    })
 }
 
 fn drained() -> Ending {
-    Ending::Drain {
-        done: true,
-        blockers: vec![],
-        left_behind: vec![],
-        next: Duration::ZERO,
-    }
+    Ending::Drain(DrainProgress::Done { left_behind: vec![] })
 }
 
 /// A letter for each reading that stays valid: deployments known and fresh, Node read, drain done, berth fenced.

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use berth_api::berth::HoldPhase;
 
+use super::event::DrainProgress;
 use crate::agent::facts::{DrainFacts, Reboot};
 use crate::agent::step::Step;
 use crate::{Moment, Now};
@@ -103,9 +104,18 @@ impl Draining {
         self.since.map_or(Duration::ZERO, |since| since.elapsed(now))
     }
 
-    pub(super) fn pass_ended(&mut self, drain: DrainFacts, next: Duration, now: &Now) {
-        self.next_pass = (!drain.done).then_some(now.clock + next);
-        self.last_pass = drain;
+    pub(super) fn pass_ended(&mut self, progress: DrainProgress, now: &Now) {
+        self.last_pass = DrainFacts::default();
+        match progress {
+            DrainProgress::Done { left_behind } => {
+                (self.last_pass.done, self.last_pass.left_behind) = (true, left_behind);
+                self.next_pass = None;
+            }
+            DrainProgress::Waiting { blockers, next } => {
+                self.last_pass.blockers = blockers;
+                self.next_pass = Some(now.clock + next);
+            }
+        }
     }
 
     /// Starts the drain again, without extending its time limit.

@@ -48,7 +48,7 @@ pub(super) fn count(doing: &MemberStates<'_>, wanted: MemberState) -> usize {
 
 /// True if the current target was resolved from the reference in the spec, and that reference is allowed.
 fn is_current(facts: &PoolStatusFacts<'_>, target: &Target) -> bool {
-    facts.refused.is_none() && target.is_of(facts.reference)
+    facts.refused.is_none() && target.is_of(facts.spec.image_ref())
 }
 
 fn updated(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &MemberStates<'_>) -> Verdict {
@@ -108,7 +108,8 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
             Some(_) => format!("no node updates to {}; see ImageResolved", target.image),
             None => format!(
                 "no node updates to {} until {} is resolved",
-                target.image, facts.reference
+                target.image,
+                facts.spec.image_ref()
             ),
         };
         return Verdict::no(CommonReason::ImageNotResolved, message);
@@ -238,7 +239,7 @@ fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<
 }
 
 fn paused(facts: &PoolStatusFacts<'_>) -> Verdict {
-    if facts.paused {
+    if facts.spec.is_paused() {
         let message = "no berth is offered; nodes that have not committed give their berths back";
         Verdict::yes(CommonReason::PausedByAdmin, message)
     } else if facts

@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use berth_api::berth::Holding;
-use berth_api::boot_image::BootImagePolicy;
 use berth_api::membership::Conflict;
 use berth_api::platform::Platform;
-use berth_api::pool::BootcNodePoolStatus;
-use berth_api::{ImageRef, Written};
+use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus};
 
 use crate::controller::gates::Gates;
 use crate::controller::image::{self, Answers};
@@ -36,26 +34,10 @@ impl<'a> MemberView<'a> {
     }
 }
 
-/// Input for a pool's status.
+/// Registry answers about a pool's image.
 #[derive(Debug)]
-pub struct PoolStatusFacts<'a> {
-    /// Generation of the pool's spec.
-    pub generation: Option<i64>,
-    /// Current status.
-    pub old: &'a BootcNodePoolStatus,
-    /// Name of the pool.
-    pub pool: &'a str,
-    /// Image reference in the spec.
-    pub reference: &'a Written<ImageRef>,
-    /// Number of images that the history keeps.
-    pub history_limit: usize,
-    /// Message why the image reference is not allowed; `None` if it is allowed.
-    pub refused: Option<&'a str>,
-    /// `image.minimumAge`
-    pub minimum_age: Duration,
-    /// `bootImage` of the pool's spec.
-    pub boot_image: &'a BootImagePolicy,
-    /// Registry answers about the reference.
+pub struct Polled<'a> {
+    /// The answers.
     pub answers: &'a Answers,
     /// True if the tag is polled.
     pub polled: bool,
@@ -63,14 +45,25 @@ pub struct PoolStatusFacts<'a> {
     pub available_seen: Duration,
     /// Last poll request that was served.
     pub poll_request: Option<String>,
-    /// True if the admin paused the pool.
-    pub paused: bool,
+}
+
+/// Input for a pool's status.
+#[derive(Debug)]
+pub struct PoolStatusFacts<'a> {
+    /// Generation of the pool's spec.
+    pub generation: Option<i64>,
+    /// The pool's spec.
+    pub spec: &'a BootcNodePoolSpec,
+    /// Current status.
+    pub old: &'a BootcNodePoolStatus,
+    /// Name of the pool.
+    pub pool: &'a str,
+    /// Message why the image reference is not allowed; `None` if it is allowed.
+    pub refused: Option<&'a str>,
+    /// Registry answers about the image.
+    pub polled: Polled<'a>,
     /// The gates of the pool.
     pub gates: Option<&'a Gates>,
-    /// `rollout.rebootTimeout`
-    pub reboot_timeout: Duration,
-    /// `rollout.retryToken`
-    pub retry_token: &'a str,
     /// Number of excluded nodes that would be members otherwise.
     pub excluded: usize,
     /// True if the pool is being deleted.
@@ -94,12 +87,12 @@ pub struct PoolStatusFacts<'a> {
 impl<'a> PoolStatusFacts<'a> {
     pub(super) fn image(&self) -> image::ImageFacts<'a> {
         image::ImageFacts {
-            reference: self.reference,
-            minimum_age: self.minimum_age,
+            reference: self.spec.image_ref(),
+            minimum_age: self.spec.minimum_age(),
             target: self.old.target.as_ref(),
             available: self.old.available.as_ref(),
-            seen: self.available_seen,
-            answers: self.answers,
+            seen: self.polled.available_seen,
+            answers: self.polled.answers,
         }
     }
 }

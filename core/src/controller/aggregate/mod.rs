@@ -27,7 +27,7 @@ mod tests;
 mod trouble;
 
 use facts::MemberState;
-pub use facts::{MemberView, PoolStatusFacts};
+pub use facts::{MemberView, Polled, PoolStatusFacts};
 use trouble::{is_served, trouble};
 
 /// Decides a pool's target image. A new image is refused if it lacks the platform of a member, or if the current boot
@@ -68,7 +68,7 @@ pub fn boot_image(
 /// Returns the pool's new status.
 pub fn status(facts: &PoolStatusFacts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     let before = facts.old.boot_image.as_ref();
-    let image = adopt(&facts.image(), facts.members, (facts.boot_image, before), now);
+    let image = adopt(&facts.image(), facts.members, (facts.spec.boot_image(), before), now);
     let target = image.target;
     let doing: BTreeMap<&NodeName, MemberState> = facts
         .members
@@ -92,18 +92,18 @@ pub fn status(facts: &PoolStatusFacts<'_>, now: Timestamp) -> BootcNodePoolStatu
     {
         condition::set(&mut conditions, type_, verdict, facts.generation, now);
     }
-    for (type_, verdict) in summary::summary(&conditions, image::follows(facts.reference)) {
+    for (type_, verdict) in summary::summary(&conditions, image::follows(facts.spec.image_ref())) {
         condition::set(&mut conditions, type_, verdict, facts.generation, now);
     }
     BootcNodePoolStatus {
         observed_generation: facts.generation,
         available: image.available,
-        poll_request: facts.poll_request.clone(),
+        poll_request: facts.polled.poll_request.clone(),
         nodes: counts(facts, target.as_ref(), &doing),
         berths: facts.plan.counts.clone(),
         failures: failures(facts, target.as_ref()),
         // If the admin removes the token from the spec, the status keeps the last one.
-        retry_token: match facts.retry_token {
+        retry_token: match facts.spec.retry_token() {
             "" => facts.old.retry_token.clone(),
             token => Some(token.to_owned()),
         },
@@ -128,7 +128,7 @@ fn assess_boot_image(
     now: Timestamp,
 ) -> boot_image::Assessment {
     let boot_image = boot_image::BootImageFacts {
-        policy: facts.boot_image,
+        policy: facts.spec.boot_image(),
         members: facts.members,
         before: facts.old.boot_image.as_ref(),
     };
@@ -145,7 +145,7 @@ fn feed(facts: &PoolStatusFacts<'_>, target: Option<&Target>, next: &image::Next
     } else if facts.refused.is_some() {
         Some(Verdict::unknown(CommonReason::ImageNotResolved, "see ImageResolved"))
     } else {
-        image::feed::assess(&facts.image(), target, next, facts.polled)
+        image::feed::assess(&facts.image(), target, next, facts.polled.polled)
     }
 }
 
@@ -158,7 +158,7 @@ fn deploy_history(facts: &PoolStatusFacts<'_>, target: Option<&Target>, now: Tim
             .iter()
             .filter_map(|m| Some(m.host?.report()?.images.deployments.as_slice())),
         targets: facts.old.target.iter().chain(target),
-        limit: facts.history_limit,
+        limit: facts.spec.history_limit(),
         now,
     })
 }
@@ -276,7 +276,7 @@ fn durations(facts: &PoolStatusFacts<'_>, doing: &BTreeMap<&NodeName, MemberStat
         staging_seconds: latest_median(facts, doing, |report| report.measured.staging),
         drain_seconds: latest_median(facts, doing, |report| report.measured.drain),
         reboot_seconds: latest_median(facts, doing, |report| {
-            Some(report.measured.reboot?.min(facts.reboot_timeout))
+            Some(report.measured.reboot?.min(facts.spec.reboot_timeout()))
         }),
     }
 }

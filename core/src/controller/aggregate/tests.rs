@@ -5,8 +5,7 @@ use berth_api::berth::{Berth, Holding, Offer};
 use berth_api::condition::Word;
 use berth_api::node::BootcNodeSpec;
 use berth_api::platform::Machine;
-use berth_api::pool::{BerthCounts, PlatformDigest};
-use berth_api::{ImageRef, Written};
+use berth_api::pool::{BerthCounts, BootcNodePoolSpec, PlatformDigest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 mod references;
@@ -25,8 +24,13 @@ fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
 }
 
-static V2: LazyLock<Written<ImageRef>> = LazyLock::new(|| "quay.io/os:v2".into());
-static V3: LazyLock<Written<ImageRef>> = LazyLock::new(|| "quay.io/os:v3".into());
+static V2: LazyLock<BootcNodePoolSpec> = LazyLock::new(|| spec("quay.io/os:v2"));
+static V3: LazyLock<BootcNodePoolSpec> = LazyLock::new(|| spec("quay.io/os:v3"));
+
+fn spec(reference: &str) -> BootcNodePoolSpec {
+    let spec = serde_json::json!({ "nodeSelector": {}, "image": { "ref": reference } });
+    serde_json::from_value(spec).unwrap()
+}
 
 fn target() -> Target {
     Target {
@@ -169,19 +173,15 @@ fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &
         generation: None,
         old,
         pool: "p",
-        history_limit: 3,
-        reference: &V2,
-        minimum_age: Duration::ZERO,
-        boot_image: &BootImagePolicy::UNSET,
-        answers,
-        polled: true,
-        available_seen: Duration::ZERO,
-        poll_request: None,
+        spec: &V2,
+        polled: Polled {
+            answers,
+            polled: true,
+            available_seen: Duration::ZERO,
+            poll_request: None,
+        },
         refused: None,
-        paused: false,
         gates: None,
-        reboot_timeout: Duration::from_secs(900),
-        retry_token: "",
         excluded: 0,
         deleting: false,
         bad_selector: None,
@@ -281,11 +281,12 @@ impl Case {
             ..BootcNodePoolStatus::default()
         };
         let answers = self.news.as_ref().map(answered).unwrap_or_default();
+        let mut spec = self.news.as_ref().map_or(V2.clone(), |news| spec(news.image.as_str()));
+        spec.rollout.get_or_insert_default().paused = self.paused;
         let facts = PoolStatusFacts {
             generation: Some(3),
-            reference: self.news.as_ref().map_or(&V2, |news| &news.image),
+            spec: &spec,
             refused: self.refused,
-            paused: self.paused,
             members,
             away,
             unwritable: self.unwritable.iter().collect(),

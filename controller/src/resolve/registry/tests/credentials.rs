@@ -237,11 +237,11 @@ async fn a_blob_store_gets_no_credentials() {
 #[tokio::test]
 async fn an_invalid_token_answer_is_reported() {
     for (answer, expected) in [
-        ("<html>", "not JSON"),
-        (r#"{"hush":1}"#, "no token"),
-        (r#"{"token":""}"#, "no token"),
+        ("<html>", "with JSON"),
+        (r#"{"hush":1}"#, "without a token"),
+        (r#"{"token":""}"#, "without a token"),
         (r#"{"token":"a\r\nb"}"#, "characters"),
-        (r#"{"token":["hush"]}"#, "not JSON"),
+        (r#"{"token":["hush"]}"#, "with JSON"),
     ] {
         let service = Server::start(move |_| reply(200, answer)).await;
         let server = Server::start(guarded("nothing", bearer(&service))).await;
@@ -269,7 +269,7 @@ async fn credentials_of_a_tls_registry_need_tls() {
         .answer(client, true, "os", Some(&credentials))
         .await
         .unwrap_err();
-    assert!(refused.message.contains("no TLS"), "{refused}");
+    assert!(refused.message.contains("HTTPS"), "{refused}");
     assert_eq!(service.seen().len(), 0);
     assert!(challenge.answer(client, false, "os", Some(&credentials)).await.is_ok());
 }

@@ -25,21 +25,22 @@ fn a_drain_pass_is_known_until_the_next() {
         since: at(0).wall.into(),
     });
     let mut knowledge = knowing(&taken());
-    for (seconds, done, next_pass) in [(10, false, Some(Duration::from_secs(3))), (20, true, None)] {
-        let ending = Ending::Drain {
-            done,
-            blockers: vec![web.clone()],
-            left_behind: vec![db.clone()],
-            next: Duration::from_secs(5),
-        };
-        super::done(&mut knowledge, &Step::Drain, ending, seconds);
+    let waiting = DrainProgress::Waiting {
+        blockers: vec![web.clone()],
+        next: Duration::from_secs(5),
+    };
+    let done = DrainProgress::Done {
+        left_behind: vec![db.clone()],
+    };
+    for (seconds, progress, is_done, next_pass, blockers, left_behind) in [
+        (10, waiting, false, Some(Duration::from_secs(3)), vec![web], vec![]),
+        (20, done, true, None, vec![], vec![db]),
+    ] {
+        super::done(&mut knowledge, &Step::Drain, Ending::Drain(progress), seconds);
         let drain = knowledge.facts(&at(seconds + 2)).drain;
         assert_eq!(drain.elapsed, Duration::from_secs(seconds + 2));
-        assert_eq!((drain.done, drain.next_pass), (done, next_pass));
-        assert_eq!(
-            (drain.blockers, drain.left_behind),
-            (vec![web.clone()], vec![db.clone()])
-        );
+        assert_eq!((drain.done, drain.next_pass), (is_done, next_pass));
+        assert_eq!((drain.blockers, drain.left_behind), (blockers, left_behind));
     }
 }
 

@@ -11,7 +11,7 @@ fn of_reference<'a>(
 ) -> PoolStatusFacts<'a> {
     PoolStatusFacts {
         generation: Some(generation),
-        reference: &V3,
+        spec: &V3,
         ..of_empty_pool(old, answers, plan)
     }
 }
