@@ -1,10 +1,11 @@
-//! The most demanding platform variant that a machine's CPUs can run, read from `/proc/cpuinfo`. Pure.
+//! Finds the most demanding platform variant that all CPUs of a machine can run, from `/proc/cpuinfo`. Pure.
 
-/// File with the features of each CPU.
+/// File that lists the features of each CPU.
 pub const PATH: &str = "/proc/cpuinfo";
 
-/// Levels of x86-64 by the psABI, each with the features that it adds, by their kernel names. `abm` stands for LZCNT, `pni`
-/// for SSE3, `cx16` for CMPXCHG16B. The kernel never lists OSXSAVE, but it lists AVX only if it has enabled OSXSAVE.
+/// Levels of x86-64 as the psABI defines them, each with the features that it adds, by their kernel names. `abm`
+/// stands for LZCNT, `pni` for SSE3, `cx16` for CMPXCHG16B. The kernel does not list OSXSAVE, but it lists AVX only
+/// if it has enabled OSXSAVE.
 const AMD64: [(&str, &[&str]); 4] = [
     ("v1", &["lm"]),
     ("v2", &["cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"]),
@@ -15,8 +16,8 @@ const AMD64: [(&str, &[&str]); 4] = [
     ("v4", &["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]),
 ];
 
-/// Versions of Armv8-A and Armv9-A, each with the mandatory features that the kernel reports. Hypervisors and kernels hide
-/// some features, so the version found may be lower than the real one.
+/// Versions of Armv8-A and Armv9-A, each with its mandatory features that the kernel reports. Hypervisors and kernels
+/// hide some features, so the found version may be lower than the real one.
 const ARM64: [(&str, &[&str]); 7] = [
     ("v8", &["fp", "asimd"]),
     ("v8.1", &["atomics", "asimdrdm", "crc32"]),
@@ -30,7 +31,7 @@ const ARM64: [(&str, &[&str]); 7] = [
 /// Features of a machine's CPUs.
 #[derive(Debug, Clone, Default)]
 pub struct Features {
-    /// Bit `n` is set if each CPU read so far has all features of level `n` in the architecture's table.
+    /// Bit `n` is set if all CPUs read so far have the features of level `n` of the architecture.
     levels: Option<u8>,
 }
 
@@ -43,7 +44,8 @@ fn levels(architecture: &str) -> &'static [(&'static str, &'static [&'static str
 }
 
 impl Features {
-    /// Reads one line of the file. A machine may have CPUs of several kinds: only features of all CPUs count.
+    /// Reads one line of the file. Only features that all CPUs have count, since a machine may have several kinds of
+    /// CPUs.
     pub fn read(&mut self, architecture: &str, line: &str) {
         let Some((key, words)) = line.split_once(':') else {
             return;
@@ -61,8 +63,8 @@ impl Features {
         self.levels = Some(self.levels.unwrap_or(u8::MAX) & has);
     }
 
-    /// Returns the highest level whose features, and the features of all levels below it, all CPUs have. `None` if no CPU was
-    /// listed or the architecture has no levels.
+    /// Returns the highest level whose features all CPUs have, together with the features of all lower levels. `None`
+    /// if the file listed no CPU, or the architecture has no levels.
     pub fn variant(&self, architecture: &str) -> Option<&'static str> {
         let has = self.levels?;
         let mut variant = None;
@@ -76,7 +78,7 @@ impl Features {
     }
 }
 
-/// OCI name of the architecture that this program was built for, and so of the machine.
+/// OCI name of the machine's architecture, which is the architecture that this program was compiled for.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,10 +1,11 @@
-//! Gauges for Prometheus as plain data. They are rebuilt from the current facts, so that the series of a removed object
-//! disappear. [`crate::agent::gauges`] builds the gauges of one node, the controller those for pools and the fleet.
+//! Gauges for Prometheus as plain data. All gauges are rebuilt from the current facts, so the series of a removed
+//! object disappear. [`crate::agent::gauges`] builds the gauges of one node; the controller builds the gauges of
+//! pools and the fleet.
 
 /// Declares `Families`, with one empty gauge per line: field, name, help text.
 macro_rules! families {
     ($($field:ident: $name:literal, $help:literal;)*) => {
-        /// All families. Some may stay without series.
+        /// All families. Some may have no series.
         #[derive(Debug)]
         struct Families {
             $($field: $crate::gauges::Gauge,)*
@@ -41,7 +42,7 @@ pub struct Gauge {
 pub struct Series {
     /// Names and values of its labels.
     pub labels: Vec<(&'static str, String)>,
-    /// Value, in the unit of the family's name.
+    /// Value, in the unit that the family's name states.
     pub value: i64,
 }
 
@@ -62,7 +63,7 @@ impl Gauge {
         self.series.push(Series { labels, value });
     }
 
-    /// Adds a series if there is a value for it.
+    /// Adds a series, unless the value is `None`.
     pub fn add_some<const N: usize>(&mut self, labels: [(&'static str, &str); N], value: Option<impl TryInto<i64>>) {
         if let Some(value) = value {
             self.add(labels, value);

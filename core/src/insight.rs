@@ -1,6 +1,6 @@
-//! Progress of one node's update, by the rules of OpenShift's update status. Three callers use the same function: the agent
-//! for its report, the controller in place of a silent agent, and the command line, which also knows the pool's pause and
-//! the Node's conditions.
+//! Progress of one node's update, by the rules of OpenShift's update status. Three programs use this module: the
+//! agent for its report, the controller for nodes whose agent is silent, and the command line, which also knows
+//! whether the pool is paused and the Node's conditions.
 
 use std::time::Duration;
 
@@ -22,23 +22,24 @@ use crate::finding::{self, Finding, Subject};
 pub struct Inputs<'a> {
     /// Name of the Node.
     pub node: &'a str,
-    /// Name of its pool.
+    /// Name of the node's pool.
     pub pool: &'a str,
-    /// Whether it is a worker or a control plane node.
+    /// Worker or control plane node.
     pub scope: ScopeType,
-    /// Digest of the image it should run.
+    /// Digest of the image that the node should run.
     pub desired: Option<&'a Digest>,
-    /// Status written by its agent.
+    /// Status that the agent wrote to the BootcNode.
     pub status: &'a BootcNodeStatus,
-    /// Why the node is unavailable, the most serious reason first. `None` if its Node was not read recently.
+    /// Why the node is unavailable, the most serious reason first. `None` if the caller has no recent state of the
+    /// Node.
     pub unavailable: Option<Vec<Unavailable>>,
-    /// Why an admin keeps the node from updating, as far as the caller knows.
+    /// Why an admin keeps the node from updating. `None` also if the caller does not know.
     pub held: Option<Held>,
-    /// Conditions that the controller wrote, such as `Waiting`. May contain others.
+    /// Conditions that the controller wrote, such as `Waiting`, and possibly others.
     pub told: &'a [Condition],
-    /// Message about the agent, if it has been silent for too long.
+    /// Message about the agent, if the agent has been silent for too long.
     pub silent: Option<&'a str>,
-    /// Median durations of the pool. The node's own durations stand in for unknown ones.
+    /// Median durations of updates in the pool. The node's own durations replace unknown ones.
     pub medians: PhaseDurations,
 }
 
@@ -94,13 +95,13 @@ reasons! {
     pub enum Assessment {
         /// Something is wrong.
         Degraded,
-        /// Unavailable for another reason than its update.
+        /// Unavailable, but not because of its update.
         Unavailable,
         /// Being updated.
         Progressing,
-        /// Held back by an admin.
+        /// Excluded from updates by an admin.
         Excluded,
-        /// Its turn has not come.
+        /// Waiting for its turn.
         Outdated,
         /// Nothing is known about its update.
         Unknown,
@@ -109,8 +110,8 @@ reasons! {
     }
 }
 
-/// Returns the insight into a node. Conditions that did not change keep the transition times of `before`. `None` if the
-/// node belongs to no pool.
+/// Returns the insight into a node. A condition that did not change keeps its transition time from `before`. `None`
+/// if the node belongs to no pool.
 pub fn insight(facts: &Inputs<'_>, before: Option<&NodeInsight>, now: Timestamp) -> Option<NodeInsight> {
     if facts.pool.is_empty() || facts.status.phase == Some(Phase::Released) {
         return None;
@@ -180,13 +181,13 @@ fn available(facts: &Inputs<'_>) -> Option<Verdict> {
     })
 }
 
-/// Messages of all reasons why the node is unavailable. `None` if no reason is known.
+/// Returns the messages of all reasons why the node is unavailable. `None` if there is no reason, or none is known.
 fn reasons(facts: &Inputs<'_>) -> Option<String> {
     let messages: Vec<_> = facts.unavailable.iter().flatten().map(|u| u.message()).collect();
     (!messages.is_empty()).then(|| messages.join(" | "))
 }
 
-/// The `Degraded` condition. The condition that an agent reported is outdated when the agent is silent.
+/// Returns the `Degraded` condition. Ignores the agent's own report if the agent is silent, since it is outdated.
 fn degraded(facts: &Inputs<'_>) -> Verdict {
     let node = Subject::Node(facts.node.into(), facts.pool.into());
     let (own, is_unpublished) = (&facts.status.conditions, facts.desired.is_none());
@@ -202,8 +203,8 @@ fn version(status: &BootcNodeStatus) -> Option<String> {
         .or_else(|| Some(booted.digest.as_ref()?.to_string()))
 }
 
-/// Time from the start of the phase to the end of the update. Depends on the phase only, so that it causes no extra writes.
-/// `None` if the agent is silent: its last phase is outdated.
+/// Returns the time from the start of the phase to the end of the update. The result changes only with the phase, so
+/// that it causes no extra writes. `None` if the agent is silent, since its last phase is outdated.
 fn estimate(facts: &Inputs<'_>, updating: &Verdict) -> Option<Duration> {
     if facts.silent.is_some() {
         return None;
@@ -214,7 +215,7 @@ fn estimate(facts: &Inputs<'_>, updating: &Verdict) -> Option<Duration> {
     let staging = facts.medians.staging_seconds.or(own.staging);
     let seconds = match &*updating.reason {
         UPDATED => 0,
-        // Assumes that a berth is free by then.
+        // Assumes that the node gets a berth as soon as staging ends.
         WORKING if facts.status.phase == Some(Phase::Staging) => {
             u64::from(staging?) + u64::from(drain?) + u64::from(reboot?)
         }
@@ -225,7 +226,7 @@ fn estimate(facts: &Inputs<'_>, updating: &Verdict) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// The most important fact about the node, for a reader.
+/// Returns the message that matters most to an admin.
 fn message(facts: &Inputs<'_>, updating: &Verdict, degraded: &Verdict) -> String {
     let words = if degraded.status == Some(true) {
         match degraded.message.as_str() {
@@ -246,7 +247,8 @@ fn message(facts: &Inputs<'_>, updating: &Verdict, degraded: &Verdict) -> String
     short(&words, facts.node)
 }
 
-/// Returns one line of at most [`MAX_MESSAGE`] characters. A long node name is replaced, since it is shown next to the line.
+/// Returns one line of at most [`MAX_MESSAGE`] characters. Replaces the node's name if it is long, since readers see
+/// it beside the line.
 fn short(words: &str, node: &str) -> String {
     let line = condition::one_line(words);
     let line = if node.chars().count() >= 8 {
@@ -262,7 +264,7 @@ pub fn phase(insight: &NodeInsight) -> &str {
     condition::find(&insight.conditions, UPDATING).map_or("", |c| &c.reason)
 }
 
-/// True if the node is degraded because its agent is silent, rather than because its reboot timed out.
+/// True if the node is degraded because its agent is silent. False if its reboot timed out.
 pub fn is_silent(insight: &NodeInsight) -> bool {
     let degraded = condition::find_true(&insight.conditions, DEGRADED);
     degraded.is_some_and(|c| c.reason == CommonReason::AgentSilent.as_str())

@@ -1,4 +1,4 @@
-//! Monotonic time, and the time of a decision.
+//! Monotonic time, and the current time as an input of decisions.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -8,18 +8,19 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
-/// A moment on a monotonic clock, as the time since the clock began. An agent's clock begins when its machine boots, the
-/// clock of any other program when its process starts. Setting the wall clock does not move it.
+/// A moment on a monotonic clock, stored as the time since the clock's start. An agent's clock starts when its
+/// machine boots, the clock of any other program when its process starts. Changes of the wall clock have no effect on
+/// it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// Returns the moment at this time after the clock began.
+    /// Returns the moment when the clock has run for this long.
     pub const fn after(began: Duration) -> Self {
         Self(began)
     }
 
-    /// Time since the clock began.
+    /// Time since the clock's start.
     pub const fn since_start(self) -> Duration {
         self.0
     }
@@ -38,12 +39,12 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// A moment of one boot of a machine, with the boot's ID. Valid in other processes and after a restart.
+/// A moment during one boot of a machine, with the boot's ID, so that it stays valid when the process restarts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BootMoment {
     boot_id: BootId,
-    /// Milliseconds since the boot.
+    /// Milliseconds since the boot began.
     milliseconds: u64,
 }
 
@@ -56,24 +57,26 @@ impl BootMoment {
         }
     }
 
-    /// Returns the moment, if it belongs to this boot. Durations across boots are not measured: only the wall clock spans boots,
-    /// and it can be set.
+    /// Returns the moment if it belongs to this boot, else `None`: only the wall clock spans boots, and it can be
+    /// set, so durations across boots are not measured.
     pub fn under(&self, boot_id: &BootId) -> Option<Moment> {
         (self.boot_id == *boot_id).then(|| Moment::after(Duration::from_millis(self.milliseconds)))
     }
 }
 
-/// Rounds down to whole seconds, as the API server stores times: a time in memory must equal the one that is read back.
+/// Rounds down to whole seconds, as the API server stores times. So a time in memory equals the time read from the
+/// API server.
 pub(crate) fn whole_seconds(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
-/// The time and the chance that a decision depends on.
+/// The clocks and the random number that a decision depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Now {
-    /// The machine's wall clock. Compared with times that this machine wrote earlier, and with the end of a window.
+    /// Time of the machine's wall clock. Compared with times that this machine wrote earlier, and with the end of a
+    /// window.
     pub wall: Timestamp,
-    /// The monotonic clock.
+    /// Time of the monotonic clock.
     pub clock: Moment,
     /// A random number from 0 to 1, which spreads retries over time.
     pub chance: f64,

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use berth_api::text;
 
-/// Most names that a message lists; further ones are counted.
+/// Most names that a message lists. It only counts further names.
 pub const NAMED: usize = 5;
 
 /// Longest Event note that the API server accepts, in bytes.
 pub const MAX_NOTE: usize = 1024;
 
-/// Lists the first [`NAMED`] names, with the number of the others.
+/// Lists the first [`NAMED`] names, and the number of further names.
 pub fn few(names: impl IntoIterator<Item = String>) -> String {
     let names: Vec<String> = names.into_iter().collect();
     text::names(names.iter().take(NAMED), names.len())
@@ -25,8 +25,8 @@ pub fn note(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// Returns `time` in seconds, limited to `whole` and rounded down to a twentieth of `whole`. A status that shows a
-/// running time is then not written every second.
+/// Returns `time` in seconds, at most `whole`, rounded down to a multiple of a twentieth of `whole`. So a status with
+/// a running time is not written every second.
 pub fn rounded(time: Duration, whole: Duration) -> u64 {
     let step = (whole.as_secs() / 20).max(1);
     if time >= whole {

@@ -1,8 +1,8 @@
 //! A client of the API server that disables Nagle's algorithm and supports proxies.
 //!
-//! kube's own client leaves Nagle's algorithm on (<https://github.com/kube-rs/kube/issues/2056>). The first request on
-//! a new connection then waits until the server acknowledges the end of the TLS handshake, which the server delays for
-//! 40 ms. An agent that has waited an hour for a berth always takes it over a new connection.
+//! kube's own client leaves Nagle's algorithm on (<https://github.com/kube-rs/kube/issues/2056>). The first request
+//! on a new connection then waits until the server acknowledges the end of the TLS handshake, which the server delays
+//! for 40 ms. An agent that has waited an hour for a berth always needs a new connection to take the berth.
 
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
@@ -13,7 +13,7 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::proxy::{Environment, Route};
 
-/// Makes a client from the configuration. The client does not retry.
+/// Makes a client from the configuration. The client does not retry requests.
 ///
 /// # Errors
 /// When the configuration is invalid, or names a proxy that cannot be used.

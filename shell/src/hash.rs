@@ -5,7 +5,6 @@ use ring::digest::{SHA256, digest};
 /// Returns the SHA-256 hash of the bytes.
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let mut hash = [0; 32];
-    // A SHA-256 hash has exactly 32 bytes.
     for (to, from) in hash.iter_mut().zip(digest(&SHA256, bytes).as_ref()) {
         *to = *from;
     }

@@ -16,16 +16,16 @@ pub mod retry;
 
 pub use hash::sha256;
 
-/// Locks a mutex. A poisoned one can be used: no panic leaves its value half changed.
+/// Locks a mutex, even a poisoned one: no panic in Berth leaves its value half changed.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Selects the TLS implementation for this process. Must be called before the first client is made; repeated calls are
-/// harmless.
+/// Selects the TLS implementation for this process. Must be called before the first client is made; repeated calls
+/// are harmless.
 ///
-/// A program with two compiled-in implementations panics at the first use unless one of them is selected.
+/// A program with two compiled-in implementations panics at the first connection unless one is selected.
 pub fn install_crypto() {
-    // An error means that one is already installed.
+    // An error means that an implementation is already selected.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

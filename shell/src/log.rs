@@ -13,11 +13,11 @@ pub enum LogFormat {
     Json,
 }
 
-/// Selects the lines to log: the lowest level of all modules and of single modules.
+/// Selects which log lines to write: the lowest level for all modules, and levels for single modules.
 pub type Filter = Targets;
 
-/// Parses the value of `--log-level`, for clap. A word without `=` must be a level: the library would take a misspelled
-/// level for the name of a module and log nothing else.
+/// Parses the value of `--log-level`, for clap. Rejects a word without `=` that is not a level. The library would
+/// take a misspelled level for the name of a module, and log only lines of that module.
 ///
 /// # Errors
 /// When the text is neither a level nor a list of directives.
@@ -33,7 +33,7 @@ pub fn filter(text: &str) -> Result<Filter, String> {
         .map_err(|error| format!("{error}; use directives such as info,kube=debug"))
 }
 
-/// Starts to log the lines that the filter selects.
+/// Starts to log lines that match the filter.
 pub fn start(format: LogFormat, filter: &Filter) {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let lines = match format {

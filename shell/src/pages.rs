@@ -19,15 +19,15 @@ mod families;
 
 pub use families::{Board, Families};
 
-/// Most requests that are answered at the same time.
+/// Most connections that a server handles at the same time.
 const MAX_CONNECTIONS: usize = 8;
 /// Timeout for reading a request, and for the whole connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Content type of OpenMetrics, which Prometheus asks for. Other clients get the older text format: `promtool check
-/// metrics` reads only that one.
+/// Content type of OpenMetrics. Prometheus requests it. Other clients get the older text format, which is the only
+/// one that `promtool check metrics` reads.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Health of a process, as reported to probes. Each error is a message of one line.
+/// Health of a process, as reported to probes. An error is a message of one line.
 pub trait Health: Send + Sync + 'static {
     /// Checks whether the process makes progress.
     ///
@@ -42,7 +42,7 @@ pub trait Health: Send + Sync + 'static {
     fn ready(&self) -> Result<(), String>;
 }
 
-/// A page of a server.
+/// A page that a server serves.
 #[expect(missing_debug_implementations, reason = "dyn Health has none")]
 pub enum Page {
     /// `/metrics`
@@ -51,7 +51,7 @@ pub enum Page {
     Health(Arc<dyn Health>),
 }
 
-/// Listens on an address given by a command line option. `:PORT` stands for all addresses of this machine.
+/// Listens on an address from a command line option. `:PORT` stands for all addresses of this machine.
 ///
 /// # Errors
 /// When the address is invalid, not an address of this machine, or already in use.
@@ -72,8 +72,8 @@ async fn bind(address: &str) -> anyhow::Result<TcpListener> {
     }
 }
 
-/// Listens on each address that is not empty, and serves its page in the background. Each page has its own server, so
-/// that readers of one page cannot block readers of another.
+/// For each address that is not empty, listens on it and serves its page in the background. Each page has its own
+/// server, so that many requests for one page cannot block another page.
 ///
 /// # Errors
 /// When it cannot listen on an address.
@@ -112,7 +112,7 @@ pub async fn serve(listener: TcpListener, page: Page) {
                 .header_read_timeout(CONNECTION_TIMEOUT)
                 .keep_alive(false);
             let connection = server.serve_connection(TokioIo::new(stream), service);
-            // A client that is too slow or disconnects gets no answer.
+            // A client that is too slow, or disconnects, gets no answer.
             let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
             drop(place);
         });

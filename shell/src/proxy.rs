@@ -36,14 +36,14 @@ impl Environment {
         }
     }
 
-    /// Reads the environment of this process in the same way as kube.
+    /// Reads the same environment variables as kube.
     pub(crate) fn of_this_process() -> Self {
         let proxy = first_variable(["HTTPS_PROXY", "https_proxy"]);
         let no_proxy = first_variable(["NO_PROXY", "no_proxy"]);
         Self::new(&proxy, &no_proxy)
     }
 
-    /// True if the server is reached without a proxy. The local host never needs one.
+    /// True if requests to this server do not go through a proxy. The local host never needs one.
     fn bypasses_proxy(&self, server: &Uri) -> bool {
         let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
         let is_own = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
@@ -51,7 +51,7 @@ impl Environment {
     }
 }
 
-/// Returns the first of these variables that is not empty.
+/// Returns the value of the first of these variables that is not empty.
 fn first_variable(names: [&str; 2]) -> String {
     let mut values = names.iter().filter_map(|name| std::env::var(name).ok());
     values.find(|value| !value.is_empty()).unwrap_or_default()
@@ -72,8 +72,8 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// Returns the route to the server of this configuration. `NO_PROXY` applies only to the proxy of the environment:
-    /// a proxy named in a kubeconfig is always used for its server, as in `kubectl`.
+    /// Returns the route to the server of this configuration. `NO_PROXY` applies only to a proxy from the
+    /// environment. A proxy from a kubeconfig is always used, as in `kubectl`.
     ///
     /// # Errors
     /// When the proxy cannot be used.
@@ -85,7 +85,7 @@ impl Route {
         if environment.proxy.as_ref() == Some(url) && environment.bypasses_proxy(server) {
             return Ok(Self::Direct(connector()));
         }
-        // Do not show credentials.
+        // Errors show only the host: the URL may contain credentials.
         let shown = url.host().unwrap_or_default();
         let Some(proxy) = through(&url.to_string(), "", server) else {
             bail!(
@@ -118,18 +118,18 @@ impl Route {
 
 fn connector() -> HttpConnector {
     let mut connector = HttpConnector::new();
-    // TLS is added on top of this connector.
+    // Allows `https` URLs: TLS is added on top of this connector.
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector
 }
 
-/// A connector to a proxy that is reached over TLS. As in `kubectl`, the proxy's certificate is verified with the
-/// certificate authority of the kubeconfig, otherwise with the system's. The proxy gets no client certificate.
+/// A connector to a proxy that is reached over TLS. Verifies the proxy's certificate with the certificate authority
+/// of the kubeconfig, or else of the system, as `kubectl` does. Sends no client certificate to the proxy.
 fn secure_connector(config: &Config) -> anyhow::Result<HttpsConnector<HttpConnector>> {
     let mut of_proxy = config.clone();
     of_proxy.auth_info = AuthInfo::default();
-    // This name belongs to the API server.
+    // The configured name is the API server's.
     of_proxy.tls_server_name = None;
     Ok(of_proxy.rustls_https_connector_with_connector(connector())?)
 }

@@ -10,7 +10,7 @@ pub struct NoAnswer(pub Duration);
 /// Waits for a request, at most until the deadline.
 ///
 /// # Errors
-/// When the request fails, or the deadline passes. The caller's error type has its own message for each.
+/// When the request fails or the deadline passes. `F` is made from either error.
 pub async fn within<T, E, F>(deadline: Duration, request: impl Future<Output = Result<T, E>>) -> Result<T, F>
 where
     F: From<E> + From<NoAnswer>,

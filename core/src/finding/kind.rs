@@ -1,4 +1,4 @@
-//! Kinds of findings: level, impact and words of each.
+//! Kinds of findings: level, impact and summary of each.
 
 use berth_api::reasons;
 use serde::Serialize;
@@ -7,9 +7,9 @@ reasons! {
     /// Severity of a finding, the lowest first.
     #[derive(PartialOrd, Ord, Serialize)]
     pub enum Level {
-        /// Worth knowing.
+        /// For information only.
         Info,
-        /// Slows the update down, or may pass without action.
+        /// The update is slower, or the problem may end without an admin's action.
         Warning,
         /// An admin has to act.
         Error,
@@ -36,15 +36,14 @@ reasons! {
     }
 }
 
-/// Defines `Kind`, with one variant per line: level, impact, words. POOL and REASON are placeholders.
+/// Defines `Kind` with one variant per line: level, impact, summary. POOL and REASON are placeholders.
 macro_rules! kinds {
     ($($kind:ident: $level:ident, $impact:ident, $words:literal;)*) => {
-        /// Kind of a finding. The words about a node begin with a verb.
+        /// Kind of a finding. Summaries about a node begin with a verb, since the node's name precedes them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Kind { $(#[doc = $words] $kind,)* }
 
         impl Kind {
-            /// Returns level, impact and words.
             pub(super) const fn grade(self) -> (Level, Impact, &'static str) {
                 match self { $(Self::$kind => (Level::$level, Impact::$impact, $words),)* }
             }

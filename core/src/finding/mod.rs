@@ -83,7 +83,7 @@ pub struct Finding {
     pub reason: Word,
     /// Details, one line.
     pub message: String,
-    /// Start, if known.
+    /// Start of the problem, if known.
     pub since: Option<Timestamp>,
 }
 
@@ -107,7 +107,7 @@ impl Finding {
         }
     }
 
-    /// Returns the finding as a condition that is True.
+    /// Returns the finding as a condition with status True.
     pub fn verdict(self) -> Verdict {
         Verdict::yes(self.reason, self.message)
     }
@@ -131,7 +131,7 @@ impl Finding {
         }
     }
 
-    /// Returns the summary. The summary about a node begins with a verb and does not name the node.
+    /// Returns the summary. A summary about a node begins with a verb and does not name the node.
     pub fn words(&self) -> String {
         self.subject
             .filled(&self.kind.grade().2.replace("REASON", &self.reason))

@@ -11,19 +11,20 @@ use super::{Finding, Subject};
 /// Seconds that a pod may block a drain before a finding reports it.
 const DRAIN_GRACE: i64 = 10 * 60;
 
-/// Returns the finding that a node is degraded.
+/// Returns a finding that reports the node as degraded.
 pub fn degraded(node: Subject, reason: impl Into<Word>, message: impl Into<String>) -> Finding {
     Finding::new(Kind::NodeDegraded, node, reason, message)
 }
 
-/// Returns the agent's finding, as reported in the conditions of its BootcNode.
+/// Returns the finding that the agent reports in the conditions of its BootcNode.
 pub fn reported(node: &Subject, conditions: &[Condition]) -> Option<Finding> {
     let own = condition::find_true(conditions, types::NODE_DEGRADED)?;
     Some(Finding::of_condition(Kind::NodeDegraded, node.clone(), own))
 }
 
-/// Returns the worst trouble of a node that is a member of a pool. `of_controller`: conditions that the controller wrote.
-/// `silent`: message about a silent agent, whose own report is outdated. `is_unpublished`: no image is published for it.
+/// Returns the worst problem of a node in a pool. `own`: conditions that the agent wrote. `of_controller`: conditions
+/// that the controller wrote. `silent`: message if the agent is silent; its conditions are then ignored as outdated.
+/// `is_unpublished`: the controller has published no image for this node.
 pub fn trouble(
     node: &Subject,
     own: &[Condition],
@@ -46,8 +47,8 @@ pub fn trouble(
     unserved(node, of_controller, is_unpublished)
 }
 
-/// Returns the controller's report that the pool's image lacks the node's platform. The report is outdated if an image was
-/// published since. Without an image, the agent reports no error.
+/// Returns the finding that the pool's image does not support the node's platform, if the controller reports this.
+/// `None` if the controller has published an image for the node since that report.
 fn unserved(node: &Subject, conditions: &[Condition], is_unpublished: bool) -> Option<Finding> {
     let waiting = condition::find_true(conditions, types::WAITING)?;
     let is_unserved = is_unpublished && waiting.reason == CommonReason::NoSuchPlatform.as_str();
@@ -62,7 +63,7 @@ pub fn silent(node: Subject, message: &str, since: Option<Timestamp>) -> Finding
     }
 }
 
-/// Returns the finding about a pod that has blocked the drain for ten minutes or longer.
+/// Returns a finding if a pod has blocked the drain for ten minutes or longer.
 pub fn drain(node: &Subject, status: &BootcNodeStatus, now: Timestamp) -> Option<Finding> {
     let first = status.drain_blockers.first()?;
     let lasts = now.as_second() - first.since.0.as_second() >= DRAIN_GRACE;

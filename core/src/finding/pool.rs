@@ -8,7 +8,7 @@ use super::kind::Kind;
 use super::{Finding, Subject};
 use crate::controller::image::ResolveReason;
 
-/// Returns the conditions that need attention. If two report the same problem, returns one of them.
+/// Returns the conditions that need attention. Of two conditions that report the same problem, returns only one.
 pub fn notable(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
     let failing = condition::find_true(conditions, types::FEED_FAILING);
     let skew = condition::find_true(conditions, types::BOOT_IMAGE_SKEW);
@@ -18,22 +18,23 @@ pub fn notable(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
         .filter(move |c| needs_attention(c, failing, is_refused))
 }
 
-/// True if a condition needs attention, and no other one reports the same. `failing`: the condition `FeedFailing`, if it is
-/// True. `is_refused`: new machines' boot image is too old for the next image.
+/// True if a condition needs attention and no other condition reports its problem. `failing`: the condition
+/// `FeedFailing`, if it is True. `is_refused`: the boot image of new machines is too old for the next image.
 fn needs_attention(c: &Condition, failing: Option<&Condition>, is_refused: bool) -> bool {
     match c.type_.as_str() {
-        // BootImageSkew already reports this.
+        // The condition BootImageSkew already reports the refused image.
         types::FEED_FAILING if is_refused && c.reason == CommonReason::BootImageSkew.as_str() => false,
         types::IMAGE_RESOLVED
             if is_refused && c.status == "True" && c.reason == CommonReason::BootImageSkew.as_str() =>
         {
             false
         }
-        // FeedFailing already reports this, with its start.
+        // The condition FeedFailing already reports this reason, with the time when it began.
         types::IMAGE_RESOLVED if c.status == "True" && failing.is_some_and(|f| f.reason == c.reason) => false,
-        // CannotCompare: it is unknown whether new machines could join.
+        // CannotCompare: new machines may or may not be able to join.
         types::BOOT_IMAGE_SKEW => c.status == "True" || c.reason == CommonReason::CannotCompare.as_str(),
-        // True with another reason: the image is used, but the registry does not answer or another image waits.
+        // True with another reason than Resolved: the pool uses its image, but the registry does not answer or
+        // another image waits.
         types::IMAGE_RESOLVED => c.status != "True" || c.reason != CommonReason::Resolved.as_str(),
         types::PROGRESSING | types::UPDATED | types::WINDOW_OPEN => false,
         type_ if types::SUMMARY.contains(&type_) => false,
@@ -62,7 +63,7 @@ pub fn finding(pool: &PoolName, c: &Condition, is_outdated: bool) -> Finding {
     Finding::of_condition(kind, Subject::Pool(pool.clone()), c)
 }
 
-/// Returns the finding about outdated nodes of a paused pool whose conditions do not show the pause yet.
+/// Returns the finding about a paused pool with outdated nodes, before the pool's conditions show the pause.
 pub fn paused(pool: &BootcNodePool, name: &PoolName) -> Finding {
     let reason = if pool.spec.is_paused() {
         CommonReason::PausedByAdmin

@@ -1,8 +1,7 @@
-//! The remedy of each reason. The tables of `docs/conditions.md` are the only place that has it.
+//! The remedy of each reason, read from the tables of `docs/conditions.md`.
 
 const PAGE: &str = include_str!("../../../docs/conditions.md");
 
-/// Returns the rows of the tables of reasons: reason, meaning, remedy.
 fn rows() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     PAGE.lines().filter_map(|line| {
         let (reason, rest) = line.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | ")?;
@@ -11,8 +10,8 @@ fn rows() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     })
 }
 
-/// Returns the remedy of a reason as plain text, with the placeholders POOL and NODE. `None`: the page does not have the
-/// reason.
+/// Returns the remedy of a reason as plain text, with the placeholders POOL and NODE. `None` if the page does not
+/// list the reason.
 pub(super) fn remedy(reason: &str) -> Option<String> {
     let (_, _, remedy) = rows().find(|(known, _, _)| *known == reason)?;
     Some(plain(remedy))
@@ -35,7 +34,7 @@ fn plain(markdown: &str) -> String {
     (text + rest).replace('`', "")
 }
 
-/// Splits at the first link: text before it, label, target, text after it.
+/// Splits a text at its first link into the text before it, the label, the target and the text after it.
 fn split_at_link(markdown: &str) -> Option<(&str, &str, &str, &str)> {
     let (before, rest) = markdown.split_once('[')?;
     let (label, rest) = rest.split_once("](")?;

@@ -12,13 +12,13 @@ const NOT_READY_GRACE: i64 = 5 * 60;
 /// Seconds that a Node may have another bad condition before a finding reports it.
 const PRESSURE_GRACE: i64 = 60;
 
-/// Returns findings about conditions that make a Node unavailable and have lasted for their grace time.
+/// Returns findings about the conditions that have made a Node unavailable for longer than their grace time.
 pub fn findings(subject: &Subject, node: &Node, now: Timestamp) -> Vec<Finding> {
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
     conditions.filter_map(|c| finding(subject, c, now)).collect()
 }
 
-/// Returns why a Node with this condition is unavailable; `None` if it is not.
+/// Returns why a Node with this condition is unavailable; `None` if the condition does not make it unavailable.
 pub fn reason(c: &NodeCondition) -> Option<Unavailable> {
     match (c.type_.as_str(), c.status.as_str()) {
         ("Ready", "True") | ("DiskPressure" | "NetworkUnavailable", "False") => None,

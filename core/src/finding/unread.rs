@@ -1,4 +1,4 @@
-//! Finding about a change of a pool that the controller has not read within a grace time.
+//! Finding about a change to a pool that the controller has not read in time.
 
 use berth_api::PoolName;
 use berth_api::condition::CommonReason;
@@ -10,11 +10,12 @@ use kube::ResourceExt;
 use super::kind::Kind;
 use super::{Finding, Subject};
 
-/// Seconds that the controller may take to read a change. Covers a change of leader, and a local clock that is ahead of
-/// the API server's clock by somewhat less than this grace time.
+/// Seconds that the controller may take to read a change. This covers a change of leader, and a local clock that is
+/// ahead of the API server's clock.
 const GRACE: i64 = 120;
 
-/// Returns a finding if a change should have been read by now. A change without a known time counts as overdue.
+/// Returns a finding if the controller should have read the pool's last change by now. A change without a known time
+/// counts as overdue.
 pub fn finding(pool: &BootcNodePool, now: Timestamp) -> Option<Finding> {
     let asked = pool.metadata.generation?;
     let observed = pool.status.as_ref().and_then(|s| s.observed_generation);
@@ -31,7 +32,7 @@ pub fn finding(pool: &BootcNodePool, now: Timestamp) -> Option<Finding> {
     })
 }
 
-/// Returns the time of the last change of the spec or of the deletion request, by the API server's clock.
+/// Returns when the spec was last changed or the deletion requested, by the API server's clock.
 fn changed(pool: &BootcNodePool) -> Option<Timestamp> {
     let changes = pool.managed_fields().iter().filter(|entry| is_of_spec(entry));
     let times = changes.filter_map(|entry| entry.time.as_ref());

@@ -22,21 +22,20 @@ pub const OVERRIDE_FILE: &str = "/etc/berth/firstboot.override";
 /// Directories that the systemd unit hides from the check (`ProtectHome=`, `PrivateTmp=`).
 const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 
-/// Default deadline.
 const DEADLINE: Duration = Duration::from_secs(600);
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Most additional signs of each kind.
+/// Most entries of `nodeFiles` and of `nodeProcesses`, each.
 const MAX_SIGNS: usize = 32;
 
-/// Action if the boot image is outside the limits.
+/// Action if the boot image is too old for the target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnViolation {
-    /// Hold the kubelet back.
+    /// Keep the kubelet from starting.
     #[default]
     Block,
-    /// Continue the boot and report it.
+    /// Let the kubelet start, and report the violation.
     Warn,
 }
 
@@ -45,21 +44,21 @@ pub enum OnViolation {
 pub struct Config {
     /// Target: the OS image that the machine should run.
     pub image: ImageRef,
-    /// Action if the boot image is outside the limits.
+    /// Action if the boot image is too old for the target.
     pub on_violation: OnViolation,
-    /// How long the boot waits at most for the registry, and for the pivot.
+    /// Longest time that the boot waits for the registry and the pivot.
     pub deadline: Duration,
-    /// Pivot: change to the target before the kubelet runs.
+    /// True to pivot: to update to the target before the kubelet starts.
     pub pivot: bool,
     /// If an admin creates this file, the machine joins the cluster regardless of the check.
     pub override_file: PathBuf,
-    /// Overrides the image's own limit, field by field.
+    /// Limit for boot images. Each field that is set here replaces the field of the target's own limit.
     pub limit: BootImageLimit,
-    /// Kubeconfig for writing an Event.
+    /// Kubeconfig for writing an Event about the result.
     pub kubeconfig: Option<PathBuf>,
     /// Name of the machine's Node, for the Event. Default: the hostname.
     pub node_name: Option<String>,
-    /// Additional signs that the machine is a node.
+    /// Files and processes that show, in addition to the built-in ones, that the machine is already a node.
     pub signs: Signs,
 }
 
@@ -141,13 +140,14 @@ impl Config {
         })
     }
 
-    /// Returns the limit to apply to an image that has this limit in its labels.
+    /// Returns the limit to apply, from the configuration and from the limit in the target's labels.
     pub fn limit_for(&self, image: Option<&BootImageLimit>) -> BootImageLimit {
         let image = image.cloned().unwrap_or_default();
         let own = &self.limit;
         BootImageLimit {
             minimum_version: own.minimum_version.clone().or(image.minimum_version),
-            // The error concerns the image's maximum of major versions.
+            // This error is about the label with the maximum, so it does not matter if the configuration sets the
+            // maximum.
             error: image.error.filter(|_| own.max_major_skew.is_none()),
             max_major_skew: own.max_major_skew.or(image.max_major_skew),
         }
@@ -176,7 +176,6 @@ fn path(key: &str, text: String) -> Result<PathBuf, ConfigError> {
     Ok(path)
 }
 
-/// Reads the additional signs of a node.
 fn signs(files: Vec<String>, processes: Vec<String>) -> Result<Signs, ConfigError> {
     for (key, count) in [("nodeFiles", files.len()), ("nodeProcesses", processes.len())] {
         if count > MAX_SIGNS {
@@ -198,7 +197,7 @@ fn signs(files: Vec<String>, processes: Vec<String>) -> Result<Signs, ConfigErro
     Ok(signs)
 }
 
-/// Returns the parser's error in one line, with the line number.
+/// Returns the TOML parser's error in one line, with the line number.
 fn malformed(text: &str, error: &toml::de::Error) -> ConfigError {
     let before = error.span().and_then(|span| text.get(..span.start));
     let line = before.map(|before| format!("line {}: ", before.matches('\n').count() + 1));

@@ -9,7 +9,7 @@ pub const MESSAGE_ID: &str = "710e011e9c8f467f88be55a92a3044c9";
 /// Width of the console text, in characters.
 const WIDTH: usize = 78;
 
-/// Returns the text for the console and the login message. `None` if the outcome needs no attention.
+/// Returns the text for the console and the login screen. `None` if the outcome needs no attention.
 pub fn notice(config: Option<&Config>, verdict: &Verdict) -> Option<String> {
     if !verdict.outcome.is_trouble() {
         return None;
@@ -32,7 +32,7 @@ pub fn notice(config: Option<&Config>, verdict: &Verdict) -> Option<String> {
     Some(text.replace('\\', "/"))
 }
 
-/// Formats a label and its text, with line breaks.
+/// Formats a label and its text as lines of at most [`WIDTH`] characters.
 fn paragraph(label: &str, words: &str) -> String {
     let (mut text, mut width) = (format!("  {label}:"), label.len() + 3);
     let one_line = berth_api::condition::one_line(words);

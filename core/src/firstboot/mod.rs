@@ -1,7 +1,8 @@
-//! The first-boot check: whether a machine can update from its boot image to its target, and the next step. Pure.
+//! The first-boot check: compares a machine's boot image with its target, and decides whether the machine may join
+//! the cluster. Pure.
 //!
-//! Before a machine joins the cluster, it has no berth and needs none: no workload runs there. So the check ends for good as
-//! soon as a kubelet may have run.
+//! The check needs no berth, because no workload runs on the machine yet. It ends for good as soon as a kubelet may
+//! have run.
 
 use berth_api::Digest;
 use berth_api::boot_image::{BootImageLimit, NodeBootImage};
@@ -21,17 +22,17 @@ use config::{Config, OnViolation};
 pub use record::Record;
 pub use verdict::Verdict;
 
-/// Most attempts to reboot into a target. If the last one fails, a further attempt would not help.
+/// Most reboots into a target. If the machine still runs another image after them, further reboots would not help.
 pub const MAX_PIVOTS: u32 = 3;
 
 /// The target, as the registry describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Digest of its manifest for this machine's platform.
+    /// Digest of the target's manifest for this machine's platform.
     pub digest: Digest,
     /// Version of the image.
     pub version: Option<String>,
-    /// Limit for boot images from its labels.
+    /// Limit for boot images, from the target's labels.
     pub limit: Option<BootImageLimit>,
 }
 
@@ -44,11 +45,12 @@ pub enum Answer {
     HostFailed(String),
     /// The registry cannot be reached. Holds the error of the host tool.
     Away(String),
-    /// The registry refuses the target. This may change: a tag or credentials may be created later.
+    /// The registry refuses to serve the target. Later attempts may succeed: an admin may create the tag or the
+    /// credentials. Holds the reason.
     Withheld(String),
-    /// The target cannot be used, by any machine or by this one.
+    /// This machine cannot use the target, and asking again would not help. Holds the reason.
     Useless(String),
-    /// The target.
+    /// The registry described the target.
     Found(Target),
 }
 
@@ -75,11 +77,11 @@ pub struct PivotError {
 pub struct Inputs<'a> {
     /// The configuration.
     pub config: &'a Config,
-    /// Record of an earlier run.
+    /// Record that an earlier run of the check wrote.
     pub record: Option<&'a Record>,
     /// True if an agent or a kubelet has run on this machine.
     pub is_node: bool,
-    /// True if the override file exists.
+    /// True if the override file exists: the machine may join regardless of the result.
     pub is_overridden: bool,
     /// The boot image recorded by the installer, if any.
     pub boot_image: Option<&'a NodeBootImage>,
@@ -89,7 +91,7 @@ pub struct Inputs<'a> {
     pub booted: &'a Booted,
     /// Error of the last pivot, if it failed.
     pub pivot_error: Option<&'a PivotError>,
-    /// True after the deadline.
+    /// True after the configured deadline.
     pub is_late: bool,
 }
 
@@ -98,11 +100,11 @@ pub struct Inputs<'a> {
 pub enum Step {
     /// Nothing is left to do: an earlier run finished the check, or the machine became a node without it.
     Done,
-    /// Ask the registry. Wait first if it was asked before.
+    /// Ask the registry about the target. Before a repeated query, wait.
     Ask,
-    /// Stage the target and reboot into it. Wait first if this was tried before.
+    /// Stage the target and reboot into it. Before a repeated attempt, wait.
     Pivot(Target, Verdict),
-    /// Record and report the verdict, then continue the boot or hold the kubelet back.
+    /// Record and report the verdict. Then let the kubelet start, or hold it back.
     End(Verdict),
 }
 
@@ -146,7 +148,7 @@ pub fn next(facts: &Inputs<'_>) -> Step {
     }
 }
 
-/// Verdict if the machine runs the target of its pivot.
+/// Verdict if the machine runs the target that it pivoted to. `None` if it runs another image or did not pivot.
 fn arrived(facts: &Inputs<'_>) -> Option<Verdict> {
     let record = facts.record?;
     let Booted::Digest(booted) = facts.booted else {
@@ -166,7 +168,7 @@ fn arrived(facts: &Inputs<'_>) -> Option<Verdict> {
     })
 }
 
-/// Step if there is no target to compare with.
+/// Returns the last step of a check without information about the target.
 fn without_target(facts: &Inputs<'_>, verdict: Verdict) -> Step {
     let verdict = verdict.unless_refused(facts.record);
     if facts.is_overridden {
@@ -191,7 +193,7 @@ fn away(facts: &Inputs<'_>, why: &str) -> Verdict {
     Verdict::new(Outcome::RegistryAway, found, remedy)
 }
 
-/// Compares the machine with the target.
+/// Compares the machine's boot image with the target's limit.
 fn judge(facts: &Inputs<'_>, target: &Target) -> Verdict {
     let limit = facts.config.limit_for(target.limit.as_ref());
     let boot = facts.boot_image.and_then(|image| image.version.as_deref());
@@ -232,7 +234,7 @@ fn judge(facts: &Inputs<'_>, target: &Target) -> Verdict {
     }
 }
 
-/// Returns the finding of a comparison. `why` follows the name of the machine.
+/// Formats the result of a comparison. `why` completes a sentence that begins with "this machine".
 fn finding(facts: &Inputs<'_>, target: &Target, why: &str) -> String {
     let image = facts.boot_image;
     let note = match image.and_then(|image| Some((&image.source, image.error.as_ref()?))) {
@@ -249,19 +251,19 @@ fn name(facts: &Inputs<'_>, target: &Target) -> String {
     }
 }
 
-/// Verdict on a permitted pivot that failed.
+/// Verdict if the pivot was permitted but failed.
 fn pivot_failed(target: &str, why: &str) -> Verdict {
     let found = format!("the machine may update to {target}, but could not: {why}");
     let remedy = "the machine joins with its installed image; its pool updates it later";
     Verdict::new(Outcome::PivotFailed, found, remedy)
 }
 
-/// Verdict if the machine joined the cluster during its pivot. Further updates need a berth.
+/// Verdict if the kubelet started while the machine was pivoting. From then on, only a berth permits an update.
 fn overtaken(facts: &Inputs<'_>, pivot_error: &PivotError) -> Verdict {
     pivot_failed(&facts.config.image.to_string(), &pivot_error.message)
 }
 
-/// Step of a machine that may pivot.
+/// Returns the next step of a machine that is permitted to pivot.
 fn pivot(facts: &Inputs<'_>, target: &Target, permitted: Verdict) -> Step {
     let pivots = facts.record.map_or(0, |record| record.pivots);
     let why = match (facts.booted, facts.pivot_error) {
@@ -293,7 +295,7 @@ pub fn record(
         _ => None,
     };
     let before = facts.record;
-    // After a pivot, the registry is not asked again.
+    // The registry is not asked after a pivot, so the target comes from the earlier record.
     let earlier_target = before.filter(|_| verdict.pivoted).map(|before| &before.status);
     let version = facts.boot_image.and_then(|image| image.version.clone());
     let earlier = before.and_then(|before| before.status.start_time.clone());

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Files and directories that an agent, a kubelet or a Kubernetes distribution creates when it starts first, and keeps.
+/// Files and directories that an agent, a kubelet or a Kubernetes distribution creates at its first start and keeps.
 pub const FILES: [&str; 8] = [
     "/var/lib/berth/state.json",
     "/var/lib/kubelet/pods",
@@ -13,7 +13,7 @@ pub const FILES: [&str; 8] = [
     "/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
     "/var/snap/microk8s/common/var/lib/kubelet/pods",
 ];
-/// Names of processes that are, contain or start a kubelet.
+/// Names of kubelet processes, and of processes that contain or start a kubelet.
 const PROCESSES: [&str; 10] = [
     "kubelet",
     "hyperkube",
@@ -28,27 +28,27 @@ const PROCESSES: [&str; 10] = [
 ];
 /// Longest process name that the kernel stores, in bytes.
 const MAX_NAME: usize = 15;
-/// Port of the kubelet API, in the notation of `/proc/net/tcp`.
+/// Port of the kubelet API, as `/proc/net/tcp` writes it.
 const KUBELET_PORT: &str = ":280A";
-/// State of a listening socket, in the same notation.
+/// State of a listening socket, as `/proc/net/tcp` writes it.
 const LISTENS: &str = "0A";
 
-/// Additional signs from the configuration.
+/// Files and processes, from the configuration, that show that a machine is already a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Signs {
-    /// Files and directories.
+    /// Paths that exist only on a node.
     pub files: Vec<PathBuf>,
-    /// Names of processes.
+    /// Names of processes that run only on a node.
     pub processes: Vec<String>,
 }
 
 impl Signs {
-    /// True if a process is, contains or starts a kubelet. `name` is the name stored by the kernel, `command_line` the
-    /// NUL-terminated arguments. The directory of the program does not matter.
+    /// True if a process is a kubelet, or contains or starts one. `name` is the name that the kernel stores,
+    /// `command_line` the NUL-terminated arguments. Only the last part of the program's path is compared.
     pub fn is_kubelet(&self, name: &str, command_line: &[u8]) -> bool {
         let program = command_line.split(|byte| *byte == 0).next().unwrap_or_default();
         let program = String::from_utf8_lossy(program);
-        // A program that renames itself may write all its arguments into the first.
+        // A program that changes its process title may write all its arguments into the first one.
         let program = program.split(' ').next().unwrap_or_default();
         let program = program.rsplit('/').next().unwrap_or_default();
         let known = PROCESSES.iter().copied();

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 pub struct Record {
     /// True if the check is over for good: the kubelet may have run.
     pub finished: bool,
-    /// Number of attempts to reboot into the target. Each is counted before its reboot is requested.
+    /// Number of reboots into the target. The counter is saved before each reboot is requested.
     #[serde(default)]
     pub pivots: u32,
-    /// Target digest of the last attempt.
+    /// Digest of the target that the last of these reboots should start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pivots_to: Option<Digest>,
-    /// The part that is reported to the cluster.
+    /// Part of the record that the agent reports to the cluster.
     pub status: NodeFirstboot,
 }

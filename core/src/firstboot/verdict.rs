@@ -17,7 +17,7 @@ pub struct Verdict {
     pub holds: bool,
     /// True if the machine has pivoted to the target.
     pub pivoted: bool,
-    /// Finding, without a full stop.
+    /// Finding of the check, without a full stop.
     pub found: String,
     /// Remedy. Empty if nothing needs to be done.
     pub remedy: String,
@@ -34,28 +34,28 @@ impl Verdict {
         }
     }
 
-    /// Verdict if the configuration cannot be read. The machine still joins: a mistake in a file must not cost a machine.
+    /// Verdict if the configuration is invalid. The machine joins anyway: a mistake in a file must not keep machines
+    /// out.
     pub fn invalid_config(error: &str) -> Self {
         let remedy = "fix the file for new machines; this machine joins with its installed image";
         let found = format!("check skipped: {} is invalid: {error}", config::PATH);
         Self::new(Outcome::InvalidConfig, found, remedy)
     }
 
-    /// Verdict on a machine that became a node before it was checked.
+    /// Verdict on a machine that was already a node at its first check.
     pub fn not_first_boot() -> Self {
         let found = "check skipped: an agent or a kubelet has already run on this machine";
         Self::new(Outcome::NotFirstBoot, found, "")
     }
 
-    /// Verdict if the check failed because of a host error.
+    /// Verdict if a host error made the check fail.
     pub fn host_failed(error: &str) -> Self {
         let remedy = "see the journal: journalctl -u berth-firstboot.service";
         let found = format!("check skipped: host error: {error}");
         Self::new(Outcome::HostFailed, found, remedy)
     }
 
-    /// Returns `self`, unless an earlier run refused this machine. Then the machine stays refused: a failed check does not
-    /// release it.
+    /// Returns `self`, or a refusal if an earlier run refused this machine: a failed check must not release it.
     #[must_use]
     pub fn unless_refused(self, before: Option<&Record>) -> Self {
         let is_refused = before.is_some_and(|record| !record.finished && record.status.outcome == Outcome::Refused);
@@ -73,8 +73,8 @@ impl Verdict {
         }
     }
 
-    /// Returns `self` if it does not hold the kubelet back, else the verdict that releases the machine because of this override
-    /// file.
+    /// Returns `self` if the verdict lets the kubelet start. Otherwise returns the verdict that an admin overrode it
+    /// with this file.
     #[must_use]
     pub fn overridden_by(self, file: &Path) -> Self {
         if !self.holds {
@@ -84,7 +84,7 @@ impl Verdict {
         Self::new(Outcome::Overridden, found, "")
     }
 
-    /// True if the check is over for good. A held machine may be released by a later run.
+    /// True if no later run checks the machine again. A later run may release a machine that is held back.
     pub fn is_over(&self) -> bool {
         !self.holds
     }

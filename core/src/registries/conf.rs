@@ -1,7 +1,7 @@
 //! Mirrors from `registries.conf` (version 2 of the format, see containers-registries.conf(5)).
 //!
-//! Reads the `[[registry]]` tables with `prefix`, `location`, `insecure`, `blocked`, `mirror-by-digest-only` and their
-//! mirrors with `location`, `insecure` and `pull-from-mirror`. Other keys matter to hosts only and are ignored.
+//! Reads the `[[registry]]` tables with `prefix`, `location`, `insecure`, `blocked`, `mirror-by-digest-only` and
+//! their mirrors with `location`, `insecure` and `pull-from-mirror`. Ignores other keys: they affect hosts only.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ pub struct RegistriesConf {
     registries: BTreeMap<String, Registry>,
 }
 
-/// A place that serves an image.
+/// A registry or mirror that serves an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// Reference of the image at this place.
+    /// Reference of the image at this registry or mirror.
     pub reference: ImageRef,
-    /// True if it may be reached without TLS or with an unverified certificate.
+    /// True if this registry or mirror may be reached without TLS or with an unverified certificate.
     pub insecure: bool,
 }
 
@@ -44,12 +44,12 @@ pub enum ConfError {
     /// Both `mirror-by-digest-only` and `pull-from-mirror` are set.
     #[error("{0:?} has mirror-by-digest-only, but one of its mirrors has pull-from-mirror; keep one of them")]
     TwoUses(String),
-    /// Two different tables for one prefix.
+    /// Two tables for one prefix that differ.
     #[error("{0:?} has two different [[registry]] tables; keep one")]
     Twice(String),
 }
 
-/// Error of an image that cannot be fetched because of the file.
+/// Error of an image that `registries.conf` makes impossible to fetch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// The registry is blocked.
@@ -75,7 +75,7 @@ struct Mirror {
     uses: Use,
 }
 
-/// References that a mirror serves.
+/// Kinds of references that a mirror serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     All,
@@ -87,7 +87,7 @@ enum Use {
 struct RawFile {
     #[serde(default)]
     registry: Vec<RawRegistry>,
-    /// Key of version 1 of the format.
+    /// Present only in version 1 of the format.
     registries: Option<toml::Value>,
 }
 
@@ -132,7 +132,7 @@ impl RegistriesConf {
         Ok(Self { registries })
     }
 
-    /// Returns the places that serve an image, in the order to try them: its mirrors, then its own registry.
+    /// Returns the registries that serve an image, in the order to try them: its mirrors, then its own registry.
     ///
     /// # Errors
     /// See [`SourceError`].
@@ -169,7 +169,7 @@ impl RegistriesConf {
 }
 
 impl Source {
-    /// Returns the image at this location. `rest` is the part of its reference behind the prefix.
+    /// Returns the image at this location. `rest` is the part of the image's reference after the prefix.
     fn at(location: &str, rest: &str, insecure: bool) -> Result<Self, SourceError> {
         let text = format!("{location}{rest}");
         match text.parse() {
@@ -205,7 +205,7 @@ impl Registry {
 }
 
 impl Mirror {
-    /// Reads a mirror of the registry with this prefix and this `mirror-by-digest-only`.
+    /// Reads a mirror. `prefix` and `by_digest_only` are settings of the mirror's `[[registry]]` table.
     fn of(raw: &RawMirror, by_digest_only: bool, prefix: &str) -> Result<Self, ConfError> {
         let uses = match (raw.pull_from_mirror.as_str(), by_digest_only) {
             ("", true) => Use::DigestOnly,
@@ -240,8 +240,8 @@ fn is_location_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '/' | '@' | '_' | '-')
 }
 
-/// Returns the length of the part of a reference that the prefix covers. A prefix covers whole segments; `*.` covers any
-/// labels before it.
+/// Returns how many bytes of `text`, an image reference, the prefix covers; `None` if it does not match. A prefix
+/// ends at the end of a path segment. `*.` at its start stands for any labels of the host name.
 fn matched(prefix: &str, text: &str) -> Option<usize> {
     let length = match prefix.strip_prefix('*') {
         None => text.strip_prefix(prefix).map(|_| prefix.len())?,

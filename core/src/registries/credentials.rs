@@ -1,7 +1,7 @@
 //! Registry credentials in the format of `docker login` and of Secrets of the type `kubernetes.io/dockerconfigjson`.
 //!
-//! The entry for an image is found like the kubelet finds it: by host and port (`*` is a wildcard within a label of the
-//! host), then by the longest path. Paths are compared by whole segments. Errors contain no secrets.
+//! Selects the entry for an image as the kubelet does: by host and port (`*` is a wildcard within a label of the
+//! host), then by the longest path. Compares paths by whole segments. Errors contain no secrets.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub enum Credentials {
     RegistryToken(String),
 }
 
-/// Shows the kind only, so that no secret is logged.
+/// Shows only the kind of the credentials, so that no secret is logged.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -40,7 +40,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Error of a credentials file. From the file, it contains only names of registries and helpers.
+/// Error of a credentials file. Contains only the names of registries and helpers, never secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
     /// Not JSON.
@@ -62,7 +62,7 @@ pub enum CredentialsError {
         /// Error in the entry.
         problem: &'static str,
     },
-    /// A credential helper holds the credentials.
+    /// The credentials are in a credential helper, which Berth does not run.
     #[error(
         "the credentials for {registry} are in the helper {helper:?} (credHelpers or credsStore), which Berth does not have; \
          write them into \"auths\", like kubectl create secret docker-registry"
@@ -75,7 +75,7 @@ pub enum CredentialsError {
     },
 }
 
-/// A file with credentials for any number of registries.
+/// A file with credentials for registries.
 #[derive(Debug, Clone, Default)]
 pub struct AuthFile {
     entries: Vec<Entry>,
@@ -86,13 +86,11 @@ pub struct AuthFile {
 #[derive(Debug, Clone)]
 struct Entry {
     key: Key,
-    /// The key as written in the file.
     shown: String,
     /// `None` if the entry is empty, as `docker login` writes it when a helper holds the credentials.
     content: Result<Option<Credentials>, &'static str>,
 }
 
-/// Host with port, and the segments of the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     host: String,
@@ -117,10 +115,11 @@ struct RawEntry {
 }
 
 impl AuthFile {
-    /// Reads a file.
+    /// Parses a credentials file.
     ///
     /// # Errors
-    /// If it is not a credentials file. An unreadable entry is only an error for its registry.
+    /// If it is not a credentials file. An unreadable entry causes an error later, when its registry's credentials
+    /// are requested.
     pub fn parse(bytes: &[u8]) -> Result<Self, CredentialsError> {
         let json: Value = serde_json::from_slice(bytes).map_err(|error| CredentialsError::NotJson {
             line: error.line(),
@@ -151,15 +150,15 @@ impl AuthFile {
         })
     }
 
-    /// Returns the credentials for a repository. `registry` is the first part of a reference (host and port), `repository` its
-    /// path. `None` if the registry is to be asked without credentials.
+    /// Returns the credentials for a repository. `registry` is the first part of a reference (host and port),
+    /// `repository` its path. `None` if requests need no credentials.
     ///
     /// # Errors
     /// If the file has an entry or a helper for the registry, but no usable credentials.
     pub fn credentials(&self, registry: &str, repository: &str) -> Result<Option<Credentials>, CredentialsError> {
         let image = Key::parse(&format!("{registry}/{repository}"));
         let matching = self.entries.iter().filter(|entry| entry.key.matches(&image));
-        // The longest path, then a host without wildcards.
+        // Prefers the longest path, then a host without wildcards.
         let best = matching.min_by_key(|e| (Reverse(e.key.path.len()), e.key.host.contains('*')));
         let found = match best.map(|entry| (&entry.content, entry)) {
             Some((Err(problem), entry)) => {
@@ -187,7 +186,7 @@ impl AuthFile {
 }
 
 impl Key {
-    /// Reads `host`, `host:port` or `host/path`, with an optional scheme, and an optional API version before the path.
+    /// Parses `host`, `host:port` or `host/path`. Ignores a scheme, and an API version before the path.
     fn parse(text: &str) -> Self {
         let text = text.trim();
         let text = ["https://", "http://"]
@@ -206,7 +205,7 @@ impl Key {
         Self { host, path }
     }
 
-    /// True if the key is for this image.
+    /// True if the entry with this key applies to the image.
     fn matches(&self, image: &Self) -> bool {
         let (labels, port) = labels_and_port(&self.host);
         let (found, found_port) = labels_and_port(&image.host);
@@ -218,7 +217,7 @@ impl Key {
     }
 }
 
-/// Splits a host into its labels and its port, which may be empty.
+/// Splits a host into its labels and its port. The port is empty if the host has none.
 fn labels_and_port(host: &str) -> (Vec<&str>, &str) {
     let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
     (name.split('.').collect(), port)
@@ -231,7 +230,7 @@ fn is_like(pattern: &str, label: &str) -> bool {
         return false;
     };
     let mut parts: Vec<&str> = parts.collect();
-    // Without a star, the whole label was compared above.
+    // Without a `*`, the whole label was compared above.
     let Some(last) = parts.pop() else {
         return rest.is_empty();
     };

@@ -1,5 +1,5 @@
-//! Parsers for manifests, indexes and image configurations from a registry. Fields that Berth does not need are not parsed,
-//! so that an image with invalid content there is still accepted.
+//! Parsers for manifests, indexes and image configurations from a registry. They skip fields that Berth does not
+//! need, so invalid content there does not make an image unusable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,16 +15,15 @@ use serde::Deserialize;
 use super::labels::{Labels, readable};
 use crate::skew::version::MAX_LENGTH;
 
-/// Label and annotation with an image's version, and an older name for it that bootc also accepts.
+/// Label and annotation with an image's version, and its older name, which bootc also accepts.
 const VERSION: &str = "org.opencontainers.image.version";
 const OLD_VERSION: &str = "version";
-/// Labels with further information from the builder.
+/// Labels with information from the image's builder, such as the source revision.
 const CREATED: &str = "org.opencontainers.image.created";
 const REVISION: &str = "org.opencontainers.image.revision";
 const SOURCE: &str = "org.opencontainers.image.source";
-/// Labels of a bootable OS image. `bootc` requires one of them, with any value.
+/// Labels of bootable OS images. `bootc` requires one of them, with any value.
 const BOOTABLE: [&str; 2] = ["containers.bootc", "ostree.bootable"];
-/// Most platforms that a pool's status holds.
 const MAX_PLATFORMS: usize = 32;
 /// Longest variant that a pool's status holds.
 const MAX_VARIANT: usize = 32;
@@ -34,7 +33,7 @@ const MAX_REVISION: usize = 128;
 const MAX_SOURCE: usize = 256;
 /// Longest error about a label that a pool's status holds.
 const MAX_ERROR: usize = 256;
-/// Times that a pool's status can hold, in Unix seconds. Builders write 0 if they record no time.
+/// Range of times that a pool's status can hold, in Unix seconds. Builders that record no time write 0.
 const TIMES: std::ops::Range<i64> = 1..253_402_300_800;
 
 /// A parsed manifest.
@@ -42,16 +41,16 @@ const TIMES: std::ops::Range<i64> = 1..253_402_300_800;
 pub enum Document {
     /// An index.
     Index {
-        /// The images for Linux: at least one, and only one per architecture and variant.
+        /// Images for Linux: at least one, and at most one per architecture and variant.
         platforms: Vec<PlatformDigest>,
         /// Version in the annotations of the index.
         version: Option<String>,
     },
     /// An image.
     Image {
-        /// Digest of its configuration.
+        /// Digest of the image's configuration.
         config: Digest,
-        /// Size of its configuration, in bytes.
+        /// Size of the image's configuration, in bytes.
         size: u64,
         /// Version in the annotations of the manifest.
         version: Option<String>,
@@ -76,7 +75,7 @@ pub enum DocumentError {
     NotBootable(Digest),
 }
 
-/// A manifest has a configuration, an index a list of manifests.
+/// A manifest or an index: a manifest has `config`, an index has `manifests`.
 #[derive(Deserialize)]
 struct RawManifest {
     config: Option<RawDescriptor>,
@@ -99,13 +98,12 @@ struct RawPlatform {
     variant: Option<String>,
 }
 
-/// The used fields of an image configuration.
 #[derive(Deserialize)]
 struct RawConfig {
     architecture: Option<String>,
     variant: Option<String>,
     os: Option<String>,
-    // Of any type, since it is only shown.
+    // Any JSON type, since a value that is not a time is ignored.
     created: Option<serde_json::Value>,
     config: Option<RawSettings>,
 }
@@ -123,7 +121,7 @@ pub struct Config {
     pub platform: PlatformDigest,
     /// Version of the image.
     pub version: Option<String>,
-    /// Further information from the builder.
+    /// Information from the image's builder.
     pub metadata: ImageMetadata,
 }
 
@@ -141,10 +139,10 @@ fn version(map: &BTreeMap<String, String>) -> Option<String> {
     text(map, VERSION, MAX_VERSION).or_else(|| text(map, OLD_VERSION, MAX_VERSION))
 }
 
-/// Reads a manifest or an index.
+/// Parses a manifest or an index.
 ///
 /// # Errors
-/// If it is neither, or both, or an index without an image for Linux.
+/// If the document is neither, or both, or an index without an image for Linux.
 pub fn manifest(bytes: &[u8]) -> Result<Document, DocumentError> {
     const NEITHER: &str = "it is neither an image nor an index";
     let raw: RawManifest = serde_json::from_slice(bytes).map_err(|error| {
@@ -165,14 +163,14 @@ pub fn manifest(bytes: &[u8]) -> Result<Document, DocumentError> {
             size: config.size,
             version,
         }),
-        // Other readers may see the other half of such a document.
+        // Another program may read this document as a manifest where Berth reads an index.
         (Some(_), Some(_)) => Err(invalid("manifest", "it is an image and an index at once")),
         (None, None) => Err(invalid("manifest", NEITHER)),
     }
 }
 
-/// Returns the Linux images of an index, one per architecture and variant, the least demanding first. Other entries, such
-/// as attestations with the platform `unknown`, are left out.
+/// Returns the Linux images of an index, one per architecture and variant, the least demanding first. Skips other
+/// entries, such as attestations, whose platform is `unknown`.
 fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, DocumentError> {
     let mut found: Vec<(RawPlatform, Digest)> = vec![];
     for entry in entries {
@@ -205,12 +203,13 @@ fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, Documen
     Ok(platforms)
 }
 
-/// Returns the variant that an index's amd64 image without a variant needs; `None` if it runs on every amd64 machine.
+/// Returns the CPU variant that an index's amd64 image without a variant needs. `None` if the image runs on every
+/// amd64 machine.
 ///
-/// Such an image runs everywhere if it is the only one, or if all others are more demanding. This does not hold next to a
-/// less demanding image: AlmaLinux lists `amd64/v2` and an `amd64` that needs v3, its default. No distribution's default
-/// needs more than v3. So the image gets the highest level up to v3 that the index does not name, if the index names a
-/// lower one.
+/// An amd64 image without a variant runs everywhere if it is the only one, or if all other amd64 images are more
+/// demanding. An index that also has a less demanding image breaks this rule: AlmaLinux lists `amd64/v2`, and its
+/// `amd64` without a variant needs v3. No distribution's default needs more than v3. So if the index names a lower
+/// level, the image gets the highest level up to v3 that the index does not name.
 fn unnamed_amd64<'a>(platforms: impl Iterator<Item = &'a RawPlatform>) -> Option<&'static str> {
     let amd64 = platforms.filter(|of| of.architecture == "amd64");
     let named: BTreeSet<(u32, u32)> = amd64.filter_map(|of| level(of.variant.as_deref()?)).collect();
@@ -220,7 +219,7 @@ fn unnamed_amd64<'a>(platforms: impl Iterator<Item = &'a RawPlatform>) -> Option
     named.iter().any(|level| *level < missing).then_some(variant)
 }
 
-/// Returns an image for a platform. A variant that every machine of the architecture can run is left out.
+/// Creates the entry for an image. Omits a variant that every machine of the architecture can run.
 fn platform(architecture: String, variant: Option<String>, digest: Digest) -> PlatformDigest {
     let variant = variant.filter(|variant| !is_baseline(&architecture, variant));
     PlatformDigest {
@@ -240,11 +239,11 @@ fn demands(image: &PlatformDigest) -> (bool, bool, Option<(u32, u32)>) {
     )
 }
 
-/// True if every machine of the architecture can run images of the variant.
+/// True if every machine of the architecture can run images of this variant.
 fn is_baseline(architecture: &str, variant: &str) -> bool {
     match (architecture, variant) {
         (_, "") | ("amd64", "v1") | ("arm64", "v8") => true,
-        // Images for hosts of other architectures are built in one variant only.
+        // On other architectures, all images have one variant, which every machine can run.
         _ => !matches!(architecture, "amd64" | "arm64" | "arm" | "ppc64le" | "riscv64"),
     }
 }
@@ -253,18 +252,18 @@ fn is_architecture(text: &str) -> bool {
     !text.is_empty() && text != "unknown" && text.len() <= 32
 }
 
-/// Reads a digest that a registry sent.
+/// Parses a digest from a registry.
 ///
 /// # Errors
-/// If it is not a valid digest.
+/// If the text is not a valid digest.
 pub fn digest(text: &str) -> Result<Digest, DocumentError> {
     text.parse().map_err(|e| invalid("digest", e))
 }
 
-/// Reads the configuration of the image with this digest.
+/// Parses the configuration of the image with this digest.
 ///
 /// # Errors
-/// If it is malformed, or the image is not bootable.
+/// If the configuration is malformed, or the image is not bootable.
 pub fn config(bytes: &[u8], image: &Digest) -> Result<Config, DocumentError> {
     let raw: RawConfig = serde_json::from_str(&readable(bytes)).map_err(|e| invalid("image config", e))?;
     let os = raw.os.unwrap_or_default();
@@ -302,7 +301,7 @@ fn metadata(all: &Labels, created: Option<&str>) -> ImageMetadata {
     }
 }
 
-/// Parses a time; `None` if it is not one that a pool's status can hold.
+/// Parses a time; `None` if it is invalid or outside [`TIMES`].
 fn time(text: &str) -> Option<Time> {
     let time: Timestamp = text.trim().parse().ok()?;
     TIMES.contains(&time.as_second()).then_some(Time(time))

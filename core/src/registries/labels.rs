@@ -1,15 +1,15 @@
-//! The labels of an image. They are untrusted: each is parsed separately, so that an invalid label does not affect the
-//! others, and a pool's status keeps as many as fit.
+//! The labels of an image. They are untrusted, so each is parsed separately: an invalid label does not affect the
+//! others. A pool's status keeps only as many labels as fit.
 
 use std::collections::BTreeMap;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Limits of the kept labels: their number, and the lengths of names and values in characters.
+/// Limits for the labels in a pool's status: their number, and the lengths of names and values in characters.
 pub const MAX_LABELS: usize = 64;
 const MAX_NAME: usize = 128;
 const MAX_VALUE: usize = 512;
-/// Most bytes of all kept names and values together.
+/// Limit for all names and values in a pool's status together, in bytes.
 const MAX_BYTES: usize = 8 << 10;
 /// Marks bytes that were not valid text.
 const NO_TEXT: char = char::REPLACEMENT_CHARACTER;
@@ -19,13 +19,13 @@ const NO_TEXT: char = char::REPLACEMENT_CHARACTER;
 pub struct Labels {
     /// Labels whose values are strings, of any length.
     pub texts: BTreeMap<String, String>,
-    /// Number of labels with other values.
+    /// Number of labels whose values are not strings.
     pub others: usize,
 }
 
 impl Labels {
-    /// Returns the labels that fit into a pool's status, sorted by name, and the number of the others: too long, too many, not
-    /// text, or with control characters.
+    /// Returns the labels that a pool's status keeps, sorted by name, and the number of omitted labels: too long, too
+    /// many, not text, or with control characters.
     pub fn kept(&self) -> (BTreeMap<String, String>, u32) {
         let mut kept = BTreeMap::new();
         let mut bytes = 0;
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Labels {
     }
 }
 
-/// The value of a label. `None` if it is not a string.
+/// Value of a label. `None` if it is not a string.
 struct Text(Option<String>);
 
 impl<'de> Deserialize<'de> for Text {
@@ -129,8 +129,8 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// Returns a JSON document as text that serde can parse: bytes that are not UTF-8, and escapes of unpaired surrogates, are
-/// replaced by the replacement character, which marks the label as invalid.
+/// Converts a JSON document to text that serde can parse. Replaces bytes that are not UTF-8, and escapes of unpaired
+/// surrogates, with the replacement character, which marks the label as invalid.
 pub fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
@@ -145,7 +145,7 @@ pub fn readable(bytes: &[u8]) -> String {
                 rest = escape.get(6..).unwrap_or_default();
                 continue;
             }
-            // The character after a backslash may be a backslash.
+            // Skips the next character too: it may be a backslash that starts no escape.
             _ => 1 + escape.chars().nth(1).map_or(0, char::len_utf8),
         };
         out.push_str(escape.get(..length).unwrap_or(escape));
@@ -154,7 +154,7 @@ pub fn readable(bytes: &[u8]) -> String {
     out + rest
 }
 
-/// Returns the number of a `\u` escape at the start of a text.
+/// Returns the code unit of a `\u` escape at the start of a text.
 fn unit(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     let is_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());

@@ -1,14 +1,15 @@
-//! Reads the installer's file about the image that a machine was installed from. Parsing only: any content is accepted.
+//! Reads the installer's record of the image that it installed. Parsing only: any content is accepted.
 //!
-//! `bootc install` writes `.bootc-aleph.json`. CoreOS images have `.coreos-aleph-version.json`, newer osbuild images
-//! `.aleph-version.json` with a link from the former name. The keys differ by format and version, and any value may be null.
+//! `bootc install` writes `.bootc-aleph.json`. CoreOS images have `.coreos-aleph-version.json`. Newer osbuild images
+//! have `.aleph-version.json`, and a link to it with the CoreOS name. The keys differ by format and version, and any
+//! value may be null.
 
 use berth_api::Digest;
 use berth_api::boot_image::NodeBootImage;
 use berth_api::condition::one_line;
 use serde_json::Value;
 
-/// Paths of these files on the host. The first existing file is used.
+/// Paths of the installer's file on the host. The first one that exists is used.
 pub const PLACES: [&str; 3] = [
     "/sysroot/.bootc-aleph.json",
     "/sysroot/.coreos-aleph-version.json",
@@ -17,7 +18,6 @@ pub const PLACES: [&str; 3] = [
 /// Longest file that is read, in bytes. It may contain all labels of an image.
 pub const MAX_LENGTH: usize = 512 * 1024;
 
-/// Label with an image's version.
 const VERSION_LABEL: &str = "org.opencontainers.image.version";
 const MAX_VERSION: usize = 128;
 const MAX_IMAGE: usize = 512;
@@ -66,7 +66,8 @@ fn parse(note: &[u8]) -> Result<NodeBootImage, String> {
     Ok(NodeBootImage {
         version,
         image,
-        // `container-image.image-digest` is the digest of the configuration, which no registry can look up.
+        // `container-image.image-digest` is the digest of the configuration. Registries serve no manifest by this
+        // digest.
         digest: digest.and_then(|digest| digest.parse::<Digest>().ok()),
         ..NodeBootImage::default()
     })

@@ -8,7 +8,7 @@ pub const RESULT: &str = "/etc/.ignition-result.json";
 /// Longest file that is read, in bytes. The file may contain the results of earlier runs.
 pub const MAX_LENGTH: usize = 64 * 1024;
 
-/// Returns the time when Ignition provisioned the machine, by the machine's clock. `None` if the file does not contain it.
+/// Returns when Ignition provisioned the machine, by the machine's clock. `None` if the file has no such time.
 pub fn provisioned(result: &[u8]) -> Option<Timestamp> {
     if result.len() > MAX_LENGTH {
         return None;
@@ -16,7 +16,7 @@ pub fn provisioned(result: &[u8]) -> Option<Timestamp> {
     let result: Value = serde_json::from_slice(result).ok()?;
     let date = result.get("provisioningDate")?.as_str()?;
     let time: Timestamp = date.trim().parse().ok()?;
-    // Written by a clock that was not set.
+    // A time of 0 was written by a clock that was not set.
     (time.as_second() > 0).then_some(time)
 }
 

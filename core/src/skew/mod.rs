@@ -1,4 +1,4 @@
-//! Boot image skew: whether the image that a machine was installed from is too old for an OS image. Pure.
+//! Boot image skew: checks whether the image that a machine was installed from is too old for an OS image. Pure.
 
 use berth_api::boot_image::{BootImageLimit, DEFAULT_MAX_MAJOR_SKEW};
 
@@ -15,17 +15,18 @@ pub enum Skew {
     NoLimit,
     /// The boot image is within all limits.
     Within,
-    /// The boot image is outside the limits. The message follows the name of the machine.
+    /// The boot image is outside the limits. The message starts with a verb; the caller writes the machine's name
+    /// before it.
     Exceeded(String),
-    /// The comparison is not possible. The message follows the name of the machine.
+    /// The two cannot be compared. The message starts with a verb; the caller writes the machine's name before it.
     Unknown(String),
 }
 
-/// Compares a boot image with the limits of an OS image: a minimum version, and a maximum number of major versions between
-/// the two.
+/// Compares a boot image with the limits of an OS image: a minimum version, and a maximum number of major versions
+/// between the two.
 ///
-/// `boot` and `image` are unparsed versions. `limits` come from the image and from its pool; all of them apply. As soon as
-/// one limit is set, the number of major versions is limited as well, by default to [`DEFAULT_MAX_MAJOR_SKEW`].
+/// `boot` and `image` are unparsed versions. `limits` come from the image and from its pool; all of them apply. If
+/// any limit is set but none has a maximum of major versions, the maximum is [`DEFAULT_MAX_MAJOR_SKEW`].
 pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit]) -> Skew {
     if limits.iter().all(|limit| limit.is_none()) {
         return Skew::NoLimit;
@@ -65,7 +66,7 @@ pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit])
     }
 }
 
-/// Returns the number of major versions between a boot image and an OS image, or why they cannot be compared.
+/// Returns the number of major versions between a boot image and an OS image, or why this number is unknown.
 fn majors_between(boot: &OsVersion, image: Option<&str>) -> Result<u64, String> {
     let Some(image) = image else {
         return Err("the OS image has no version".to_owned());

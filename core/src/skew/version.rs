@@ -1,14 +1,14 @@
 //! Parses and compares versions of operating systems.
 //!
-//! A version consists of a family (`stream` in `stream9`), a release (`9.6`), an optional build date, and a rest. Versions
-//! are compared part by part, and only if their parts have the same meaning. In doubt the result is
-//! [`Comparison::Unknown`], with the reason.
+//! A version consists of a family (`stream` in `stream9`), a release (`9.6`), an optional build date, and further
+//! parts. Two versions are compared part by part, and only if their parts have the same meaning. Otherwise the result
+//! is [`Comparison::Unknown`], with the reason.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-/// Lowest major version of the operating systems that OpenShift is built from or may be confused with.
+/// Versions from this major version on may be operating system releases; OpenShift releases begin with 4.
 const FIRST_OF_SYSTEM: u64 = 8;
 /// Longest version, in bytes.
 pub const MAX_LENGTH: usize = 128;
@@ -17,7 +17,6 @@ pub const MAX_LENGTH: usize = 128;
 #[derive(Debug, Clone)]
 pub struct OsVersion {
     text: String,
-    /// Letters before the first digit, in lower case; usually empty.
     family: String,
     release: Vec<u64>,
     /// Date of the build as `YYYYMMDDhhmm`.
@@ -28,7 +27,7 @@ pub struct OsVersion {
 /// A part after the release and the date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Part {
-    /// True if the part follows `~`. A version with such a part is older than the same version without it.
+    /// True if the part follows `~`. A version with such a part is older than the same version without the part.
     early: bool,
     token: Token,
 }
@@ -80,7 +79,7 @@ impl OsVersion {
         if text.len() > MAX_LENGTH {
             return Err("it is longer than 128 characters");
         }
-        // Ignores the second word of `12 (bookworm)` and `24.04.1 LTS`.
+        // Ignores all words after the first, as in `12 (bookworm)` and `24.04.1 LTS`.
         let first = text.split_whitespace().next().unwrap_or_default();
         if !first
             .bytes()
@@ -135,8 +134,8 @@ impl OsVersion {
     }
 }
 
-/// Iterates over the parts of a version that begins with a digit, each with the separator before it. The first part counts as
-/// separated by a dot; between a digit and a letter without a separator, the separator is a space.
+/// Iterates over the parts of a version that begins with a digit, each with the separator before it. The first part
+/// has the separator `.`; between a digit and a letter, the separator is a space.
 struct Parts<'a>(&'a str);
 
 impl Parts<'_> {
@@ -202,24 +201,23 @@ impl OsVersion {
         &self.family
     }
 
-    /// The release without trailing zeros: `9.6.0` is `9.6`.
     fn significant(&self) -> &[u64] {
         let end = self.release.iter().rposition(|n| *n != 0).map_or(0, |last| last + 1);
         &self.release[..end]
     }
 
-    /// True if it may be an OpenShift release, such as `4.20.0`. OpenShift 4.20 is built from RHEL 9, but has its own version
-    /// numbers.
+    /// True if the version may be an OpenShift release, such as `4.20.0`. OpenShift 4.20 is built from RHEL 9, so its
+    /// release is not a RHEL version.
     fn may_be_openshift(&self) -> bool {
         self.date.is_none() && self.family.is_empty() && self.major() == Some(4)
     }
 
-    /// True if it may be an operating system release that OpenShift is built from or may be confused with.
+    /// True if the version may be a release of the operating system below OpenShift, or of a similar one.
     fn may_be_system(&self) -> bool {
         self.major() >= Some(FIRST_OF_SYSTEM)
     }
 
-    /// True if one of the two may be an OpenShift release and the other is an operating system release.
+    /// True if one version may be an OpenShift release and the other an operating system release.
     pub(super) fn is_apart(&self, other: &Self) -> bool {
         (self.may_be_openshift() && other.may_be_system()) || (other.may_be_openshift() && self.may_be_system())
     }
@@ -237,7 +235,7 @@ impl OsVersion {
         }
     }
 
-    /// Compares its age with the age of another version.
+    /// Reports whether `self` is older or newer than `other`.
     pub fn compare(&self, other: &Self) -> Comparison {
         if self.family != other.family {
             return self.incomparable(other, "are versions of different systems");
@@ -248,7 +246,7 @@ impl OsVersion {
         let order = self
             .significant()
             .cmp(other.significant())
-            // A release is older than its dated builds.
+            // A release without a date is older than builds of this release with a date.
             .then_with(|| self.date.cmp(&other.date));
         match order {
             Ordering::Less => Comparison::Older,
@@ -262,13 +260,14 @@ impl OsVersion {
         }
     }
 
-    /// Returns [`Comparison::Unknown`]. `why` follows the two versions.
+    /// Returns [`Comparison::Unknown`] with a message of the two versions and `why`, which begins with a verb.
     fn incomparable(&self, other: &Self, why: &str) -> Comparison {
         Comparison::Unknown(format!("{self} and {other} {why}"))
     }
 }
 
-/// Compares the parts after equal releases. `None` if the difference is in words, which have no order.
+/// Compares the further parts of two versions whose releases and dates are equal. `None` if they differ in a word,
+/// since words have no order.
 fn order_of_rest(a: &[Part], b: &[Part]) -> Option<Ordering> {
     let (mut a, mut b) = (a.iter(), b.iter());
     loop {
@@ -287,7 +286,7 @@ fn order_of_rest(a: &[Part], b: &[Part]) -> Option<Ordering> {
     }
 }
 
-/// Compares a version with the same version without this part.
+/// Compares a version that has this additional part with the same version without the part.
 fn more(part: &Part) -> Option<Ordering> {
     match (part.early, &part.token) {
         (true, _) => Some(Ordering::Less),

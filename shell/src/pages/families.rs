@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Metric, Registry};
 
-/// All metrics of a program. Also knows the names of families without series.
+/// All metrics of a program, and the names of their series. A family without series has a name too.
 #[derive(Debug, Default)]
 pub struct Families {
     registry: Registry,
@@ -31,7 +31,7 @@ impl Families {
         self.registry.register(name, help, metric);
     }
 
-    /// Adds all gauges of a board.
+    /// Adds a board, with all its gauges.
     pub fn board(&mut self, board: &Board) {
         self.names.extend(board.names());
         self.registry.register_collector(Box::new(board.clone()));
@@ -48,7 +48,7 @@ impl Families {
     }
 }
 
-/// Gauges that are replaced together. Clones share the same gauges.
+/// Gauges that are replaced together. A clone shares the gauges.
 #[derive(Debug, Clone)]
 pub struct Board(Arc<Mutex<Vec<Gauge>>>);
 
@@ -58,7 +58,7 @@ impl Board {
         Self(Arc::new(Mutex::new(gauges)))
     }
 
-    /// Replaces the gauges. A reader sees either all old ones or all new ones.
+    /// Replaces all gauges at once. A reader sees either all old ones or all new ones.
     pub fn show(&self, gauges: Vec<Gauge>) {
         *locked(&self.0) = gauges;
     }

@@ -51,7 +51,8 @@ impl Policy {
             Self::Unusable(why) => why.clone(),
             Self::File(path, policy) => format!("{path} {}", weakness(policy, &image.reference)?),
         };
-        let advice = "the pool has signature: Required, so nothing is staged until the policy requires a signature";
+        let advice =
+            "the pool has signature: Required, so nothing is staged until the host's policy.json requires a signature";
         Some(Objection::new(Reason::SignatureNotEnforced, format!("{why}; {advice}")))
     }
 }
