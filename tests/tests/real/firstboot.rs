@@ -19,7 +19,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 const UNIT: &str = "berth-firstboot.service";
-/// Path of the program in the shipped unit. The test replaces it by that of a copy, since `/usr` belongs to the image.
+/// Path of the program in the shipped unit. The test replaces it by the path of a copy, since `/usr` belongs to the image.
 const SHIPPED: &str = "/usr/bin/berth-agent";
 const PROGRAM: &str = "/var/opt/berth/berth-agent";
 const RAN: &str = "/var/opt/kubelet-ran";

@@ -19,7 +19,7 @@ use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
 const UNIT: &str = "berth-agent.service";
-/// Path of the program in the shipped unit. The test replaces it by that of a copy, since `/usr` belongs to the image.
+/// Path of the program in the shipped unit. The test replaces it by the path of a copy, since `/usr` belongs to the image.
 const SHIPPED: &str = "/usr/bin/berth-agent";
 const PROGRAM: &str = "/var/opt/berth/berth-agent";
 const DROP_INS: &str = "/etc/systemd/system/berth-agent.service.d";
