@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use berth_api::BootId;
 use berth_api::node::BootcNode;
 use berth_api::pool::SignatureRule;
-use berth_core::agent::facts::{Desired, PullFacts};
+use berth_core::agent::facts::{Checks, Desired, HostHealth, PullFacts};
 use berth_core::agent::host_policy::Rules;
 use berth_core::agent::host_policy::credentials::Claim;
 use berth_core::agent::host_policy::signatures::Policy;
@@ -141,7 +142,8 @@ impl Agent {
             .shutting_down()
             .await
             .context("cannot ask logind whether the host is shutting down")?;
-        let mut services = Services::under(host.boot_id()?);
+        let boot_id = host.boot_id()?;
+        let mut services = Services::under(boot_id.clone());
         services.shutting_down = shutting_down;
         if shutting_down || !self.knowledge.is_reboot_ahead() {
             services.clock_synchronized = self.contact.clock.known();
@@ -153,9 +155,30 @@ impl Agent {
             .shutdown_scheduled()
             .await
             .context("cannot ask logind whether a shutdown is scheduled")?;
+        if self.knowledge.is_in_turn() {
+            services.health = Some(self.ask_health(&boot_id).await?);
+        }
         let under_window = self.knowledge.cluster.is_under_window();
         services.clock_synchronized = self.contact.clock.is_synchronized(&self.host, under_window).await;
         Ok(services)
+    }
+
+    /// Reads the health of the running boot. The checks run only where a boot waits for its proof.
+    async fn ask_health(&self, boot_id: &BootId) -> Result<HostHealth> {
+        let units = self.host.boot_units().await;
+        let (boot_complete, failed_units) = units.context("cannot ask systemd for the state of the boot's units")?;
+        let checks = if self.knowledge.turn.proving.is_some() {
+            let node = self.knowledge.cluster.node.get();
+            let is_ready = node.is_some_and(|node| node.is_ready(boot_id));
+            self.host.run_checks(boot_id, is_ready)
+        } else {
+            Checks::Running
+        };
+        Ok(HostHealth {
+            boot_complete,
+            failed_units,
+            checks,
+        })
     }
 
     async fn look_at_pull(&mut self) -> Result<PullReading> {
@@ -211,11 +234,6 @@ impl Agent {
         self.timers.refresh.done();
         self.learn_berths();
         Ok(())
-    }
-
-    /// True if this node holds a berth.
-    pub(crate) fn in_turn(&self) -> bool {
-        self.knowledge.cluster.holding().is_some()
     }
 }
 

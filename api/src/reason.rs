@@ -157,6 +157,12 @@ reasons! {
         BootUnproven,
         /// The Node did not become Ready in its new boot in time.
         NodeNotReady,
+        /// The host did not reach `boot-complete.target` in its new boot in time.
+        BootIncomplete,
+        /// Units that had not failed before the reboot failed in the new boot.
+        UnitsFailed,
+        /// A required health check of the host did not succeed in the new boot in time.
+        HealthCheckFailed,
         /// The boot was not proven in time, and the node rolls back.
         RollingBack,
         /// The image of the spec is not resolved.

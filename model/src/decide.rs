@@ -241,7 +241,7 @@ fn act(facts: &AgentFacts, next: &Step) -> Act {
         Step::Unlock => return Act::Unlock,
         Step::Unstage(_) => return Act::Unstage,
         Step::Reboot => return Act::Reboot,
-        Step::Rollback(_) => return Act::Rollback,
+        Step::Rollback(..) => return Act::Rollback,
         Step::Drain => return Act::Drain,
         Step::Cordon(_) => return Act::Cordon,
         Step::Restore(_) => return Act::Restore,

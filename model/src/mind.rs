@@ -7,7 +7,8 @@ use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, DesiredImage, Failure, Staging, Turn as BadTurn};
 use berth_api::{Digest, Written};
 use berth_core::agent::facts::{
-    ClusterNode, Deployments, Desired, Guard as Answer, Member, Os as HostOs, Past, PullFacts, StepFailure, Undone,
+    ClusterNode, Deployments, Desired, Guard as Answer, HostHealth, Member, Os as HostOs, Past, PullFacts, StepFailure,
+    Undone,
 };
 use berth_core::agent::knowledge::{
     Ending, Event, HostFailure, Knowledge, LockRetry, Look, PullReading, Services, Since, Turn,
@@ -198,6 +199,8 @@ fn services(knowledge: &Knowledge, host: &Host) -> Services {
     let mut services = Services::under(rich::boot(0));
     services.shutting_down = host.down;
     services.clock_synchronized = Some(!host.ahead);
+    // A bad image of the model is one whose Node never becomes Ready.
+    services.health = Some(HostHealth::default());
     if knowledge.is_reboot_ahead() {
         services.shutdown_scheduled = host.scheduled;
         if host.inhibited {
@@ -526,6 +529,7 @@ fn past(host: &Host) -> Past {
         undone: (host.undone != 0).then(|| Undone {
             digest: rich::digest(host.undone),
             boot_id: rich::boot(if host.undoes { 0 } else { 1 }),
+            why: String::new(),
         }),
         unproven_boot: host.relicensed.then(|| rich::boot(0)),
         retry_token: (host.token != 0).then(|| host.token.to_string()),

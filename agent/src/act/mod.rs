@@ -88,8 +88,8 @@ impl Agent {
             Step::Lock(lock) => self.change_staged(step, self.host.lock(*lock).await, repeats),
             Step::Unlock => self.change_staged(step, self.host.unlock().await, repeats),
             Step::Unstage(staged) => self.change_staged(step, self.host.unstage(staged).await, repeats),
-            Step::Rollback(to) => {
-                tracing::warn!(%to, "the boot was not proven in time; rolling back");
+            Step::Rollback(to, why) => {
+                tracing::warn!(%to, why, "the boot was not proven in time; rolling back");
                 self.change_staged(step, self.host.rollback(to).await, repeats)
             }
             Step::Reboot => self.reboot_host().await,
@@ -174,7 +174,7 @@ impl Agent {
             return vec![];
         }
         if self.pods.rivals.is_due(self.knowledge.is_at_rest())
-            && !self.in_turn()
+            && !self.knowledge.is_in_turn()
             && let Ok(client) = self.api.kubelet.get().await
         {
             self.pods.rivals.ask(client, self.node.as_str()).await;
@@ -319,7 +319,7 @@ impl Agent {
     /// Removes our cordon, after reading from the API server that this node holds no berth.
     async fn uncordon(&mut self) -> Result<Ending> {
         self.refresh_berths().await?;
-        if self.in_turn() {
+        if self.knowledge.is_in_turn() {
             return Ok(Ending::NotNeeded);
         }
         self.restore().await

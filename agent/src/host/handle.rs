@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use berth_api::backend::Backend;
 use berth_api::node::{Deployment, DesiredImage, Progress};
 use berth_api::{BootId, Digest};
-use berth_core::agent::facts::Past;
+use berth_core::agent::facts::{BootComplete, Checks, Past};
 use berth_core::agent::host_policy::credentials::Claim;
 use berth_core::agent::host_policy::registries::Registries;
 use berth_core::agent::host_policy::signatures::Policy;
@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::auth::{AuthOutcome, AuthSource, HostAuth};
 use super::bootc::{Bootc, BootcStatus, BootcVersion};
 use super::bus::{Bus, Changes};
+use super::checks::CheckRuns;
 use super::driver::{Pull, PullInputs, PullState};
 use super::error::HostError;
 use super::lock::HostLock;
@@ -39,6 +40,7 @@ pub struct Host {
     chosen: Mutex<Backend>,
     record: RecordFile,
     memory: MemoryFile,
+    checks: CheckRuns,
     auth: HostAuth,
     allowed_registries: Vec<String>,
     changes: Changes,
@@ -68,13 +70,14 @@ impl Host {
             rpm_ostree: RpmOstree::new(tools.clone(), changes.clone()),
             chosen: Mutex::default(),
             bus,
-            tools,
             record: RecordFile::new(&root),
             memory: MemoryFile::new(&root),
+            checks: CheckRuns::new(tools.clone(), changes.clone()),
             auth: HostAuth::new(root.clone(), AuthSource::default()),
             allowed_registries: vec![],
             root,
             changes,
+            tools,
             claim: Mutex::new(None),
         };
         if let Err(error) = host.bus.ensure().await {
@@ -375,6 +378,21 @@ impl Host {
     pub async fn finalization_failed(&self) -> Result<bool, HostError> {
         let failed = units::in_states(&self.bus, &["ostree-boot-complete.service"], &["failed"]).await?;
         Ok(!failed.is_empty())
+    }
+
+    /// Returns the state of `boot-complete.target`, and the names of the units that have failed.
+    ///
+    /// # Errors
+    /// When systemd does not answer.
+    pub async fn boot_units(&self) -> Result<(BootComplete, Vec<String>), HostError> {
+        let boot_complete = units::boot_complete(&self.bus).await?;
+        Ok((boot_complete, units::failed(&self.bus).await?))
+    }
+
+    /// Runs the host's health checks that have not succeeded under this boot, and returns at once with their state. The
+    /// end of a run wakes the agent. See [`CheckRuns::poll`].
+    pub fn run_checks(&self, boot_id: &BootId, node_ready: bool) -> Checks {
+        self.checks.poll(boot_id, node_ready)
     }
 
     /// Reads the agent's memory on the host.

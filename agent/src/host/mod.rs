@@ -7,6 +7,7 @@ mod auth;
 mod boot_image;
 mod bootc;
 mod bus;
+mod checks;
 pub mod clock;
 pub mod cpu;
 mod driver;

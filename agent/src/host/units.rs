@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use berth_core::agent::facts::BootComplete;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use zbus::{OwnedObjectPath, Variant};
@@ -193,6 +194,38 @@ pub(super) async fn in_states(bus: &Bus, names: &[&str], states: &[&str]) -> Res
 pub(super) async fn is_loaded(bus: &Bus, name: &str) -> Result<bool, BusError> {
     let listed = list(bus, &[name]).await?;
     Ok(listed.first().is_some_and(|unit| unit.2 == "loaded"))
+}
+
+/// Returns the names of the units that have failed, sorted.
+pub(super) async fn failed(bus: &Bus) -> Result<Vec<String>, BusError> {
+    let body: (&[&str], &[&str]) = (&["failed"], &[]);
+    let listed: Vec<Listed> = bus.call(SYSTEMD, "ListUnitsByPatterns", &body).await?;
+    let mut names: Vec<String> = listed.into_iter().map(|unit| unit.0).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Returns the state of `boot-complete.target`. A host has the target, but often nothing that wants it.
+pub(super) async fn boot_complete(bus: &Bus) -> Result<BootComplete, BusError> {
+    let listed = list(bus, &["boot-complete.target"]).await?;
+    let Some(unit) = listed.first().filter(|unit| unit.2 == "loaded") else {
+        return Ok(BootComplete::Unused);
+    };
+    if unit.3 == "active" {
+        return Ok(BootComplete::Reached);
+    }
+    let target = Target {
+        service: SYSTEMD.service,
+        path: unit.6.as_str(),
+        interface: "org.freedesktop.systemd1.Unit",
+    };
+    for dependents in ["RequiredBy", "WantedBy"] {
+        let names: Vec<String> = bus.property(target, dependents).await?;
+        if !names.is_empty() {
+            return Ok(BootComplete::Pending);
+        }
+    }
+    Ok(BootComplete::Unused)
 }
 
 async fn is_active(bus: &Bus, name: &str) -> Result<bool, StartError> {

@@ -1,4 +1,4 @@
-//! Rules for a boot that is not proven in time. Admins set them in a pool; the controller copies them to the pool's
+//! Rules for the proof of a boot, and for a boot that is not proven in time. Admins set them in a pool; the controller copies them to the pool's
 //! BootcNodes.
 
 use std::time::Duration;
@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Written, duration};
 
-/// Rules for a boot that is not proven in time.
+/// Rules for the proof of a boot, and for a boot that is not proven in time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.soakTime) || duration(self.soakTime == '0' ? '0s' : self.soakTime) < duration(has(self.deadline) ? self.deadline : '10m')")
+    .message("health.soakTime must be shorter than health.deadline (default 10m): otherwise no boot could be proven in time"))]
 pub struct Health {
     /// Longest time from the boot of a new image until the node is proven; then `onFailure` applies. Default 10m.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,6 +24,18 @@ pub struct Health {
     /// Action when a boot is not proven within `deadline`: `Rollback` or `Hold`. Default Rollback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<OnFailure>,
+    /// How long the Node must be Ready without a break after the boot of a new image before the boot is proven. Default
+    /// 0: Ready once is enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
+        .message("health.soakTime must be a duration: 0, or a whole number and a unit, such as 30s, 5m or 1h"))]
+    pub soak_time: Option<Written<Duration>>,
+    /// Units of the host that may fail in the boot of a new image: full names, or prefixes followed by `*`, such as
+    /// `cloud-init*`. Any other unit that fails, and had not failed before the reboot, keeps the boot from being proven.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 255)))]
+    pub ignored_units: Vec<String>,
 }
 
 /// Action when the boot of a new image is not proven in time.
@@ -43,6 +57,11 @@ impl Health {
     /// `deadline`, or its default.
     pub fn deadline(&self) -> Duration {
         duration::or(self.deadline.as_ref(), DEFAULT_HEALTH_DEADLINE)
+    }
+
+    /// `soakTime`, or its default.
+    pub fn soak_time(&self) -> Duration {
+        duration::or(self.soak_time.as_ref(), Duration::ZERO)
     }
 
     /// `onFailure`, or its default.

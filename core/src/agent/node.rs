@@ -125,6 +125,16 @@ impl NodeFacts {
         }
     }
 
+    /// True if the kubelet reports Ready under this boot. A report from an earlier boot proves nothing.
+    pub fn reports_ready(&self, boot_id: &BootId) -> bool {
+        self.ready && self.boot_id.as_ref() == Some(boot_id)
+    }
+
+    /// True if the Node is Ready under this boot and has no readiness taint.
+    pub fn is_ready(&self, boot_id: &BootId) -> bool {
+        self.reports_ready(boot_id) && self.not_ready_taint.is_none()
+    }
+
     /// Returns each guard with its state.
     pub fn guards(&self) -> impl Iterator<Item = (Guard, &Guarded)> {
         Guard::ALL.into_iter().zip(&self.signs.guards)

@@ -13,7 +13,10 @@ pub const SETTLE: Duration = Duration::from_secs(1);
 /// True if the new state may end within a second: a pull whose layers the host may already have, or a Node that is
 /// not Ready yet after a boot. `known` is the status written last.
 pub fn may_pass(next: &Step, status: &BootcNodeStatus, known: &BootcNodeStatus) -> bool {
-    let passes = matches!(next, Step::Wait(WaitReason::Pulling | WaitReason::NotReady, _));
+    let passes = matches!(
+        next,
+        Step::Wait(WaitReason::Pulling | WaitReason::NotReady | WaitReason::Unhealthy, _)
+    );
     let is_first = known.conditions.is_empty();
     let is_new = reason_of_updated(status) != reason_of_updated(known);
     let is_trouble = is_degraded(status) || is_degraded(known) || status.failure != known.failure;

@@ -144,10 +144,14 @@ impl Past {
     }
 
     /// Records that the rollback of the running boot is about to be queued.
-    pub fn undo_begins(&mut self, booted: Option<&Digest>, boot_id: &BootId) {
+    pub fn undo_begins(&mut self, booted: Option<&Digest>, boot_id: &BootId, why: &str) {
+        if self.undone.as_ref().is_some_and(|undone| undone.boot_id == *boot_id) {
+            return;
+        }
         self.undone = booted.map(|digest| Undone {
             digest: digest.clone(),
             boot_id: boot_id.clone(),
+            why: one_line(why),
         });
     }
 

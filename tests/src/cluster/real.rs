@@ -202,6 +202,17 @@ impl RealCluster {
         self.push(version, spec).await
     }
 
+    /// Builds and pushes an OS image with a required health check: a script that runs these lines.
+    pub async fn publish_checked(&self, version: &str, script: &str) -> Result<Published> {
+        let path = "usr/lib/berth/health.d/required.d/10-storage".to_owned();
+        let script = format!("#!/bin/sh\n{script}\n").into_bytes();
+        let spec = OsVersion {
+            files: vec![(path, 0o755, script)],
+            ..os_version(version)
+        };
+        self.push(version, spec).await
+    }
+
     /// Builds and pushes an OS image with these labels.
     pub async fn publish_labelled(&self, version: &str, labels: &[(&str, &str)]) -> Result<Published> {
         let labels = labels

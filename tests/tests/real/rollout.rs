@@ -428,6 +428,53 @@ async fn an_image_without_its_bound_image(rig: &mut Rig) -> Result<()> {
     Ok(())
 }
 
+/// The Node becomes Ready, but a check of the image fails: the host goes back, the first failure halts the rollout, and
+/// the next image, whose check succeeds, reaches all.
+async fn an_image_that_fails_its_check(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let script = "echo the pool is degraded >&2; exit 3";
+    let bad = rig
+        .cluster
+        .publish_checked(&format!("8.0.0{}", rig.series), script)
+        .await?;
+    rig.desire(&bad, 1).await?;
+    let deadline = Duration::from_secs(15);
+    rig.cluster
+        .patch_pool("workers", json!({ "health": { "deadline": "15s" } }))
+        .await?;
+    let rebooting = rig.some_in("Proving").await?.name().to_owned();
+    let begin = Instant::now();
+    let words = "10-storage: exit status 3: the pool is degraded";
+    let said = ("NodeDegraded", "True", "DigestFailed", words);
+    rig.cluster.until_node_says(&rebooting, said, LONG).await?;
+    println!(
+        "{:<44} {:>5.1} s after the boot",
+        "a bad boot is undone",
+        begin.elapsed().as_secs_f64()
+    );
+    let halted = ("RolloutHalted", "True", "TooManyFailures", rebooting.as_str());
+    rig.cluster.until_says("workers", halted, SOON).await?;
+    ensure!(rig.cluster.held().await?.is_empty(), "the berth is given back");
+    ensure!(
+        !rig.cluster.is_cordoned(&rebooting).await?,
+        "{rebooting} is still cordoned"
+    );
+    let boots = rig.cluster.boots();
+    for (host, n) in &boots {
+        let more = if *host == rebooting { 2 } else { 0 };
+        let old = before.get(host).copied().unwrap_or_default();
+        ensure!(*n == old + more, "{before:?}, then {boots:?}");
+    }
+    ensure!(begin.elapsed() >= deadline / 2, "the deadline was not awaited");
+    let good = rig
+        .cluster
+        .publish_checked(&format!("8.1.0{}", rig.series), "test -w /var")
+        .await?;
+    rig.desire(&good, 2).await?;
+    rig.until_all_run(&good, &boots).await?;
+    rig.cluster.patch_pool("workers", json!({ "health": null })).await
+}
+
 async fn the_api_server_is_away(rig: &mut Rig) -> Result<()> {
     let (before, downs) = (rig.cluster.boots(), rig.downs());
     let v6 = rig.roll_to("6.0.0", 1).await?;
@@ -447,6 +494,7 @@ async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.scenario(a_revert_while_one_is_done).await?;
     rig.scenario(a_budget_blocks_then_yields).await?;
     rig.scenario(an_image_without_its_bound_image).await?;
+    rig.scenario(an_image_that_fails_its_check).await?;
     rig.scenario(an_agent_killed_mid_pull_adopts_it).await?;
     rig.scenario(an_agent_killed_mid_drain_and_at_the_reboot).await?;
     rig.scenario(the_api_server_is_away).await

@@ -17,6 +17,7 @@ mod firstboot;
 mod fleet;
 mod gates;
 mod gitops;
+mod health;
 mod images;
 mod monitoring;
 mod one_host;

@@ -5,6 +5,7 @@ use berth_api::digest::Digest;
 use berth_api::names::BootId;
 use berth_api::node::{Deployment, Progress};
 
+use super::health::HostHealth;
 use crate::agent::host_policy::Rules;
 use crate::agent::reason::Reason;
 use crate::agent::storage::{StagingLock, Storage};
@@ -45,6 +46,8 @@ pub struct HostFacts {
     pub reboot: Reboot,
     /// Whether the host's clock is synchronised; `None` (not asked or no answer) counts as not synchronised.
     pub clock_synchronized: Option<bool>,
+    /// Health of the running boot; `None` outside a turn, and until it is read.
+    pub health: Option<HostHealth>,
 }
 
 /// Repeated failure to lock the staged image.

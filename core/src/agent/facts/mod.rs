@@ -2,6 +2,7 @@
 
 mod cluster;
 mod desired;
+mod health;
 mod host;
 mod past;
 
@@ -16,6 +17,7 @@ use jiff::Timestamp;
 
 pub use self::cluster::{ClusterNode, DrainFacts, Guard, GuardFacts};
 pub use self::desired::{Desired, Member};
+pub use self::health::{BootComplete, Checks, HostHealth};
 pub use self::host::{Deployments, HostFacts, LockFailure, Os, PullFacts, Reboot, Unreachable};
 pub use self::past::{Past, Undone, Verified};
 use crate::agent::host_policy::Objection;
@@ -45,6 +47,8 @@ pub struct AgentFacts {
     pub drain: DrainFacts,
     /// How long the agent has waited for the proof of this boot, across agent restarts; zero if none is awaited.
     pub proving_for: Duration,
+    /// How long the Node has been Ready under this boot, as far as this process has read it; zero if it is not Ready.
+    pub ready_for: Duration,
     /// Whether the API server rejects writes to other nodes' objects.
     pub guard: GuardFacts,
     /// Record of earlier pulls, turns and failures on this node.

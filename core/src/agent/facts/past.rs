@@ -35,6 +35,9 @@ pub struct Past {
     pub tried: Option<Digest>,
     /// The rollback that the agent began in this turn.
     pub undone: Option<Undone>,
+    /// Units that had failed when the node committed to its last reboot, sorted. They do not count against the image
+    /// that boots next.
+    pub failed_units: Vec<String>,
     /// Boot ID of an unproven boot whose berth was licensed again, so that the berth now names this boot.
     pub unproven_boot: Option<BootId>,
     /// The last pull, if it succeeded under an enforced signature policy. Cleared when another pull begins.
@@ -62,6 +65,9 @@ pub struct Undone {
     pub digest: Digest,
     /// Boot ID of the boot that is undone.
     pub boot_id: BootId,
+    /// Why the boot was not proven. Empty if an agent version that did not record it began the rollback.
+    #[serde(default)]
+    pub why: String,
 }
 
 /// An image that was pulled under an enforced signature policy and was not in the host's repository before.

@@ -7,7 +7,7 @@ use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeUid};
 use berth_api::node::{BootcNodeStatus, DrainBlocker};
 
-use crate::agent::facts::{ClusterNode, Desired, Guard, Os, PullFacts};
+use crate::agent::facts::{ClusterNode, Desired, Guard, HostHealth, Os, PullFacts};
 use crate::agent::host_policy::Rules;
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
@@ -25,6 +25,8 @@ pub struct Services {
     pub inhibitors: Vec<String>,
     /// Whether the host's clock is synchronised; `None` if it was not asked or did not answer.
     pub clock_synchronized: Option<bool>,
+    /// Health of the running boot; `None` outside a turn.
+    pub health: Option<HostHealth>,
 }
 
 impl Services {
@@ -36,6 +38,7 @@ impl Services {
             shutdown_scheduled: false,
             inhibitors: vec![],
             clock_synchronized: None,
+            health: None,
         }
     }
 }

@@ -94,7 +94,7 @@ impl Knowledge {
             }
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
-            Event::NodeRead(node) => self.cluster.node = node,
+            Event::NodeRead(node) => self.node_read(node, now),
             Event::Guard(answer) => self.cluster.guard_answered(answer, &self.node, now),
             Event::Berths(berths) => self.berths_read(berths),
             Event::Heartbeat => self.heartbeat(now),
@@ -104,6 +104,13 @@ impl Knowledge {
             Event::Unreadable => self.cluster.node = ClusterNode::Unread,
         }
         self.recall(now);
+    }
+
+    fn node_read(&mut self, node: ClusterNode, now: &Now) {
+        let is_ready = node.get().is_some_and(|node| node.is_ready(self.host.boot_id()));
+        let since = self.turn.ready_since.unwrap_or(now.clock);
+        self.turn.ready_since = is_ready.then_some(since);
+        self.cluster.node = node;
     }
 
     /// Stores the berths. If the phase differs from this agent process's last write, another agent process wrote it:

@@ -55,6 +55,12 @@ impl HostView {
         self.os.staged().is_some_and(|staged| staged.locked) && self.staged_digest() == Some(digest)
     }
 
+    /// Returns the units that have failed, as last read.
+    pub(super) fn failed_units(&self) -> Vec<String> {
+        let health = self.services.health.as_ref();
+        health.map_or_else(Vec::new, |health| health.failed_units.clone())
+    }
+
     /// Records that the host's services did not answer. The host may have changed, so the next decision reads it again.
     pub(super) fn silent(&mut self, why: String, now: &Now) {
         let since = self.unreachable.take().map_or(now.clock, |(_, since)| since);

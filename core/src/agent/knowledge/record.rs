@@ -82,7 +82,7 @@ impl Knowledge {
         let host = HostState {
             boot_id,
             booted: self.host.os.booted(),
-            node_ready: node.is_some_and(|n| n.ready && n.boot_id.as_ref() == Some(boot_id)),
+            node_ready: node.is_some_and(|node| node.reports_ready(boot_id)),
             drain_began: past.drain_began,
         };
         let held = berths.iter().find(|berth| berth.holding().is_some());

@@ -83,6 +83,10 @@ impl Knowledge {
             restored: self.turn.restored,
             drain: self.turn.drain.facts(now),
             proving_for: self.turn.proving.map_or(Duration::ZERO, |since| since.elapsed(now)),
+            ready_for: self
+                .turn
+                .ready_since
+                .map_or(Duration::ZERO, |since| now.clock.since(since)),
             guard: self.cluster.guard.facts(now.clock),
             past: self.past.clone(),
             trouble: self.failures.trouble().filter(|t| t.attempts >= REPORT_AFTER).cloned(),
@@ -111,6 +115,7 @@ impl Knowledge {
             finalization_failed: host.finalization_failed,
             reboot: self.turn.reboot.facts(now),
             clock_synchronized: host.services.clock_synchronized,
+            health: host.services.health,
         }
     }
 
@@ -133,8 +138,13 @@ impl Knowledge {
         }
     }
 
+    /// True if the node holds a berth. The host's health is read then: before the reboot, and for the proof after it.
+    pub fn is_in_turn(&self) -> bool {
+        self.cluster.holding().is_some()
+    }
+
     /// True if a reboot may follow soon, so that the agent checks for inhibitors.
     pub fn is_reboot_ahead(&self) -> bool {
-        self.host.os.staged().is_some() || self.cluster.holding().is_some()
+        self.host.os.staged().is_some() || self.is_in_turn()
     }
 }

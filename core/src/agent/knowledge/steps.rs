@@ -25,7 +25,7 @@ impl Knowledge {
         }
         if !matches!(
             step,
-            Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(_) | Step::LookAtHost | Step::ReadNode
+            Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(..) | Step::LookAtHost | Step::ReadNode
         ) {
             self.turn.changed = None;
         }
@@ -55,8 +55,8 @@ impl Knowledge {
                 self.record_unlockable(staged, now);
                 self.host_change_begins();
             }
-            Step::Rollback(_) => {
-                self.past.undo_begins(self.host.os.booted(), self.host.boot_id());
+            Step::Rollback(_, why) => {
+                self.past.undo_begins(self.host.os.booted(), self.host.boot_id(), why);
                 self.host_change_begins();
             }
             Step::Reboot => {
@@ -77,7 +77,10 @@ impl Knowledge {
                 self.host.fresh = false;
             }
             Step::Drain => self.begin_to_drain(now),
-            Step::Commit(_) => self.turn.reboot.asked = None,
+            Step::Commit(_) => {
+                self.turn.reboot.asked = None;
+                self.past.failed_units = self.host.failed_units();
+            }
             Step::Relicense(berth, digest) => {
                 (self.turn.reboot.asked, self.turn.reboot.blocked) = (None, None);
                 if let Some(holding) = berth.holding() {
@@ -134,7 +137,7 @@ impl Knowledge {
 
     fn done(&mut self, step: &Step, now: &Now) {
         match step {
-            Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(_) => {
+            Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(..) => {
                 self.turn.changed = Some(discriminant(step))
             }
             // If the commit is taken back, the next drain has a new time limit.
@@ -229,7 +232,8 @@ impl Knowledge {
             | WaitReason::StagingHeld
             | WaitReason::Pulling
             | WaitReason::Draining
-            | WaitReason::NotReady => {}
+            | WaitReason::NotReady
+            | WaitReason::Unhealthy => {}
         }
     }
 

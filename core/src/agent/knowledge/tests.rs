@@ -237,12 +237,33 @@ fn a_step_invalidates_readings_that_it_may_change() {
 }
 
 #[test]
+fn a_break_of_ready_restarts_the_soak() {
+    let mut knowledge = knowing(&taken());
+    for (second, ready, expected) in [(1, true, 0), (4, true, 3), (5, false, 0), (6, true, 0), (9, true, 3)] {
+        let mut node = knowledge
+            .cluster
+            .node
+            .get()
+            .cloned()
+            .unwrap_or_else(|| panic!("no Node"));
+        (node.ready, node.boot_id) = (ready, Some(knowledge.host.boot_id().clone()));
+        knowledge.after(Event::NodeRead(ClusterNode::Is(node)), &at(second));
+        assert_eq!(
+            knowledge.facts(&at(second)).ready_for,
+            Duration::from_secs(expected),
+            "second {second}"
+        );
+    }
+}
+
+#[test]
 fn a_rest_in_a_turn_invalidates_readings() {
     for (why, expected) in [
         (WaitReason::NoBerth, (false, false, true, true)),
         (WaitReason::Rebooting, (false, false, true, true)),
         (WaitReason::Draining, (true, false, true, true)),
         (WaitReason::NotReady, (true, false, true, true)),
+        (WaitReason::Unhealthy, (true, false, true, true)),
         (WaitReason::Revoked, (false, false, false, false)),
         (WaitReason::WindowClosed, (false, false, false, false)),
         (WaitReason::Inhibited, (false, false, false, false)),

@@ -20,6 +20,8 @@ pub struct Turn {
     pub reboot: Rebooting,
     /// Start of the wait for the proof of this boot; `None` if no proof is awaited.
     pub proving: Option<Since>,
+    /// When this process first read that the Node is Ready under this boot; `None` if the last read was another.
+    pub(super) ready_since: Option<Moment>,
     /// True if this process wrote the Node since it began to give the berth back.
     pub restored: bool,
     /// True if the end of the turn was recorded.

@@ -8,7 +8,7 @@ use super::degraded::{degraded, drains_too_long, unguarded};
 use super::phase::{is_blocked, is_staged};
 use crate::agent::facts::AgentFacts;
 use crate::agent::reason::{self, Reason};
-use crate::agent::step::{Step, WaitReason, closed_window, inhibited, is_inhibited, is_ready, rollback_queued};
+use crate::agent::step::{Step, WaitReason, closed_window, inhibited, is_inhibited, rollback_queued};
 use crate::finding::Finding;
 
 pub(super) type Verdicts = Vec<(&'static str, Verdict)>;
@@ -203,7 +203,7 @@ fn as_is(yes: bool) -> Verdict {
 fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
     let node = facts.cluster_node.get();
     let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
-    let ready = node.is_some_and(|n| is_ready(facts, n));
+    let ready = node.is_some_and(|node| node.is_ready(&facts.host.boot_id));
     let Some(h) = holding else {
         return rest_conditions(facts, cordoned);
     };

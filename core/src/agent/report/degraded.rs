@@ -9,8 +9,8 @@ use crate::agent::facts::{AgentFacts, Desired, Os};
 use crate::agent::reason::{self, Reason};
 use crate::agent::rivals;
 use crate::agent::step::{
-    Step, Undo, WaitReason, blockers, overdue, reports_ready, rollback_queued, same_deployment, set_aside, taken_away,
-    undo, unlockable,
+    Missing, Step, Undo, WaitReason, blockers, missing, overdue, rollback_queued, same_deployment, set_aside,
+    taken_away, undo, unlockable,
 };
 use crate::finding::Finding;
 
@@ -175,27 +175,26 @@ fn unproven(facts: &AgentFacts) -> Option<Finding> {
         let message = format!("runs {booted}, which is neither the target nor the previous image; the berth is kept");
         return Some(facts.degraded(CommonReason::BootUnproven, message));
     }
-    let taint = facts
+    // A Node that cannot be read counts as not Ready.
+    let missing = facts
         .cluster_node
         .get()
-        .filter(|node| reports_ready(facts, node))
-        .and_then(|node| node.not_ready_taint.as_deref());
-    let cause = match taint {
-        Some(taint) => format!("the Node still has the taint {taint} after"),
-        None => "the Node did not become Ready under this boot within".to_owned(),
-    };
+        .map_or(Some(Missing::Ready), |node| missing(facts, node))?;
+    let cause = missing.message();
     match undo(facts, holding) {
         Undo::Due => {
-            let message = format!("{cause} health.deadline; the node rolls back to the previous image");
+            let message =
+                format!("not proven within health.deadline: {cause}; the node rolls back to the previous image");
             Some(facts.degraded(CommonReason::RollingBack, message))
         }
         Undo::Hold(why) => {
-            let message = format!("{cause} health.deadline; the berth is kept, without a rollback: {why}");
-            Some(facts.degraded(CommonReason::NodeNotReady, message))
+            let message =
+                format!("not proven within health.deadline: {cause}; the berth is kept, without a rollback: {why}");
+            Some(facts.degraded(missing.reason(), message))
         }
         Undo::NotDue if is_late(facts) => {
-            let message = format!("{cause} rebootTimeout; the berth is kept");
-            Some(facts.degraded(CommonReason::NodeNotReady, message))
+            let message = format!("not proven within rebootTimeout: {cause}; the berth is kept");
+            Some(facts.degraded(missing.reason(), message))
         }
         Undo::NotDue => None,
     }

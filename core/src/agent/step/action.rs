@@ -43,8 +43,9 @@ pub enum Step {
     Unstage(Deployment),
     /// Ask logind to reboot. Only under a committed berth.
     Reboot,
-    /// Queue the rollback deployment, which has this digest, for the next boot. Only under a committed berth.
-    Rollback(Digest),
+    /// Queue the rollback deployment, which has this digest, for the next boot. Only under a committed berth. The text
+    /// is why the running boot was not proven.
+    Rollback(Digest, String),
     /// Take the offered berth.
     Take(Berth),
     /// Cordon the Node, and record the cordon in the same patch.
@@ -90,7 +91,7 @@ impl Step {
             | Self::Unlock
             | Self::Unstage(_)
             | Self::Reboot
-            | Self::Rollback(_)
+            | Self::Rollback(..)
             | Self::Cordon(_)
             | Self::Drain
             | Self::Restore(_)
@@ -107,7 +108,7 @@ impl Step {
     pub fn needs_memory(&self) -> bool {
         let needs = matches!(
             self,
-            Self::Take(_) | Self::Commit(_) | Self::Relicense(..) | Self::Rollback(_)
+            Self::Take(_) | Self::Commit(_) | Self::Relicense(..) | Self::Rollback(..)
         );
         needs && !Bug::MemoryNotNeeded.is_awake()
     }
@@ -164,6 +165,8 @@ pub enum WaitReason {
     Rebooting,
     /// The host rebooted, and the Node is not Ready under this boot yet.
     NotReady,
+    /// The host rebooted, and its boot lacks another part of its proof than a Ready Node.
+    Unhealthy,
     /// The host booted neither the target nor the previous image.
     Unproven,
     /// A gate of the pool is closed, so the held berth cannot be licensed for the next image.

@@ -5,29 +5,19 @@
 //! I10), after every check that a commit needs. That licence cannot be taken back: the boot stays unproven (I5) until a
 //! reboot leads to a proven one.
 
-use std::time::Duration;
-
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::node::DesiredImage;
 use berth_api::seeded::Bug;
 
-use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL, LOOK_INTERVAL_MAX, READY_LOOK_INTERVAL, Step, WaitReason};
+use super::action::{LOOK_INTERVAL, LOOK_INTERVAL_MAX, Step, WaitReason};
 use super::disarm::settle;
 use super::idle::{lacks_policy, set_aside_step, stage};
+use super::proof::{Proof, proof};
 use super::way::{self, Obstacle, await_reboot, inhibited, is_inhibited};
 use super::{turn, undo};
 use crate::agent::facts::{AgentFacts, Desired, Member};
 use crate::agent::node::NodeFacts;
 use crate::agent::past::MAX_NOT_APPLIED;
-
-enum Proof {
-    /// Proven: the target runs.
-    Target,
-    /// Proven: the previous digest runs again.
-    From,
-    /// Not proven yet: the missing part, and when to check again.
-    NotYet(WaitReason, Option<Duration>),
-}
 
 /// The image that a holder may continue to, and the pool that wants it.
 type NextImage<'a> = (&'a Member, &'a DesiredImage);
@@ -67,7 +57,7 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
     // A rollback that has begun is finished, even if the Node becomes Ready in the meantime.
     let is_unproven = matches!(proof, Proof::NotYet(..)) || Bug::UndoneAlways.is_awake();
     if (facts.undoes_boot() || is_unproven)
-        && let Some(step) = undo::next_step(facts, holding)
+        && let Some(step) = undo::next_step(facts, holding, node)
     {
         return step;
     }
@@ -98,37 +88,6 @@ fn read_first(facts: &AgentFacts) -> Option<Step> {
         .then_some(Step::Wait(WaitReason::HostUnusable, None))
 }
 
-/// Checks the proof of a boot (I5): the booted image is known, and the Node is Ready under this boot.
-fn proof(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Proof {
-    let booted = facts.host.os.booted();
-    let proof = if booted == Some(&holding.target) {
-        if facts.host.os.is_rollback_queued() {
-            // The next boot would leave the target.
-            return Proof::NotYet(WaitReason::RollbackQueued, Some(HOST_LOOK_INTERVAL));
-        }
-        Proof::Target
-    } else if booted.is_some() && booted == holding.from.as_ref() {
-        Proof::From
-    } else {
-        return Proof::NotYet(WaitReason::Unproven, None);
-    };
-    if !is_ready(facts, node) && !Bug::ReleaseBeforeProof.is_awake() {
-        // Check often right after the boot, then more rarely.
-        let next = (facts.proving_for / 8).clamp(READY_LOOK_INTERVAL, LOOK_INTERVAL);
-        return Proof::NotYet(WaitReason::NotReady, Some(next));
-    }
-    proof
-}
-
-/// True if the Node is Ready under this boot. A report from an earlier boot proves nothing.
-pub(crate) fn reports_ready(facts: &AgentFacts, node: &NodeFacts) -> bool {
-    node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id)
-}
-
-pub(crate) fn is_ready(facts: &AgentFacts, node: &NodeFacts) -> bool {
-    reports_ready(facts, node) && node.not_ready_taint.is_none()
-}
-
 /// Returns a wait if a shutdown is scheduled under a licence for this boot: the licence must not end before the reboot.
 fn await_queued(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
     let queued = holding.boot_id == facts.host.boot_id && facts.host.shutdown_scheduled;
@@ -148,13 +107,12 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
             "the host rebooted before the turn was committed".to_owned(),
         );
     }
-    if facts
-        .past
-        .undone
-        .as_ref()
-        .is_some_and(|undone| undone.digest == *target)
-    {
-        let message = format!("{target} was not proven within health.deadline, and the agent rolled the host back");
+    if let Some(undone) = facts.past.undone.as_ref().filter(|undone| undone.digest == *target) {
+        let cause = match undone.why.as_str() {
+            "" => String::new(),
+            why => format!(" ({why})"),
+        };
+        let message = format!("not proven within health.deadline{cause}; the agent rolled the host back");
         return (Outcome::Failed, message);
     }
     // I5, I8: the target ran and was not proven.
@@ -184,7 +142,7 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
 fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
     let booted = facts.host.os.booted();
     let message = "the Node is excluded".to_owned();
-    if booted == Some(&holding.target) && reports_ready(facts, node) {
+    if booted == Some(&holding.target) && node.reports_ready(&facts.host.boot_id) {
         return (Outcome::Updated, String::new());
     }
     let same_boot = holding.boot_id == facts.host.boot_id;

@@ -2,12 +2,13 @@
 //! function. It keeps the design's invariants; their numbers are beside the lines that keep them.
 //!
 //! [`turn`] decides with a berth, [`boot`] under an unproven boot, [`idle`] without a berth. [`way`] holds the checks
-//! before a reboot, which [`turn`] and [`boot`] share. [`mod@undo`] rolls an unproven boot back.
+//! before a reboot, which [`turn`] and [`boot`] share. [`mod@proof`] checks a boot, [`mod@undo`] rolls an unproven one back.
 
 mod action;
 mod boot;
 mod disarm;
 mod idle;
+mod proof;
 mod turn;
 mod undo;
 mod way;
@@ -17,11 +18,11 @@ use berth_api::seeded::Bug;
 
 use self::action::{LOOK_INTERVAL, LOOK_INTERVAL_MAX};
 pub use self::action::{REBOOT_RETRY_INTERVAL, REBOOT_START_TIMEOUT, Step, WaitReason};
-pub(crate) use self::boot::{is_ready, reports_ready};
 pub(crate) use self::disarm::is_unproven;
 use self::disarm::{held, settle};
 pub use self::idle::taken_away;
 pub(crate) use self::idle::{same_deployment, set_aside, unlockable};
+pub(crate) use self::proof::{Missing, missing};
 pub(crate) use self::undo::{Undo, undo};
 pub(crate) use self::way::{blockers, closed_window, is_drained, overdue};
 pub use self::way::{inhibited, is_inhibited, rollback_queued};

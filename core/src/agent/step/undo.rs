@@ -5,8 +5,10 @@ use berth_api::pool::OnFailure;
 use berth_api::seeded::Bug;
 
 use super::action::{LOOK_INTERVAL_MAX, Step, WaitReason};
+use super::proof::missing;
 use super::way::{await_reboot, is_inhibited, reboot_held_up};
 use crate::agent::facts::{AgentFacts, Desired};
+use crate::agent::node::NodeFacts;
 
 /// Whether an unproven boot of the target is undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +58,7 @@ pub(crate) fn undo(facts: &AgentFacts, holding: &Holding) -> Undo {
 }
 
 /// Returns the next step of a rollback: queue it, then reboot. `None` if no rollback is due.
-pub(super) fn next_step(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
+pub(super) fn next_step(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<Step> {
     if undo(facts, holding) != Undo::Due {
         return None;
     }
@@ -64,7 +66,8 @@ pub(super) fn next_step(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
         return Some(wait);
     }
     if !facts.has_queued_undo() {
-        return holding.from.clone().map(Step::Rollback);
+        let why = missing(facts, node).map_or_else(String::new, |missing| missing.message());
+        return holding.from.clone().map(|from| Step::Rollback(from, why));
     }
     if reboot_held_up(facts).is_some() || is_inhibited(facts) {
         return Some(Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX)));

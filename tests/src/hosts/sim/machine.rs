@@ -15,7 +15,7 @@ use super::kubelet::{Boot, Kubelet};
 use super::login::Login;
 use super::process::Os;
 use super::rpm_ostree::RpmOstree;
-use super::settings::SharedSettings;
+use super::settings::{SharedSettings, Unhealthy};
 use super::systemd;
 use super::timedate;
 use super::units::Units;
@@ -159,6 +159,13 @@ impl Machine {
                 ("inactive", "dead")
             }),
         );
+        let fault = self.settings.with(|s| s.unhealthy.get(&digest).copied());
+        let is_failed = fault == Some(Unhealthy::FailedUnit);
+        self.units
+            .fix("storage.service", is_failed.then_some(("failed", "failed")));
+        let is_incomplete = fault == Some(Unhealthy::BootIncomplete);
+        self.units
+            .fix("boot-complete.target", is_incomplete.then_some(("inactive", "dead")));
         self.apply_settings();
         self.login.set_preparing(false);
         self.bus.start().await?;

@@ -30,4 +30,4 @@ pub use catalog::{Catalog, CatalogImage};
 pub use fleet::SimFleet;
 pub use host::{HostState, SimHost, SimHostConfig};
 pub use kubelet::{KubeletConfig, NEVER_ENDS};
-pub use settings::{Inhibitor, KubeletSettings, RebootFault, Settings, Updaters};
+pub use settings::{Inhibitor, KubeletSettings, RebootFault, Settings, Unhealthy, Updaters};

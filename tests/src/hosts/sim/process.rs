@@ -16,7 +16,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use super::bootc::{Deployment, Deployments};
 use super::catalog::{Catalog, CatalogImage};
 use super::record::PullRecord;
-use super::settings::{Settings, SharedSettings};
+use super::settings::{Settings, SharedSettings, Unhealthy};
 use super::{policy, skopeo};
 use crate::bootc::cli::Verb;
 use crate::bootc::document::ImageReference;
@@ -238,6 +238,7 @@ impl Os {
             "/usr/bin/skopeo" => self.skopeo(arguments, &settings, io).await,
             "/usr/bin/sh" => self.script(arguments, io).await,
             "/usr/bin/flock" => self.drain(arguments).await,
+            check if check.starts_with("/usr/lib/berth/health.d/") => self.check(&settings, io),
             "/usr/bin/true" => 0,
             "/usr/bin/false" => 1,
             "/usr/bin/sleep" => {
@@ -290,6 +291,16 @@ impl Os {
             }
             Err(error) => io.fail(&format!("sh: {error}")),
         }
+    }
+
+    /// Runs a health check of the host.
+    fn check(&self, settings: &Settings, io: &mut Stdio) -> i32 {
+        let booted = self.deployments(|d| d.booted().map(|booted| booted.digest.clone()));
+        let fault = booted.and_then(|digest| settings.unhealthy.get(&digest));
+        if fault != Some(&Unhealthy::FailedCheck) {
+            return 0;
+        }
+        io.fail("the disk is degraded")
     }
 
     /// Runs `flock LOCK cat FIFO`: takes the lock, then reads until the last writer closes.

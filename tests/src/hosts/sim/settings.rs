@@ -1,6 +1,6 @@
 //! Properties and faults of a simulated host. All can be changed while the host runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,6 +25,17 @@ pub enum RebootFault {
         /// Error text.
         message: String,
     },
+}
+
+/// Fault of a host that runs a bad image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unhealthy {
+    /// `storage.service` has failed.
+    FailedUnit,
+    /// A unit wants `boot-complete.target`, which is not reached.
+    BootIncomplete,
+    /// The programs in `/usr/lib/berth/health.d` fail.
+    FailedCheck,
 }
 
 /// An inhibitor lock in logind's list.
@@ -181,6 +192,8 @@ pub struct Settings {
     pub never_ready: BTreeSet<String>,
     /// Images whose kubelet does not start.
     pub kubelet_dead: BTreeSet<String>,
+    /// Images whose host is unhealthy, although its kubelet becomes Ready.
+    pub unhealthy: BTreeMap<String, Unhealthy>,
     /// Active units of other updaters, such as `zincati.service`.
     pub rivals: BTreeSet<String>,
     /// Effect of the next reboot requests.
@@ -226,6 +239,7 @@ impl Default for Settings {
             old_ostree: false,
             never_ready: BTreeSet::new(),
             kubelet_dead: BTreeSet::new(),
+            unhealthy: BTreeMap::new(),
             rivals: BTreeSet::new(),
             reboot: RebootFault::Works,
             reboots_lost: 0,

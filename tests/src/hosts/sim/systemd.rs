@@ -319,6 +319,21 @@ impl Manager {
         Ok(listed)
     }
 
+    /// Lists the units in these active states. Only the pattern for all units is known here.
+    async fn list_units_by_patterns(
+        &self,
+        states: Vec<String>,
+        patterns: Vec<String>,
+        #[zbus(object_server)] server: &ObjectServer,
+    ) -> Result<Vec<Listed>, NamedError> {
+        if !patterns.is_empty() {
+            return Err(NamedError::invalid("the simulated host does not match patterns"));
+        }
+        let mut names = self.units.names();
+        names.retain(|name| states.iter().any(|state| self.units.get(name).active == state));
+        self.list_units_by_names(names, server).await
+    }
+
     #[zbus(property(emits_changed_signal = "const"))]
     async fn version(&self) -> String {
         VERSION.to_owned()
@@ -389,6 +404,20 @@ impl UnitFace {
     #[zbus(property)]
     async fn sub_state(&self) -> String {
         self.units.get(&self.name).sub.to_owned()
+    }
+
+    /// greenboot's unit, which marks a boot as good, requires `boot-complete.target`.
+    #[zbus(property(emits_changed_signal = "const"))]
+    async fn required_by(&self) -> Vec<&'static str> {
+        if self.name == "boot-complete.target" {
+            return vec!["greenboot-set-success.service"];
+        }
+        vec![]
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    async fn wanted_by(&self) -> Vec<&'static str> {
+        vec![]
     }
 
     #[zbus(property(emits_changed_signal = "false"))]

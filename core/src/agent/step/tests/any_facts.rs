@@ -316,7 +316,7 @@ pub(super) fn name(step: &Step) -> &'static str {
         Step::Unlock => "unlock",
         Step::Unstage(_) => "unstage",
         Step::Reboot => "reboot",
-        Step::Rollback(_) => "roll back",
+        Step::Rollback(..) => "roll back",
         Step::Take(_) => "take",
         Step::Cordon(_) => "cordon",
         Step::Drain => "drain",

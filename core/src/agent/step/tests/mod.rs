@@ -15,6 +15,7 @@ mod boots;
 mod conditions;
 mod hands_off;
 mod order;
+mod proof;
 mod properties;
 mod reports;
 mod rules;
@@ -26,7 +27,8 @@ mod undo;
 use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL, READY_LOOK_INTERVAL};
 use super::*;
 use crate::agent::facts::{
-    Deployments, DrainFacts, Guard, GuardFacts, HostFacts, LockFailure, Member, Past, PullFacts, Reboot, Unreachable,
+    Deployments, DrainFacts, Guard, GuardFacts, HostFacts, HostHealth, LockFailure, Member, Past, PullFacts, Reboot,
+    Unreachable,
 };
 use crate::agent::host_policy::Rules;
 use crate::agent::host_policy::registries::Registries;
@@ -135,6 +137,7 @@ fn facts() -> AgentFacts {
             finalization_failed: false,
             reboot: Reboot::NotAsked,
             clock_synchronized: Some(true),
+            health: Some(HostHealth::default()),
         },
         cluster_node: ClusterNode::Is(node()),
         berths: Some(vec![]),
@@ -142,6 +145,7 @@ fn facts() -> AgentFacts {
         restored: false,
         drain: DrainFacts::default(),
         proving_for: Duration::ZERO,
+        ready_for: Duration::ZERO,
         guard: GuardFacts {
             answer: Guard::Refuses,
             next_try: HOUR,

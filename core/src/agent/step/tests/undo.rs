@@ -20,6 +20,7 @@ fn begun(boot_id: &str) -> AgentFacts {
     facts.past.undone = Some(Undone {
         digest: digest(2),
         boot_id: boot_id.into(),
+        why: "a check failed".to_owned(),
     });
     facts
 }
@@ -31,7 +32,7 @@ fn queue(facts: &mut AgentFacts) {
 #[test]
 fn an_unproven_boot_is_undone_after_its_deadline() {
     let mut facts = failing();
-    let back = Step::Rollback(digest(1));
+    let back = Step::Rollback(digest(1), "the Node did not become Ready under this boot".to_owned());
     assert_eq!(step(&facts), back);
     assert!(back.needs_memory(), "otherwise another process could roll back again");
     assert!(shown(&facts, "NodeDegraded").starts_with("True RollingBack"));
@@ -62,7 +63,7 @@ fn another_persons_rollback_is_recorded_before_the_reboot() {
     queue(&mut facts);
     assert_eq!(
         step(&facts),
-        Step::Rollback(digest(1)),
+        Step::Rollback(digest(1), "the Node did not become Ready under this boot".to_owned()),
         "recorded first; the command does nothing"
     );
 }
@@ -96,7 +97,7 @@ fn a_boot_without_a_new_licence_is_not_undone() {
     let third = change(failing(), |facts| {
         deployments_of(facts, |deployments| deployments.booted = deployment(7, false));
     });
-    assert!(!matches!(step(&third), Step::Rollback(_)), "not the target");
+    assert!(!matches!(step(&third), Step::Rollback(..)), "not the target");
     // The berth is licensed for 3 in this boot, so the agent continues to 3.
     let forward = change(stuck(&relicensed(), 2), |facts| {
         deployments_of(facts, |deployments| deployments.rollback = Some(deployment(1, false)));

@@ -1,0 +1,165 @@
+//! The proof of a boot (I5): whether the host runs a known image, is healthy, and has a Ready Node.
+
+use std::time::Duration;
+
+use berth_api::berth::Holding;
+use berth_api::condition::CommonReason;
+use berth_api::pool::Health;
+use berth_api::seeded::Bug;
+
+use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL, READY_LOOK_INTERVAL, WaitReason};
+use crate::agent::facts::{AgentFacts, BootComplete, Checks, Desired, HostHealth};
+use crate::agent::node::NodeFacts;
+
+/// Units that may fail without a fault of the running image: Berth's own, and ostree's report that it could not
+/// finalize an image at the last shutdown.
+const NOT_OF_THE_IMAGE: [&str; 2] = ["berth-*", "ostree-boot-complete.service"];
+
+/// State of the proof of a boot.
+pub(super) enum Proof {
+    /// The target runs, proven.
+    Target,
+    /// The previous digest runs again, proven.
+    From,
+    /// Not proven yet: why the agent waits, and when it checks again.
+    NotYet(WaitReason, Option<Duration>),
+}
+
+/// Checks the proof of a boot: the booted image is known, the host is healthy, and the Node is Ready under this boot.
+pub(super) fn proof(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Proof {
+    let booted = facts.host.os.booted();
+    let proof = if booted == Some(&holding.target) {
+        if facts.host.os.is_rollback_queued() {
+            // The next boot would leave the target.
+            return Proof::NotYet(WaitReason::RollbackQueued, Some(HOST_LOOK_INTERVAL));
+        }
+        Proof::Target
+    } else if booted.is_some() && booted == holding.from.as_ref() {
+        Proof::From
+    } else {
+        return Proof::NotYet(WaitReason::Unproven, None);
+    };
+    match missing(facts, node) {
+        Some(missing) if !Bug::ReleaseBeforeProof.is_awake() => {
+            // Check often right after the boot, then more rarely.
+            let next = (facts.proving_for / 8).clamp(READY_LOOK_INTERVAL, LOOK_INTERVAL);
+            Proof::NotYet(missing.wait_reason(), Some(next))
+        }
+        _ => proof,
+    }
+}
+
+/// The first part of a boot's proof that is missing, in the order of a boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// The agent has not read the host's health under this boot.
+    Unread,
+    /// `boot-complete.target` is not reached.
+    BootComplete,
+    /// These units failed, and had not failed before the reboot.
+    Units(Vec<String>),
+    /// The required health checks still run.
+    RunningChecks,
+    /// These required health checks failed: one message per check.
+    Checks(Vec<String>),
+    /// The Node is not Ready under this boot.
+    Ready,
+    /// The Node has this readiness taint.
+    Taint(String),
+    /// The Node has not been Ready for `health.soakTime`.
+    Soak(Duration),
+}
+
+impl Missing {
+    fn wait_reason(&self) -> WaitReason {
+        match self {
+            Self::Unread | Self::Ready | Self::Taint(_) => WaitReason::NotReady,
+            Self::BootComplete | Self::Units(_) | Self::RunningChecks | Self::Checks(_) | Self::Soak(_) => {
+                WaitReason::Unhealthy
+            }
+        }
+    }
+
+    /// Returns the condition reason of a boot that is not proven in time because of this.
+    pub(crate) fn reason(&self) -> CommonReason {
+        match self {
+            Self::BootComplete => CommonReason::BootIncomplete,
+            Self::Units(_) => CommonReason::UnitsFailed,
+            Self::RunningChecks | Self::Checks(_) => CommonReason::HealthCheckFailed,
+            Self::Unread | Self::Ready | Self::Taint(_) | Self::Soak(_) => CommonReason::NodeNotReady,
+        }
+    }
+
+    /// Returns a clause that names the missing part.
+    pub(crate) fn message(&self) -> String {
+        match self {
+            Self::Unread => "the host did not report its health".to_owned(),
+            Self::BootComplete => "the host did not reach boot-complete.target".to_owned(),
+            Self::Units(units) => format!(
+                "units failed that had not failed before the reboot: {}",
+                units.join(", ")
+            ),
+            Self::RunningChecks => "the host's health checks have not ended".to_owned(),
+            Self::Checks(failures) => format!("required health checks failed: {}", failures.join("; ")),
+            Self::Ready => "the Node did not become Ready under this boot".to_owned(),
+            Self::Taint(taint) => format!("the Node still has the taint {taint}"),
+            Self::Soak(time) => format!(
+                "the Node was not Ready for health.soakTime ({}s) without a break",
+                time.as_secs()
+            ),
+        }
+    }
+}
+
+/// Returns the first missing part of the running boot's proof; `None` if the boot is proven.
+pub(crate) fn missing(facts: &AgentFacts, node: &NodeFacts) -> Option<Missing> {
+    let Some(health) = &facts.host.health else {
+        return Some(Missing::Unread);
+    };
+    let rules = match &facts.desired {
+        Desired::Member(member) => Some(&member.health),
+        Desired::Unknown | Desired::Release => None,
+    };
+    if health.boot_complete == BootComplete::Pending {
+        return Some(Missing::BootComplete);
+    }
+    let units = newly_failed(facts, health, rules);
+    if !units.is_empty() {
+        return Some(Missing::Units(units));
+    }
+    match &health.checks {
+        Checks::Running => return Some(Missing::RunningChecks),
+        Checks::Failed(failures) => return Some(Missing::Checks(failures.clone())),
+        Checks::Passed => {}
+    }
+    if !node.reports_ready(&facts.host.boot_id) {
+        return Some(Missing::Ready);
+    }
+    if let Some(taint) = &node.not_ready_taint {
+        return Some(Missing::Taint(taint.clone()));
+    }
+    let soak = rules.map_or(Duration::ZERO, Health::soak_time);
+    (facts.ready_for < soak).then_some(Missing::Soak(soak))
+}
+
+/// Returns the failed units that count against the running image.
+fn newly_failed(facts: &AgentFacts, health: &HostHealth, rules: Option<&Health>) -> Vec<String> {
+    let ignored: &[String] = rules.map_or(&[], |rules| &rules.ignored_units);
+    let mut units = vec![];
+    for unit in &health.failed_units {
+        let is_old = facts.past.failed_units.contains(unit);
+        let is_ignored = ignored.iter().any(|pattern| matches(pattern, unit));
+        if !is_old && !is_ignored && !NOT_OF_THE_IMAGE.iter().any(|pattern| matches(pattern, unit)) {
+            units.push(unit.clone());
+        }
+    }
+    units
+}
+
+/// True if the pattern is the unit's name, or a prefix of it followed by `*`.
+fn matches(pattern: &str, unit: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => unit.starts_with(prefix),
+        None => unit == pattern,
+    }
+}

@@ -1,0 +1,132 @@
+//! Tests of the proof of a boot.
+
+use super::reports::shown;
+use super::*;
+use crate::agent::facts::{BootComplete, Checks};
+
+/// Runs 2 under b2. The Node is Ready, so that only the host's health is missing.
+fn booted() -> AgentFacts {
+    let mut facts = rebooted(&committed(), 2);
+    ready(&mut facts, true);
+    facts
+}
+
+fn with_health(health: HostHealth) -> AgentFacts {
+    change(booted(), |facts| facts.host.health = Some(health))
+}
+
+fn failed(units: &[&str]) -> HostHealth {
+    HostHealth {
+        failed_units: units.iter().map(|unit| (*unit).to_owned()).collect(),
+        ..HostHealth::default()
+    }
+}
+
+fn checks(checks: Checks) -> HostHealth {
+    HostHealth {
+        checks,
+        ..HostHealth::default()
+    }
+}
+
+#[test]
+fn a_boot_is_proven_when_nothing_is_missing() {
+    assert_eq!(release(&booted()).0, Outcome::Updated);
+    let reached = HostHealth {
+        boot_complete: BootComplete::Reached,
+        ..HostHealth::default()
+    };
+    assert_eq!(release(&with_health(reached)).0, Outcome::Updated);
+}
+
+#[test]
+fn each_missing_part_keeps_the_berth_and_names_itself() {
+    let incomplete = HostHealth {
+        boot_complete: BootComplete::Pending,
+        ..HostHealth::default()
+    };
+    let report = "/etc/berth/health.d/required.d/10-disk: exit status 1: no space".to_owned();
+    for (facts, reason, words) in [
+        (with_health(incomplete), "BootIncomplete", "boot-complete.target"),
+        (
+            with_health(failed(&["a.service"])),
+            "UnitsFailed",
+            "before the reboot: a.service",
+        ),
+        (
+            with_health(checks(Checks::Running)),
+            "HealthCheckFailed",
+            "have not ended",
+        ),
+        (
+            with_health(checks(Checks::Failed(vec![report.clone()]))),
+            "HealthCheckFailed",
+            report.as_str(),
+        ),
+        (
+            change(booted(), |facts| facts.host.health = None),
+            "NodeNotReady",
+            "did not report its health",
+        ),
+    ] {
+        assert!(matches!(step(&facts), Step::Wait(..)), "{reason}");
+        assert!(
+            !shown(&facts, "NodeDegraded").contains(reason),
+            "the deadline has not passed"
+        );
+        let held = change(facts.clone(), |facts| facts.proving_for = HOUR);
+        let said = shown(&held, "NodeDegraded");
+        assert!(
+            said.starts_with(&format!("True {reason}")) && said.contains(words),
+            "{said}"
+        );
+        let late = change(held, |facts| {
+            deployments_of(facts, |deployments| deployments.rollback = Some(deployment(1, false)));
+        });
+        assert!(
+            matches!(step(&late), Step::Rollback(_, why) if why.contains(words)),
+            "{:?}",
+            step(&late)
+        );
+    }
+}
+
+#[test]
+fn only_new_failures_of_units_count() {
+    let ours = "berth-check-0-disk.service";
+    for (unit, before, ignored, counts) in [
+        ("a.service", None, None, true),
+        ("a.service", Some("a.service"), None, false),
+        ("a.service", Some("b.service"), Some("b*"), true),
+        ("a.service", None, Some("a.service"), false),
+        ("a@1.service", None, Some("a@*"), false),
+        ("ab.service", None, Some("a"), true),
+        (ours, None, None, false),
+        ("ostree-boot-complete.service", None, None, false),
+    ] {
+        let facts = change(with_health(failed(&[unit])), |facts| {
+            facts.past.failed_units = before.map(str::to_owned).into_iter().collect();
+            publish(facts, |member| {
+                member.health.ignored_units = ignored.map(str::to_owned).into_iter().collect();
+            });
+        });
+        let waits = step(&facts) == Step::Wait(WaitReason::Unhealthy, Some(READY_LOOK_INTERVAL));
+        assert_eq!(waits, counts, "{unit} {before:?} {ignored:?}");
+    }
+}
+
+#[test]
+fn the_node_soaks_before_its_boot_is_proven() {
+    let mut facts = change(booted(), |facts| {
+        publish(facts, |member| member.health.soak_time = Some("30s".into()));
+    });
+    assert!(matches!(step(&facts), Step::Wait(WaitReason::Unhealthy, _)));
+    facts.ready_for = Duration::from_secs(30);
+    assert_eq!(release(&facts).0, Outcome::Updated);
+}
+
+#[test]
+fn the_previous_image_is_proven_as_well() {
+    let facts = change(with_health(failed(&["a.service"])), |facts| os(facts, 1, None));
+    assert!(matches!(step(&facts), Step::Wait(WaitReason::Unhealthy, _)));
+}
