@@ -30,7 +30,6 @@ pub struct AuthSource {
     pub replace: bool,
 }
 
-/// The host's auth files.
 #[derive(Debug)]
 pub(super) struct HostAuth {
     root: HostRoot,
@@ -102,7 +101,7 @@ impl HostAuth {
         }
     }
 
-    /// Describes the auth file that the host's pulls use now.
+    /// Returns a text that names the auth file that the host's pulls use now.
     pub(super) fn in_use(&self) -> String {
         credentials::in_use(&self.look())
     }

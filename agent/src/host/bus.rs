@@ -36,7 +36,6 @@ pub(super) const LOGIND: Target<'static> = Target {
     interface: "org.freedesktop.login1.Manager",
 };
 
-/// timedated, which reports the state of the host's clock.
 pub(super) const TIMEDATE: Target<'static> = Target {
     service: "org.freedesktop.timedate1",
     path: "/org/freedesktop/timedate1",
@@ -106,7 +105,6 @@ pub(super) const PULL_UNIT_PREFIX: &str = "berth-pull-";
 /// Unit of rpm-ostree's daemon. The agent starts this unit if needed, and waits until it runs.
 pub(super) const RPM_OSTREED: &str = "rpm-ostreed.service";
 
-/// An ended systemd job.
 #[derive(Debug, Clone)]
 pub(super) struct JobEnd {
     pub(super) unit: String,
@@ -131,7 +129,6 @@ impl Drop for Live {
     }
 }
 
-/// The system bus of one host.
 #[derive(Debug)]
 pub(super) struct Bus {
     address: String,
@@ -254,7 +251,6 @@ impl Bus {
         })
     }
 
-    /// Reads a property.
     pub(super) async fn property<T>(&self, target: Target<'_>, name: &str) -> Result<T, BusError>
     where
         T: TryFrom<OwnedVariant>,
@@ -355,7 +351,6 @@ async fn listen(
                 if unit.starts_with(PULL_UNIT_PREFIX) {
                     changes.bump();
                 }
-                // Sending fails only if nothing waits for a job.
                 let _ = ends.send(JobEnd { unit, result });
             }
             message = shutdowns.next() => {

@@ -109,12 +109,12 @@ impl HostStatus {
     }
 }
 
-/// True if the booted image was pulled under an enforced signature policy, as of the agent's last query.
+/// True if the booted image was pulled under an enforced signature policy, according to the last status that the
+/// agent read.
 #[derive(Debug, Default)]
 pub(super) struct BootedSigned(AtomicBool);
 
 impl BootedSigned {
-    /// Stores the value from this status.
     pub(super) fn see(&self, status: &HostStatus) {
         self.0.store(status.signature_enforced, Ordering::Relaxed);
     }

@@ -108,7 +108,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the name of the temporary file of [`replace`]. A crash or an error may leave that file behind.
+/// Returns the name of the temporary file that [`replace`] writes. A crash or an error may leave that file behind.
 pub fn temporary(path: &Path) -> PathBuf {
     path.with_extension("tmp")
 }

@@ -62,7 +62,7 @@ pub(super) async fn shutdown_scheduled(bus: &Bus) -> Result<bool, BusError> {
     }
 }
 
-/// True if this kind of scheduled shutdown is a real one, not a dry run.
+/// True if this kind of scheduled shutdown is not a dry run.
 fn is_real_shutdown(kind: &str) -> bool {
     !kind.is_empty() && !kind.starts_with("dry-")
 }

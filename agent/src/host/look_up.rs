@@ -24,7 +24,6 @@ const GRACE: Duration = Duration::from_secs(3);
 /// past.
 const CLOCK: [&str; 2] = ["certificate has expired", "is not yet valid"];
 
-/// Error of looking up an image.
 #[derive(Debug, thiserror::Error)]
 enum LookUpError {
     #[error(transparent)]

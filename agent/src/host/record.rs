@@ -46,7 +46,6 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Creates the record of a pull that is about to begin.
     pub(super) fn new(boot: &BootId, image: &DesiredImage, backend: Backend, inputs: PullInputs) -> Self {
         Self {
             digest: image.digest.clone(),
@@ -64,7 +63,6 @@ impl Record {
     }
 }
 
-/// How an rpm-ostree transaction ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Ended {
@@ -73,7 +71,6 @@ pub(super) struct Ended {
     pub(super) failure: Option<String>,
 }
 
-/// The file with the [`Record`].
 #[derive(Debug, Clone)]
 pub(super) struct RecordFile(PathBuf);
 
@@ -94,7 +91,6 @@ impl RecordFile {
         }
     }
 
-    /// Writes the record, durably.
     pub(super) fn write(&self, record: &Record) -> Result<(), HostError> {
         let text = serde_json::to_vec(record).map_err(|e| HostError::Io(e.to_string()))?;
         files::replace(&self.0, &text).map_err(|e| HostError::Io(format!("cannot write {}: {e}", self.0.display())))

@@ -12,7 +12,6 @@ use super::tools::Tools;
 
 const OSTREE: &str = "/usr/bin/ostree";
 const REPOSITORY: &str = "--repo=/sysroot/ostree/repo";
-/// Prefix of the refs of images.
 const IMAGES: &str = "ostree/container/image";
 
 /// Returns the directory of a deployment's files, as a path on the host. `None` if the stateroot or checksum is not

@@ -9,7 +9,6 @@ use std::path::Path;
 
 use super::root::HostRoot;
 
-/// Unit of the first-boot check.
 const UNIT: &str = "berth-firstboot.service";
 /// Directory of the units that belong to the host, not to its image.
 const ETC: &str = "/etc/systemd/system";

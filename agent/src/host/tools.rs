@@ -14,7 +14,6 @@ use super::files;
 use super::root::{HostRoot, RUN_DIR};
 use super::units::{self, EXIT_EXEC, Spec, UnitFailure};
 
-/// Timeout of a host tool.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Units that run host tools, whether this agent or an earlier one started them.
 const TOOL_UNITS: &[&str] = &[
@@ -36,7 +35,6 @@ const MAX_OUTPUT: usize = 1 << 20;
 /// Number of bytes that are read from the end of a tool's error output.
 const STDERR_TAIL: u64 = 16 << 10;
 
-/// Runs tools on one host. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Tools {
     pub(super) bus: Arc<Bus>,

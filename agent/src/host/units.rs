@@ -37,7 +37,6 @@ const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How much longer than the unit's timeout the agent waits for the end of a unit. After that, the agent stops the unit.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// A unit to start.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Spec {
     pub(super) name: String,
@@ -60,7 +59,6 @@ pub(super) struct Spec {
     pub(super) expendable: bool,
 }
 
-/// State of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// Not loaded: the unit never started, succeeded, or was stopped.
@@ -71,7 +69,6 @@ pub(super) enum State {
     Failed,
 }
 
-/// Failure of a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct UnitFailure {
     /// systemd's result of the unit: `exit-code`, `timeout`, `signal`, …
@@ -234,7 +231,6 @@ async fn is_active(bus: &Bus, name: &str) -> Result<bool, StartError> {
     Ok(!active.is_empty())
 }
 
-/// Failure to start a service of the host.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum StartError {
     /// systemd did not answer, so the state of the service is unknown.
@@ -307,7 +303,6 @@ pub(super) async fn unit_failure(bus: &Bus, name: &str) -> Result<UnitFailure, B
     })
 }
 
-/// Resets a failed unit, which frees its name.
 pub(super) async fn reset(bus: &Bus, name: &str) -> Result<(), BusError> {
     match bus.call(SYSTEMD, "ResetFailedUnit", &name).await {
         Err(error) if error.is(".NoSuchUnit") => Ok(()),

@@ -17,11 +17,9 @@ use crate::host::files;
 use crate::host::root::{HostRoot, RUN_DIR};
 use crate::host::units::{self, Spec};
 
-/// File with the state of the staged deployment.
 const STAGED: &str = "/run/ostree/staged-deployment";
 /// The lock file. It is a hard link to the state file, so it cannot be created if nothing is staged.
 const LOCK: &str = "/run/ostree/staged-deployment-locked";
-/// Timeout of `ln`, which only creates a link.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Message of `ln` if the file exists already.

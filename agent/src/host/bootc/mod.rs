@@ -22,7 +22,6 @@ use super::failure::{Failure, Reason};
 use super::login;
 use super::tools::Tools;
 
-/// Cached answer about bootc's version.
 #[derive(Debug, Clone)]
 struct KeptVersion {
     version: BootcVersion,
@@ -31,7 +30,6 @@ struct KeptVersion {
     times: u32,
 }
 
-/// The bootc backend of one host.
 #[derive(Debug)]
 pub(super) struct Bootc {
     tools: Tools,
@@ -98,7 +96,6 @@ impl Bootc {
         })
     }
 
-    /// Reads the deployments with `bootc status`.
     pub(super) async fn status(&self) -> Result<BootcStatus, HostError> {
         let command = ["/usr/bin/bootc", "status", "--format=json", "--format-version=1"];
         let text = self.tools.run("status", &command).await?;
@@ -110,7 +107,7 @@ impl Bootc {
         Ok(status)
     }
 
-    /// Reads the deployments before a change of them.
+    /// Reads the deployments before the agent changes them.
     async fn host_status(&self) -> Result<HostStatus, HostError> {
         match self.status().await? {
             BootcStatus::Host(host) => Ok(*host),
@@ -150,7 +147,7 @@ impl Bootc {
         self.tools.run("unstage", &command).await.map(drop)
     }
 
-    /// Without a record, finds a pull unit of the desired digest.
+    /// Finds this boot's pull by its record or, without a record, by the unit that pulls the desired digest.
     pub(super) async fn find_pull(&self, boot: &BootId, desired: Option<&Digest>) -> Result<Option<Pull>, HostError> {
         self.pulls.find(&self.tools.bus, boot, desired).await
     }

@@ -50,7 +50,6 @@ struct Line {
     subtasks: Value,
 }
 
-/// Content of a progress line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LineContent {
     /// Bytes downloaded so far, and in total.
@@ -72,7 +71,6 @@ fn parse(line: &[u8]) -> Option<LineContent> {
     }
 }
 
-/// Splits a stream into lines and drops those that are too long.
 #[derive(Default)]
 struct Lines {
     buffer: Vec<u8>,

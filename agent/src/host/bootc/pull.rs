@@ -27,7 +27,6 @@ use crate::host::record::{Record, RecordFile};
 use crate::host::root::{HostRoot, RUN_DIR};
 use crate::host::units::{self, EXIT_EXEC, Spec, State, UnitFailure};
 
-/// Timeout of a pull.
 const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 /// How long a stopped pull may take to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
@@ -50,7 +49,6 @@ const STDERR_TAIL: u64 = 16 << 10;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PullOptions {
-    /// True to enforce a signature policy.
     pub(super) signed: bool,
     /// How the staged image is locked.
     pub(super) lock: StagingLock,
@@ -66,16 +64,13 @@ pub(super) struct Pulls {
     without_progress: AtomicBool,
 }
 
-/// Which agent started a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PullOrigin {
-    /// This agent starts the pull.
     Own,
     /// An earlier agent started it. The progress reported to that agent is lost.
     Adopted,
 }
 
-/// A pull whose progress this agent reads.
 #[derive(Debug)]
 struct Reading {
     progress: ProgressReader,
@@ -163,7 +158,7 @@ impl Pulls {
         self.record.remove()
     }
 
-    /// Starts to pull and stage an image. No other pull may run.
+    /// Starts to pull and stage an image. The caller makes sure that no other pull runs.
     pub(super) async fn start(
         &self,
         bus: &Arc<Bus>,
@@ -203,7 +198,6 @@ impl Pulls {
         self.record.write(&record)
     }
 
-    /// Stops the pull of this digest and waits for its end.
     pub(super) async fn cancel(&self, bus: &Bus, digest: &Digest) -> Result<(), HostError> {
         let unit = unit_name(digest);
         let mut jobs = bus.jobs();
@@ -281,7 +275,7 @@ impl Pulls {
         }
     }
 
-    /// Removes the FIFOs of earlier pulls. No pull runs that could still write to them.
+    /// Removes the FIFOs of earlier pulls. None of these pulls still runs.
     fn sweep_fifos(&self) {
         let Ok(entries) = std::fs::read_dir(self.root.path(RUN_DIR)) else {
             return;

@@ -26,23 +26,20 @@ const SYSROOT: Target<'static> = Target {
 };
 const OS_INTERFACE: &str = "org.projectatomic.rpmostree1.OS";
 
-/// Timeout of a call. A daemon that has just started first reads all deployments.
+/// Timeout of a call. Covers the time that a newly started daemon needs to read all deployments.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of a query, including all attempts and the daemon's start.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Timeout of the daemon's start.
 const START_TIMEOUT: Duration = Duration::from_secs(45);
 /// Number of attempts of one query.
 const TRIES: u32 = 5;
 /// Delay after the first attempt of a query. It doubles with each attempt.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
-/// A running transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Active {
     /// Daemon method that created it.
     pub(super) method: String,
-    /// Address of its socket.
     pub(super) address: String,
 }
 
@@ -53,7 +50,6 @@ pub(super) struct Daemon {
     own: Bus,
 }
 
-/// Options of a call, by name.
 type Options<'a> = HashMap<&'a str, Variant<'a>>;
 
 /// Reply to one attempt of a query.
@@ -65,7 +61,6 @@ impl Daemon {
         Self { systemd, own }
     }
 
-    /// True if the host has rpm-ostreed.
     pub(super) async fn exists(&self) -> Result<bool, HostError> {
         Ok(units::is_loaded(&self.systemd, RPM_OSTREED).await?)
     }
@@ -75,7 +70,7 @@ impl Daemon {
         self.own.drop_connection().await;
     }
 
-    /// Returns the current deployments in boot order.
+    /// Returns the deployments in boot order.
     pub(super) async fn deployments(&self) -> Result<Vec<Entry>, HostError> {
         self.query("Deployments", || {
             Box::pin(async {
@@ -86,7 +81,6 @@ impl Daemon {
         .await
     }
 
-    /// Returns the running transaction, if any.
     pub(super) async fn active(&self) -> Result<Option<Active>, HostError> {
         self.query("ActiveTransaction", || {
             Box::pin(async {
@@ -141,8 +135,8 @@ impl Daemon {
         self.call_os("FinalizeDeployment", &options).await.map_err(explain)
     }
 
-    /// Starts the daemon with systemd. A failed start is returned as an error of the daemon, since systemd and the host
-    /// can still be reached.
+    /// Starts the daemon through systemd. Returns a failed start as an error of the daemon, because systemd and the
+    /// host can still be reached.
     async fn activate(&self) -> Result<(), HostError> {
         match units::activate(&self.systemd, RPM_OSTREED, START_TIMEOUT).await {
             Ok(()) => Ok(()),

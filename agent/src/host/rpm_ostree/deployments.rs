@@ -16,7 +16,6 @@ use super::lock::Lock;
 use crate::host::driver::{HostStatus, bounded};
 use crate::host::repository;
 
-/// A deployment, as the daemon sends it.
 pub(super) type Entry = HashMap<String, OwnedVariant>;
 
 /// Packages that an admin layered by name or from a file, removed, or replaced. An update keeps these changes.
@@ -238,7 +237,6 @@ fn text(entry: &Entry, key: &str) -> Option<String> {
     non_empty(entry.get(key)?)
 }
 
-/// Returns the text of a value, unless the text is empty.
 fn non_empty(value: &Variant<'_>) -> Option<String> {
     match inner(value) {
         Variant::Str(text) if !text.is_empty() => Some(text.as_str().to_owned()),

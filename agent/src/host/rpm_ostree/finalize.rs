@@ -14,9 +14,7 @@ use crate::host::root::{HostRoot, RUN_DIR};
 /// Capability of the host's `ostree admin lock-finalization`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockTool {
-    /// The command can lock and unlock.
     Unlocks,
-    /// The command can only lock.
     Locks,
     /// The command does not exist: a file locks the deployment, and only rpm-ostree unlocks it.
     None,
@@ -42,11 +40,9 @@ impl LockTool {
 pub(super) struct Note {
     /// ID of the boot when the agent wrote the note. The note is not valid in any other boot.
     pub(super) boot_id: BootId,
-    /// Digest of the staged image.
     pub(super) digest: Digest,
 }
 
-/// The file that holds a [`Note`].
 #[derive(Debug)]
 pub(super) struct NoteFile(PathBuf);
 
@@ -64,7 +60,6 @@ impl NoteFile {
         files::save(&self.0, note).map_err(|e| HostError::Io(format!("{e:#}")))
     }
 
-    /// Removes the note, if any.
     pub(super) fn remove(&self) -> Result<(), HostError> {
         files::remove(&self.0).map_err(|e| HostError::Io(format!("cannot remove {}: {e}", self.0.display())))
     }

@@ -12,12 +12,10 @@ use berth_core::agent::staged;
 
 use crate::host::root::HostRoot;
 
-/// File with the state of the staged deployment.
 pub(super) const STATE: &str = "/run/ostree/staged-deployment";
 /// File that locks the staged deployment if it exists.
 pub(super) const LOCK_FILE: &str = "/run/ostree/staged-deployment-locked";
 
-/// Lock of the staged deployment, as ostree's files show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Lock {
     /// A shutdown discards the deployment.

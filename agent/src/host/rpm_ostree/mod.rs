@@ -36,7 +36,6 @@ const IS_LOCKED: &str = "File exists";
 /// Timeout of a transaction that pulls nothing.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The rpm-ostree backend of one host.
 #[derive(Debug)]
 pub(super) struct RpmOstree {
     tools: Tools,
@@ -60,12 +59,10 @@ impl RpmOstree {
         }
     }
 
-    /// True if the host has rpm-ostreed.
     pub(super) async fn exists(&self) -> Result<bool, HostError> {
         self.daemon.exists().await
     }
 
-    /// Returns the current deployments.
     pub(super) async fn status(&self) -> Result<HostStatus, HostError> {
         let boot = self.tools.boot()?;
         let entries = self.daemon.deployments().await?;
@@ -233,7 +230,6 @@ impl RpmOstree {
         self.tools.run("unstage", &command).await.map(drop)
     }
 
-    /// Makes the daemon unlock the staged deployment and reboot.
     async fn finalize(&self, note: &Note) -> Result<(), HostError> {
         let refused =
             |why: String| HostError::RebootRefused(format!("rpm-ostree did not finalize the staged deployment: {why}"));

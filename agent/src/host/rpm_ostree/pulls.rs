@@ -28,7 +28,6 @@ use crate::host::failure;
 use crate::host::record::{Ended, Record, RecordFile};
 use crate::host::root::HostRoot;
 
-/// Timeout of a pull.
 const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 /// How long a canceled pull may take to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
@@ -63,7 +62,6 @@ impl Drop for Following {
     }
 }
 
-/// Returns the title of the transaction that pulls this digest.
 fn title(digest: &Digest) -> String {
     format!("berth: pull and stage {digest}")
 }
@@ -282,7 +280,6 @@ impl Pulls {
         Ok(transaction)
     }
 
-    /// Spawns a task that receives the signals of a transaction until its end.
     fn follow(&self, transaction: Transaction, record: Record) {
         let tally = Arc::new(Mutex::new(Tally::default()));
         let (stop, stopped) = oneshot::channel();
@@ -328,7 +325,6 @@ impl Pulls {
         }
     }
 
-    /// Forgets an ended pull.
     pub(super) fn forget(&self) -> Result<(), HostError> {
         drop(self.slot().take());
         self.record.remove()
@@ -343,7 +339,6 @@ fn left(began: Option<Timestamp>, now: Timestamp) -> Duration {
     TIMEOUT.saturating_sub(so_far)
 }
 
-/// The task that receives the signals of a transaction.
 struct Listener {
     record: Record,
     file: RecordFile,

@@ -7,7 +7,6 @@ use berth_api::node::Progress;
 
 use super::transaction::Signal;
 
-/// Progress of one transaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     done: u64,
@@ -32,7 +31,7 @@ impl Tally {
         *self != before
     }
 
-    /// Returns the progress, if a signal has reported any.
+    /// Returns the progress; `None` until a signal reports any.
     pub(super) fn progress(&self) -> Option<Progress> {
         self.seen.then_some(Progress {
             bytes: self.done,

@@ -21,21 +21,17 @@ const PATH: &str = "/";
 /// Timeout of the daemon's replies on the socket.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Signal of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Signal {
     /// Text of a message, or of a task that begins.
     Said(String),
-    /// Bytes downloaded.
     Download {
-        /// Bytes so far.
+        /// Bytes downloaded so far.
         bytes: u64,
         /// Bytes per second.
         per_second: u64,
     },
-    /// The transaction ended.
     Finished {
-        /// True if the transaction succeeded.
         success: bool,
         /// The daemon's message if the transaction failed.
         words: String,
@@ -44,7 +40,6 @@ pub(super) enum Signal {
     Other,
 }
 
-/// A connection to the transaction.
 #[derive(Debug)]
 pub(super) struct Transaction {
     connection: Connection,
@@ -96,7 +91,6 @@ impl Transaction {
         self.call("Cancel").await.map(drop)
     }
 
-    /// Returns the title that the transaction's creator gave it.
     pub(super) async fn title(&self) -> Result<String, BusError> {
         let get = self.connection.call_method(
             None::<&str>,
