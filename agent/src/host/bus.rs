@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, broadcast, watch};
 use zbus::connection::Builder;
 use zbus::{Connection, DBusError, DynamicType, MatchRule, MessageStream, OwnedObjectPath, OwnedVariant, Type};
 
-/// Timeout of a call. After it, the reply counts as lost.
+/// Timeout of a call. A later reply counts as lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Destination of calls: a service on the bus, an object of it, and an interface of the object.

@@ -8,8 +8,8 @@ use super::handle::Host;
 /// How long an answer is cached while the node's berth has a maintenance window. The cache avoids starting timedated
 /// for each use of the answer.
 const CACHED_IN_WINDOW: Duration = Duration::from_secs(10);
-/// How long an answer other than "synchronized" is cached without a maintenance window. An update may be waiting for
-/// the clock.
+/// How long an answer other than "synchronized" is cached without a maintenance window. Short, because an update may
+/// be waiting until the clock is synchronized.
 const OTHER_CACHED: Duration = Duration::from_secs(20);
 /// How long the answer "synchronized" is cached without a maintenance window.
 const YES_CACHED: Duration = Duration::from_secs(60);

@@ -25,8 +25,8 @@ const VERSION_RETRY: Duration = Duration::from_secs(30);
 /// How long the answer "missing" is cached after [`MISSING_TIMES`] such answers. Each query runs a unit that fails and
 /// appears in the host's journal.
 const MISSING_RETRY: Duration = Duration::from_secs(3600);
-/// Number of consecutive "missing" answers before [`MISSING_RETRY`] is used: a host that is still booting may give the
-/// first ones.
+/// Number of consecutive "missing" answers before [`MISSING_RETRY`] is used. A host that is still booting may give a
+/// few such answers.
 const MISSING_TIMES: u32 = 5;
 
 /// Answer to the query of bootc's version.
