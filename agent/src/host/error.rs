@@ -6,7 +6,7 @@ use super::failure::{Failure, Reason};
 /// Error of a request to the host.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum HostError {
-    /// A host command or a pull is running. Another command would wait for its end, or read a state that is about to change.
+    /// A host command or a pull is running. Another one would wait for it, or read a state that is about to change.
     #[error("the host is busy: {0}")]
     Busy(String),
     /// A host tool failed.
