@@ -134,19 +134,10 @@ async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
 
 /// Judges the API server's answer to a dry run of a write. `what` returns the message for a write that would have succeeded.
 fn guard<T>(answer: Result<T, RequestError>, what: impl FnOnce() -> String) -> Result<Guard> {
-    if is_taken(answer)? {
-        Ok(Guard::Allows(what()))
-    } else {
-        Ok(Guard::Refuses)
-    }
-}
-
-/// True if the write would have succeeded, false if it was rejected.
-fn is_taken<T>(answer: Result<T, RequestError>) -> Result<bool, RequestError> {
     match answer {
-        Ok(_) => Ok(true),
-        Err(error) if error.status().is_some_and(is_refusal) => Ok(false),
-        Err(error) => Err(error),
+        Ok(_) => Ok(Guard::Allows(what())),
+        Err(error) if error.status().is_some_and(is_refusal) => Ok(Guard::Refuses),
+        Err(error) => Err(error.into()),
     }
 }
 

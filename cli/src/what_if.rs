@@ -172,21 +172,7 @@ fn paths(spec: &JSONSchemaProps) -> BTreeMap<String, &JSONSchemaProps> {
 
 /// Returns the edit distance of two words, ignoring case.
 fn edit_distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.to_lowercase().chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.to_lowercase().chars().enumerate() {
-        let mut next = vec![i + 1];
-        for (j, b) in other.iter().enumerate() {
-            let [left, up] = row
-                .get(j..=j + 1)
-                .and_then(|r| <[usize; 2]>::try_from(r).ok())
-                .unwrap_or([i, i]);
-            let behind = next.last().copied().unwrap_or_default();
-            next.push((left + usize::from(a != *b)).min(up + 1).min(behind + 1));
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or_default()
+    strsim::levenshtein(&one.to_lowercase(), &other.to_lowercase())
 }
 
 fn is(schema: &JSONSchemaProps, type_: &str) -> bool {
