@@ -64,12 +64,7 @@ impl Knowledge {
                 self.turn.reboot.blocked = None;
                 self.host.fresh = false;
             }
-            Step::Take(_) => {
-                self.begin_turn();
-                self.turn.wrote = Some(discriminant(&HoldPhase::Taken));
-                self.begin_to_drain(now);
-                self.past.turn_begins();
-            }
+            Step::Take(_) => self.turn_begins(now),
             Step::Cordon(_) => {
                 // Pods may have been scheduled while the Node was schedulable.
                 self.turn.drain.restart();
@@ -96,6 +91,13 @@ impl Knowledge {
             Step::GiveBack(berth) => self.count_turn(berth, now),
             Step::TryGuard | Step::Fence(_) | Step::Uncommit(_) | Step::Restore(_) | Step::Uncordon => {}
         }
+    }
+
+    fn turn_begins(&mut self, now: &Now) {
+        self.begin_turn();
+        self.turn.wrote = Some(discriminant(&HoldPhase::Taken));
+        self.begin_to_drain(now);
+        self.past.turn_begins();
     }
 
     fn pull_begins(&mut self, digest: &Digest) {
