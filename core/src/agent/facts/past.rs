@@ -35,9 +35,9 @@ pub struct Past {
     pub tried: Option<Digest>,
     /// The rollback that the agent began in this turn.
     pub undone: Option<Undone>,
-    /// Units that had failed when the node committed to its last reboot, sorted. They do not count against the image
-    /// that boots next.
-    pub failed_units: Vec<String>,
+    /// Units that had failed when the node committed to its last reboot, sorted: they do not count against the image
+    /// that boots next. `None` if an agent version that did not read them committed: then no failed unit counts.
+    pub failed_units: Option<Vec<String>>,
     /// Boot ID of an unproven boot whose berth was licensed again, so that the berth now names this boot.
     pub unproven_boot: Option<BootId>,
     /// The last pull, if it succeeded under an enforced signature policy. Cleared when another pull begins.

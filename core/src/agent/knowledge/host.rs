@@ -55,10 +55,10 @@ impl HostView {
         self.os.staged().is_some_and(|staged| staged.locked) && self.staged_digest() == Some(digest)
     }
 
-    /// Returns the units that have failed, as last read.
-    pub(super) fn failed_units(&self) -> Vec<String> {
+    /// Returns the units that have failed, as last read; `None` if they were not read.
+    pub(super) fn failed_units(&self) -> Option<Vec<String>> {
         let health = self.services.health.as_ref();
-        health.map_or_else(Vec::new, |health| health.failed_units.clone())
+        health.map(|health| health.failed_units.clone())
     }
 
     /// Records that the host's services did not answer. The host may have changed, so the next decision reads it again.

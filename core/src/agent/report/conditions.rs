@@ -8,7 +8,7 @@ use super::degraded::{degraded, drains_too_long, unguarded};
 use super::phase::{is_blocked, is_staged};
 use crate::agent::facts::AgentFacts;
 use crate::agent::reason::{self, Reason};
-use crate::agent::step::{Step, WaitReason, closed_window, inhibited, is_inhibited, rollback_queued};
+use crate::agent::step::{Missing, Step, WaitReason, closed_window, inhibited, is_inhibited, missing, rollback_queued};
 use crate::finding::Finding;
 
 pub(super) type Verdicts = Vec<(&'static str, Verdict)>;
@@ -200,10 +200,22 @@ fn as_is(yes: bool) -> Verdict {
     }
 }
 
+/// Returns the condition of the new boot: proven, or the missing part of its proof.
+fn resumed(facts: &AgentFacts, rebooted: bool) -> Verdict {
+    let Some(node) = facts.cluster_node.get().filter(|_| rebooted) else {
+        return as_is(false);
+    };
+    match missing(facts, node) {
+        None => as_is(true),
+        // Each boot passes through these.
+        Some(Missing::Unread | Missing::Ready) => as_is(false),
+        Some(missing) => Verdict::no(missing.reason(), missing.message()),
+    }
+}
+
 fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
     let node = facts.cluster_node.get();
     let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
-    let ready = node.is_some_and(|node| node.is_ready(&facts.host.boot_id));
     let Some(h) = holding else {
         return rest_conditions(facts, cordoned);
     };
@@ -219,7 +231,7 @@ fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
         (types::UPDATE_EXECUTED, as_is(committed)),
         (types::REBOOTED_NODE, as_is(rebooted || updated)),
         (types::APPLIED_OS_IMAGE, as_is(applied)),
-        (types::RESUMED, as_is((rebooted || updated) && ready)),
+        (types::RESUMED, resumed(facts, rebooted || updated)),
         (types::UNCORDONED, as_is(releasing && !cordoned)),
         (types::UPDATE_COMPLETE, as_is(false)),
     ]

@@ -144,10 +144,13 @@ pub(crate) fn missing(facts: &AgentFacts, node: &NodeFacts) -> Option<Missing> {
 
 /// Returns the failed units that count against the running image.
 fn newly_failed(facts: &AgentFacts, health: &HostHealth, rules: Option<&Health>) -> Vec<String> {
+    let Some(before) = &facts.past.failed_units else {
+        return vec![];
+    };
     let ignored: &[String] = rules.map_or(&[], |rules| &rules.ignored_units);
     let mut units = vec![];
     for unit in &health.failed_units {
-        let is_old = facts.past.failed_units.contains(unit);
+        let is_old = before.contains(unit);
         let is_ignored = ignored.iter().any(|pattern| matches(pattern, unit));
         if !is_old && !is_ignored && !NOT_OF_THE_IMAGE.iter().any(|pattern| matches(pattern, unit)) {
             units.push(unit.clone());

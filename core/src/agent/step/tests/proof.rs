@@ -8,6 +8,7 @@ use crate::agent::facts::{BootComplete, Checks};
 fn booted() -> AgentFacts {
     let mut facts = rebooted(&committed(), 2);
     ready(&mut facts, true);
+    facts.past.failed_units = Some(vec![]);
     facts
 }
 
@@ -74,6 +75,8 @@ fn each_missing_part_keeps_the_berth_and_names_itself() {
             !shown(&facts, "NodeDegraded").contains(reason),
             "the deadline has not passed"
         );
+        let resumed = shown(&facts, "Resumed");
+        assert_eq!(resumed.contains(words), facts.host.health.is_some(), "{resumed}");
         let held = change(facts.clone(), |facts| facts.proving_for = HOUR);
         let said = shown(&held, "NodeDegraded");
         assert!(
@@ -105,7 +108,7 @@ fn only_new_failures_of_units_count() {
         ("ostree-boot-complete.service", None, None, false),
     ] {
         let facts = change(with_health(failed(&[unit])), |facts| {
-            facts.past.failed_units = before.map(str::to_owned).into_iter().collect();
+            facts.past.failed_units = Some(before.map(str::to_owned).into_iter().collect());
             publish(facts, |member| {
                 member.health.ignored_units = ignored.map(str::to_owned).into_iter().collect();
             });
@@ -129,4 +132,12 @@ fn the_node_soaks_before_its_boot_is_proven() {
 fn the_previous_image_is_proven_as_well() {
     let facts = change(with_health(failed(&["a.service"])), |facts| os(facts, 1, None));
     assert!(matches!(step(&facts), Step::Wait(WaitReason::Unhealthy, _)));
+}
+
+#[test]
+fn without_a_record_of_the_reboot_no_failed_unit_counts() {
+    let facts = change(with_health(failed(&["a.service"])), |facts| {
+        facts.past.failed_units = None
+    });
+    assert_eq!(release(&facts).0, Outcome::Updated);
 }
