@@ -78,7 +78,8 @@ pub fn story(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Story, S
     let status = found.status.clone().unwrap_or_default();
     let blocking = status.conditions.iter().filter(|c| {
         let matters = BLOCKING.contains(&c.type_.as_str()) && c.status == "True";
-        matters || (c.type_ == types::IMAGE_PULLED && c.status == "False")
+        let lacks_proof = c.type_ == types::RESUMED && !c.message.is_empty();
+        matters || (c.status == "False" && (c.type_ == types::IMAGE_PULLED || lacks_proof))
     });
     let failure = status.failure.as_ref().map(|f| &f.next_try_time);
     let turn = status.last_turn.as_ref().map(|t| &t.next_try_time);

@@ -7,7 +7,8 @@ use berth_api::node::timeline::{Chapter, ChapterName, ImageVersion, NodeUpdate};
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment, DrainBlocker};
 use berth_api::{BootId, NodeName, NodeUid, waves};
 use berth_core::agent::facts::{
-    AgentFacts, ClusterNode, Deployments, Desired, DrainFacts as AgentsDrain, Guard, GuardFacts, Os, Past, PullFacts,
+    AgentFacts, Checks, ClusterNode, Deployments, Desired, DrainFacts as AgentsDrain, Guard, GuardFacts, HostHealth,
+    Os, Past, PullFacts,
 };
 use berth_core::agent::knowledge::Knowledge;
 use berth_core::agent::node::{CordonRecord, NodeFacts as AgentsNode};
@@ -95,6 +96,13 @@ impl World<'_> {
         }));
         seen.host.fresh = true;
         seen.host.clock_synchronized = Some(true);
+        seen.host.health = Some(HostHealth {
+            checks: match facts.failed_checks.as_slice() {
+                [] => Checks::Passed,
+                failures => Checks::Failed(failures.to_vec()),
+            },
+            ..HostHealth::default()
+        });
         seen.host.pull = facts.pulls.map(|progress| PullFacts {
             digest: manifest(2),
             progress: (progress.bytes > 0).then_some(progress),

@@ -157,6 +157,8 @@ pub struct NodeFacts {
     pub rebooted: bool,
     /// True if the API server did not refuse the agent's writes to other nodes' objects.
     pub unguarded: bool,
+    /// Reports of the host's health checks that failed.
+    pub failed_checks: Vec<String>,
     pub drain: Option<DrainFacts>,
     pub failure: Option<Failure>,
     pub past: Past,
@@ -185,6 +187,7 @@ impl Default for NodeFacts {
             installed: None,
             rebooted: false,
             unguarded: false,
+            failed_checks: vec![],
             drain: None,
             failure: None,
             past: Past::default(),
