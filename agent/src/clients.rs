@@ -17,13 +17,11 @@ use kube::{Client, Config};
 
 use crate::host::HostRoot;
 
-/// Timeout for a new connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for a connection without any data. kube requests watches of 290 s, with bookmarks in between.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// Default timeout of a request.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Directory of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Error of a request.
@@ -56,7 +54,7 @@ impl RequestError {
     }
 }
 
-/// Returns the server's message alone: the text of kube's error contains the whole status twice.
+/// Returns only the server's message, because the text of [`kube::Error`] contains the whole status twice.
 fn describe(error: &kube::Error) -> String {
     let kube::Error::Api(status) = error else {
         return error.to_string();
@@ -67,7 +65,7 @@ fn describe(error: &kube::Error) -> String {
     }
 }
 
-/// Waits for a request until this timeout.
+/// Waits for a request, at most for this time.
 ///
 /// # Errors
 /// When the request failed or timed out.
@@ -91,8 +89,8 @@ pub async fn agent_client(
     if let Some(path) = kubeconfig {
         return client_of(path).await;
     }
-    // Reads only the server's address and CA, so that the agent can start and report it if the kubelet's credentials
-    // are unusable.
+    // Read only the server's address and CA, so that an agent with unusable kubelet credentials can start and report
+    // them.
     let root = HostRoot::new(host_root);
     let server = kubelet_config(&root, kubelet_kubeconfig, KubeconfigParts::Server).await?;
     build(service_account(server.config, Path::new(SERVICE_ACCOUNT))?)
@@ -134,9 +132,9 @@ fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
 fn build(mut config: Config) -> anyhow::Result<Client> {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // Otherwise a watch would hang when the server disappears. The server ends a healthy watch earlier.
+    // Otherwise a watch of a dead server would hang forever. A live server ends each watch before this timeout.
     config.read_timeout = Some(READ_TIMEOUT);
-    // Separates the agent's requests in the audit log from those made by the kubelet, whose credentials it borrows.
+    // The agent borrows the kubelet's credentials. This name separates their requests in the audit log.
     let agent = concat!("berth-agent/", env!("CARGO_PKG_VERSION"));
     config
         .headers
@@ -154,18 +152,15 @@ fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// A client configuration, and the files that it was read from.
+/// `files` are all files that were read for the configuration.
 struct KubeletConfig {
     config: Config,
     files: Vec<PathBuf>,
 }
 
-/// Parts of the kubelet's kubeconfig to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KubeconfigParts {
-    /// Only the server.
     Server,
-    /// The server and the kubelet's credentials.
     Credentials,
 }
 
@@ -199,7 +194,7 @@ async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -
     Ok(KubeletConfig { config, files })
 }
 
-/// Replaces a path in a kubeconfig with its real path. Adds the original path to `files`.
+/// Replaces a host path in a kubeconfig by the path in this process, and adds the host path to `files`.
 fn resolve_file(root: &HostRoot, path: &mut Option<String>, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     if let Some(path) = path {
         let found = root.resolve(&*path).with_context(|| format!("cannot find {path}"))?;
@@ -208,7 +203,7 @@ fn resolve_file(root: &HostRoot, path: &mut Option<String>, files: &mut Vec<Path
     Ok(())
 }
 
-/// State of a file, to detect a change: its real path, modification time and size. `None` if it cannot be read.
+/// Real path, modification time and size of a file, to detect changes. `None` if the file cannot be read.
 type Fingerprint = Option<(PathBuf, SystemTime, u64)>;
 
 fn fingerprints(root: &HostRoot, files: &[PathBuf]) -> Vec<Fingerprint> {
@@ -221,8 +216,8 @@ fn fingerprint(root: &HostRoot, path: &Path) -> Fingerprint {
     Some((path, metadata.modified().ok()?, metadata.len()))
 }
 
-/// Client with the kubelet's identity. The kubelet renews its client certificate behind a symbolic link every few
-/// months, so this type builds a new client when one of the credential files has changed.
+/// Client with the kubelet's identity. Every few months the kubelet points its certificate's symbolic link to a new
+/// file, so a changed credential file makes this type build a new client.
 pub struct KubeletClient {
     path: PathBuf,
     root: HostRoot,
@@ -236,7 +231,7 @@ struct CachedClient {
 }
 
 impl KubeletClient {
-    /// Creates the value without reading a file: an agent may start before its node's kubelet has credentials.
+    /// Reads no file yet: an agent may start before its node's kubelet has credentials.
     pub fn new(path: &Path, host_root: &Path) -> Self {
         Self {
             path: path.to_path_buf(),

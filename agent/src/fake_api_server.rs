@@ -8,7 +8,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
 
-/// A request to the fake server. The path includes the query.
+/// A request to the fake server. `path` includes the query.
 pub(crate) struct Call {
     pub method: Method,
     pub path: String,

@@ -1,5 +1,5 @@
-//! Tries, as dry runs, writes that the API server must reject (I6). So the agent notices admission policies that were
-//! deleted, lost their bindings, or are not supported by the server.
+//! Dry runs of writes that the API server must reject (I6). They show the agent that admission policies were deleted,
+//! lost their bindings, or are not supported by the server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::clients::{RequestError, with_deadline};
 use crate::node;
 
-/// Timeout of each dry run. The agent's next step waits for the answers.
+/// Timeout of one dry run. The agent's next step waits for the answers.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of BootcNodes to list. They are tried in random order until one has a Node.
 const PAGE: u32 = 20;
@@ -29,7 +29,6 @@ const POLICIES: &str = "apply manifests/admission-policies.yaml again, with its 
 const RESTRICTION: &str = "turn on NodeRestriction in the API server (--enable-admission-plugins), or give --kubelet-kubeconfig the \
      kubelet's own credentials";
 
-/// Sends the dry runs to the API server.
 #[derive(Debug)]
 pub(crate) struct GuardProbe {
     node: NodeName,
@@ -38,7 +37,6 @@ pub(crate) struct GuardProbe {
 }
 
 impl GuardProbe {
-    /// Creates a probe with the agent's own identity.
     pub(crate) fn new(client: Client, namespace: &str, node: &NodeName) -> Self {
         Self {
             node: node.clone(),
@@ -48,8 +46,8 @@ impl GuardProbe {
     }
 
     /// Tries one write against each policy under the agent's own identity, and one write to another Node under the
-    /// kubelet's identity, which the agent also uses. Returns [`Guard::NothingToTry`] if the cluster has no object to
-    /// write to.
+    /// kubelet's identity, which the agent also uses. Returns [`Guard::NothingToTry`] if the cluster has no object for
+    /// such a write.
     ///
     /// # Errors
     /// When the API server does not answer, or answers with neither success nor a rejection.
@@ -67,7 +65,7 @@ impl GuardProbe {
             let node = write_another_node(kubelet, &other).await;
             match node.context("cannot try to write another Node as the kubelet")? {
                 Guard::Refuses => return Ok(berth),
-                // The Node was deleted, so the answer shows nothing. Try the next one.
+                // The Node was deleted, so its answer shows nothing: try another one.
                 Guard::NothingToTry => {}
                 other => return Ok(other),
             }
@@ -95,8 +93,8 @@ impl GuardProbe {
         })
     }
 
-    /// Lists other nodes with a BootcNode: one page, in random order, so that the agent does not always try the same
-    /// one, which may be about to be deleted. Empty if this node is the only one.
+    /// Lists one page of other nodes that have a BootcNode, in random order: the first node in a fixed order may be
+    /// about to be deleted each time. Empty if this node is the only one.
     async fn others(&self) -> Result<Vec<String>, RequestError> {
         let page = ListParams::default().limit(PAGE);
         let list = with_deadline(TIMEOUT, self.nodes.list_metadata(&page)).await?;
@@ -119,7 +117,6 @@ impl GuardProbe {
     }
 }
 
-/// Tries to write another Node under the kubelet's identity.
 async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
     let answer = node::try_patch(kubelet, other).await;
     if let Err(error) = &answer
@@ -132,7 +129,8 @@ async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
     })
 }
 
-/// Judges the API server's answer to a dry run of a write. `what` returns the message for a write that would have succeeded.
+/// Judges the API server's answer to a dry run of a write. `what` returns the message if the write would have
+/// succeeded.
 fn guard<T>(answer: Result<T, RequestError>, what: impl FnOnce() -> String) -> Result<Guard> {
     match answer {
         Ok(_) => Ok(Guard::Allows(what())),

@@ -1,5 +1,3 @@
-//! Logs each turn that ended.
-
 use berth_api::node::timeline::{TurnOutcome, TurnRecord};
 use berth_core::agent::facts::Past;
 
@@ -10,11 +8,10 @@ pub(crate) fn log(written: &Past, now: &Past) {
     }
 }
 
-/// Returns the turn that ended since the memory was last written.
 fn ended_turn<'a>(written: &Past, now: &'a Past) -> Option<&'a TurnRecord> {
     let newest = now.turns.iter().find(|t| t.end_time.is_some())?;
-    // An agent without a memory takes over its turns from the BootcNode's status. Turns that had ended by then were
-    // logged when they ended.
+    // An agent without a memory takes its turns from the BootcNode's status. Turns that had ended before were already
+    // logged.
     let ran = written
         .turns
         .iter()
@@ -22,7 +19,6 @@ fn ended_turn<'a>(written: &Past, now: &'a Past) -> Option<&'a TurnRecord> {
     ran.then_some(newest)
 }
 
-/// Logs one line with all that the agent has recorded about the turn.
 fn log_turn(turn: &TurnRecord) {
     let proof = turn.proof.as_ref();
     let boot_id = proof.map(|proof| proof.boot_id.as_str());

@@ -1,5 +1,5 @@
-//! Performs one step: one change to one system. The result becomes part of the agent's knowledge, which decides what
-//! must be read again before the next step.
+//! Performs one step: one change to one system. The result goes into the agent's knowledge, which decides what must be
+//! read again before the next step.
 
 mod signs;
 
@@ -24,13 +24,12 @@ use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::{Agent, error_reason};
 use crate::telemetry::describe;
 
-/// Delay before the agent reads invalid drain settings of the pool again.
+/// Delay before the agent reads the pool's drain settings again after they were invalid.
 const SETTINGS_RETRY: Duration = Duration::from_secs(10);
-/// Limit of the schema for the reason of a blocker, in characters.
+/// Maximum length of a blocker's reason in the BootcNode's schema, in characters.
 const MAX_BLOCKER_REASON: usize = 512;
 
 impl Agent {
-    /// Performs one step and records the result in the knowledge.
     pub(crate) async fn act(&mut self, step: &Step) -> Result<()> {
         let repeats = self.knowledge.turn.repeats(step);
         self.learn(Event::Begins(step));
@@ -48,14 +47,12 @@ impl Agent {
         self.learn(Event::Ends(step, ending));
         self.remember();
         if done.is_err() && step.asks_cluster() {
-            // A conflict means that another client wrote the berth. Read the berths again, so that the agent decides
-            // the next step on their current state.
+            // A conflict means that another client wrote the berth: read the berths before the next decision.
             self.refresh_berths().await?;
         }
         done.map(drop)
     }
 
-    /// Writes the agent's memory to the host before a step that must not be performed without it.
     fn write_memory_first(&mut self, step: &Step) -> Result<()> {
         if !step.needs_memory() {
             self.remember();
@@ -97,7 +94,7 @@ impl Agent {
             Step::Take(berth) => self.take(berth).await,
             Step::Cordon(berth) => self.cordon(berth).await,
             Step::Commit(berth) => self.store(berth.committed(self.boot_id())?).await,
-            // Rewrites the berth unchanged; the new renewTime changes its resourceVersion.
+            // The new renewTime alone changes the berth's resourceVersion.
             Step::Fence(berth) => self.store(berth.clone()).await,
             Step::Uncommit(berth) => self.store(berth.uncommitted()?).await,
             Step::Relicense(berth, digest) => {
@@ -109,8 +106,8 @@ impl Agent {
             Step::Restore(_) => self.restore().await,
             Step::GiveBack(berth) => {
                 let stored = self.store(berth.given_back()?).await?;
-                // Remove the signs from the Node as it was read after the restore, rather than when the node is next
-                // idle: if the host does not answer, the agent does not read the Node any more.
+                // Remove the signs now, from the Node as the restore left it. The agent does not read the Node again
+                // while the host does not answer.
                 if let Some(node) = self.knowledge.cluster.node.get().cloned() {
                     self.take_signs_off(&node).await;
                 }
@@ -121,7 +118,7 @@ impl Agent {
         }
     }
 
-    /// Returns an error if the same change was made twice in a row: the first one had no effect on the host.
+    /// Fails if the previous step made the same change (`repeats`): that change had no effect on the host.
     fn change_staged(&self, step: &Step, done: Result<(), HostError>, repeats: bool) -> Result<Ending> {
         let name = describe(step);
         done.with_context(|| format!("{name} failed on the host"))?;
@@ -154,7 +151,7 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// Reads the machine's boot image at each survey until one read succeeds. The node's updates do not wait for it.
+    /// Reads the machine's boot image at each survey until one read succeeds. The update does not wait for it.
     async fn look_for_boot_image(&mut self) {
         if self.machine.boot_image.is_some() {
             return;
@@ -167,8 +164,8 @@ impl Agent {
         }
     }
 
-    /// Returns the pods on this node that are rival updaters; empty if the node has no desired image. During a turn,
-    /// returns the last result without a query, which would delay the turn and change nothing.
+    /// Returns the names of rival updaters' pods on this node; empty if the node has no desired image. During a turn,
+    /// returns the last result: a query would only delay the turn.
     async fn rival_pods(&mut self) -> Vec<String> {
         if self.knowledge.desired.digest().is_none() {
             return vec![];
@@ -191,7 +188,8 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// Checks that the API server rejects forbidden writes. If the API server does not answer, the step still succeeds.
+    /// Checks that the API server rejects forbidden writes. An API server that does not answer is not an error of this
+    /// step.
     async fn try_guard(&mut self) -> Ending {
         let answer = match kubelet_client(&mut self.api.kubelet).await {
             Ok(kubelet) => self.api.guard.ask(kubelet).await,
@@ -248,7 +246,8 @@ impl Agent {
         Ok(Ending::Drain(progress.context("cannot drain the node")?))
     }
 
-    /// Reports invalid drain settings as a blocker, in place of a pod: no pod is moved until an admin corrects them.
+    /// Reports invalid drain settings as a blocker, as if they were a pod. No pod is moved until an admin corrects the
+    /// settings.
     fn cannot_drain(&self, error: &anyhow::Error) -> Ending {
         let known = self.knowledge.turn.drain.last_pass.blockers.first();
         let reason = one_line(&format!("{error:#}; no pod is moved until it is corrected"));
@@ -307,7 +306,7 @@ impl Agent {
             return Ok(Ending::NotNeeded);
         };
         let client = kubelet_client(&mut self.api.kubelet).await?;
-        // The mark has a new value each time, since the same value would not change the resourceVersion.
+        // Each write needs a new mark: an unchanged value would not change the Node's resourceVersion.
         let mark = Timestamp::now().to_string();
         cordon::restore(client, self.node.as_str(), node, &mark)
             .await
@@ -316,7 +315,7 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// Removes our cordon, after reading from the API server that this node holds no berth.
+    /// Removes Berth's cordon after a read from the API server has confirmed that this node holds no berth.
     async fn uncordon(&mut self) -> Result<Ending> {
         self.refresh_berths().await?;
         if self.knowledge.is_in_turn() {
@@ -326,7 +325,7 @@ impl Agent {
     }
 }
 
-/// Returns a client with the kubelet's identity, which may write the Node and evict its pods.
+/// Returns a client with the kubelet's identity, for writes of the Node and evictions.
 async fn kubelet_client(kubelet: &mut KubeletClient) -> Result<&Client> {
     kubelet.get().await.context("cannot use the kubelet's credentials")
 }

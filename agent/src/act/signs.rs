@@ -1,6 +1,6 @@
 //! Conditions and annotations on this agent's Node that show a turn to tools other than Berth. Berth itself does not
-//! depend on them. A write may delay the step by its timeout, so the agent writes none between the unlock and the
-//! reboot, nor before it gives the berth back. It removes leftover signs later, when the node is idle.
+//! read them. A write may take up to its timeout, so the agent makes none between the unlock and the reboot, nor before
+//! it gives the berth back. It removes leftovers when the node is idle.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,12 @@ use crate::node::lifecycle;
 use crate::run::Agent;
 use crate::timers::Pause;
 
-/// Timeout of a write. The next step waits for it.
+/// Timeout of a write. The agent's next step waits for the write.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Agent {
     /// Updates the Node's lifecycle conditions, and removes guards (annotations against autoscalers) that an ended
-    /// cordon has left. True if it tried a write, which may have taken some time.
+    /// cordon has left. True if it tried a write, even if the write failed.
     pub(crate) async fn show_signs(&mut self, facts: &AgentFacts) -> bool {
         let (Some(node), Some((wanted, berth))) = (facts.cluster_node.get(), wanted(facts)) else {
             return false;
@@ -56,7 +56,7 @@ impl Agent {
         true
     }
 
-    /// Removes our lifecycle conditions from a Node whose berth was given back.
+    /// Removes Berth's lifecycle conditions from a Node whose berth was given back.
     pub(crate) async fn take_signs_off(&mut self, node: &NodeFacts) {
         let name = self.node.clone();
         let write = async {
@@ -92,7 +92,7 @@ fn message(berth: &Berth) -> String {
     }
 }
 
-/// Message for a node that waits for its turn.
+/// Returns the message for a node that waits for its turn.
 fn planned(facts: &AgentFacts) -> String {
     let digest = facts.desired.digest().map(ToString::to_string).unwrap_or_default();
     format!("{digest} is staged; the node is drained and rebooted when it is offered a berth")

@@ -32,7 +32,6 @@ pub const REFUSED: u8 = 3;
 /// Exit status for an invalid configuration.
 const WRONG: u8 = 2;
 
-/// Timeout of one query to the registry.
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Settings of one run.
@@ -48,7 +47,6 @@ pub struct Setup {
     pub dry_run: bool,
 }
 
-/// State of one run.
 struct Run<'a> {
     setup: &'a Setup,
     config: &'a Config,
@@ -73,7 +71,7 @@ pub async fn run(setup: &Setup) -> ExitCode {
     if record.as_ref().is_some_and(|record| record.finished) && !setup.dry_run {
         return ExitCode::SUCCESS;
     }
-    // Checked before the configuration is read: a node does not need one.
+    // This check precedes the read of the configuration, which a node need not have.
     if is_node(&setup.root, &Signs::default()) && !setup.dry_run {
         return leave_alone(setup, &file, record);
     }
@@ -137,8 +135,8 @@ async fn connect(setup: &Setup, give_up: Instant) -> Result<Host> {
     Ok(host)
 }
 
-/// Ends the run on a machine that is already a node. Does not wait for the host's lock, which the node's agent holds
-/// permanently.
+/// Ends the run on a machine that is already a node. Does not wait for the host's lock, because the node's agent never
+/// releases it.
 fn leave_alone(setup: &Setup, file: &RecordFile, record: Option<Record>) -> ExitCode {
     match record {
         Some(mut record) => {
@@ -195,7 +193,7 @@ fn notify_cluster(root: &HostRoot, config: &Config, verdict: &Verdict) {
     }
 }
 
-/// Returns the host name as the kubelet would use it.
+/// Returns the host name that the kubelet would use.
 fn host_name(root: &HostRoot) -> String {
     let name = std::fs::read_to_string(root.path("/proc/sys/kernel/hostname"));
     name.unwrap_or_default().trim().to_lowercase()
@@ -214,7 +212,7 @@ impl Run<'_> {
     /// Reads the facts that do not change during a run: the boot image, and the booted digest if it matters.
     async fn look(&mut self) {
         let found = read_with_retries(self.give_up, async || self.host.boot_image().await).await;
-        // An unreadable note is reported as one with an error, not as a missing one.
+        // A boot-image note that cannot be read is reported with its error, rather than as missing.
         self.boot_image = found.unwrap_or_else(|why| {
             Some(NodeBootImage {
                 source: PLACES[0].to_owned(),
@@ -277,7 +275,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits before the next attempt: longer after more failures, but never past the deadline.
+    /// Waits before the next attempt: longer after more failures, but not past the deadline.
     async fn pause(&self, failures: u32) {
         if failures > 0 {
             let wait = retry::delay(failures, RETRY_MIN, RETRY_MAX);
@@ -321,7 +319,7 @@ impl Run<'_> {
         pivot::reboot(&self.host, target, &self.config.signs).await
     }
 
-    /// Ends the check because the kubelet has started meanwhile.
+    /// Ends the check because the kubelet has started while it ran.
     fn close(&mut self) {
         let Some(mut record) = self.record.take() else {
             return;
@@ -344,7 +342,8 @@ impl Run<'_> {
             return ExitCode::from(status);
         }
         notify::locally(&self.setup.root, Some(self.config), verdict);
-        // Written after the notice: after a crash in between, the next run shows the notice again rather than never.
+        // After a crash between the notice and the record, the next run shows the notice again. In the other order, a
+        // crash would suppress it.
         let record = decide::record(&self.facts(), verdict, None, self.begin, Timestamp::now());
         save(&self.file, &record);
         notify_cluster(&self.setup.root, self.config, verdict);

@@ -1,5 +1,3 @@
-//! Detects whether the machine is already a node.
-
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -19,7 +17,6 @@ pub fn is_node(root: &HostRoot, signs: &Signs) -> bool {
         || kubelet_listens(root).unwrap_or(true)
 }
 
-/// True if one of the host's processes is a kubelet.
 fn kubelet_runs(root: &HostRoot, signs: &Signs) -> io::Result<bool> {
     let Some(processes) = unless_absent(fs::read_dir(root.path("/proc")))? else {
         return Ok(false);
@@ -49,12 +46,11 @@ fn kubelet_listens(root: &HostRoot) -> io::Result<bool> {
     Ok(false)
 }
 
-/// True if a file of `/proc` with this name is the directory of a process.
 fn is_process(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns `None` for a file that does not exist, or whose process has ended.
+/// Returns `None` for a missing file, and for a file in `/proc` whose process has ended.
 fn unless_absent<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(found) => Ok(Some(found)),
@@ -124,7 +120,7 @@ mod tests {
         host.write("proc/1/comm", "systemd\n");
         host.write("proc/1/cmdline", "/sbin/init\0");
         host.write("proc/self/comm", "kubelet\n");
-        // A process that ended while it was looked at.
+        // A process that ended while its directory was read.
         fs::create_dir_all(host.0.join("proc/4711")).unwrap();
         assert!(!host.is_known_node());
         host.write("proc/812/comm", "kubelet\n");

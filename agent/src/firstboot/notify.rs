@@ -23,20 +23,20 @@ use crate::clients::{self, with_deadline};
 use crate::host::HostRoot;
 use crate::host::files;
 
-/// Files with the notice. getty shows the first one before login; login shows the second one.
+/// Files with the notice: getty shows the first before login, login shows the second.
 const ISSUE: &str = "/etc/issue.d/80-berth-firstboot.issue";
 const MOTD: &str = "/run/motd.d/80-berth-firstboot";
-/// getty shows its text again when this file changes.
+/// A change of this file makes getty show its text again.
 const GETTY: &str = "/run/agetty.reload";
-/// Socket of the journal's own protocol.
+/// Socket of journald's native protocol.
 const JOURNAL: &str = "/run/systemd/journal/socket";
-/// Timeout for writing a record to the journal.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Timeout for writing an event, and timeout for creating a client and writing the event.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout for creating the client and writing the event.
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Shows the outcome on the machine, in three ways. If one fails, the others are still used.
+/// Shows the outcome on this machine: on the console, at login and in the journal. A failure of one does not affect the
+/// others.
 pub fn locally(root: &HostRoot, config: Option<&Config>, verdict: &Verdict) {
     let notice = messages::notice(config, verdict);
     for path in [ISSUE, MOTD] {
@@ -68,8 +68,7 @@ fn show(path: &Path, notice: Option<&str>) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o644))
 }
 
-/// Sends one record, with one line per field. Has a timeout, so that a journald that does not read cannot delay the
-/// boot.
+/// Sends one record, with one line per field. The timeout keeps a journald that does not read from delaying the boot.
 fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
     let mut text = String::new();
     for (name, value) in fields {
@@ -82,8 +81,8 @@ fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
 
 /// Writes an event about the machine's Node, within ten seconds. The Node need not exist yet.
 ///
-/// A kubeconfig may be a FIFO without a writer, or name a program that does not end. So a separate thread does the
-/// work. A thread that hangs ends with the process.
+/// A kubeconfig may be a FIFO without a writer, or name a program that never ends. So a separate thread does the work;
+/// if it hangs, it ends with the process.
 ///
 /// # Errors
 /// When the kubeconfig is unusable, or the API server did not accept the event.
@@ -121,7 +120,7 @@ async fn event(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Resu
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
         name: Some(node.to_owned()),
-        // kubectl finds a Node's events by its name in this field.
+        // kubectl looks up a Node's events by the Node's name in this field.
         uid: Some(node.to_owned()),
         ..ObjectReference::default()
     };

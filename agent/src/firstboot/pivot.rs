@@ -18,9 +18,8 @@ use super::retries::read_with_retries;
 use crate::host::failure::{Failure, Reason};
 use crate::host::{Host, HostError, PullState, Terms};
 
-/// Time between two checks of a pull that reports no change.
+/// Longest time between two checks of a pull.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// How long an accepted reboot may take to begin.
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for reading the staged deployment before it is removed.
 const DISARM_TIMEOUT: Duration = Duration::from_secs(60);
@@ -122,8 +121,8 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
     }
 }
 
-/// Returns how to lock the target while it is staged. Fails on a composefs host: the first-boot check does not change
-/// those.
+/// Returns how to lock the target while it is staged. Fails on a composefs host, which the first-boot check does not
+/// change.
 async fn staging_lock(host: &Host) -> Result<StagingLock, PivotError> {
     let known = read_deployments(host).await?.map_err(final_trouble)?;
     let lock = known.staging_lock().filter(|lock| lock.ostree().is_some());
@@ -145,7 +144,7 @@ async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, PivotEr
     Ok(staged.map(|staged| staged.locked))
 }
 
-/// Unlocks the staged target and reboots. Returns only if no reboot began; it has then tried to remove the staged
+/// Unlocks the staged target and reboots. Returns only if no reboot began, and then has tried to remove the staged
 /// target.
 pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> PivotError {
     let why = match unlock_and_ask(host, target, signs).await {
@@ -153,7 +152,7 @@ pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> PivotError {
             let begins = Instant::now() + REBOOT_TIMEOUT;
             loop {
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                // An unreachable bus may be part of the reboot before `begins`. After that it has another cause.
+                // The bus may become unreachable because the reboot began, but only before the time `begins`.
                 let is_going = host.shutting_down().await.unwrap_or_else(|_| Instant::now() < begins);
                 if !is_going && Instant::now() > begins {
                     break trouble("logind accepted the reboot, but it did not begin");
@@ -176,8 +175,8 @@ pub(super) async fn unlock_and_ask(host: &Host, target: &Target, signs: &Signs) 
     Ok(host.reboot().await?)
 }
 
-/// Fails if the machine became a node during the pull or the unlock: a node reboots only under a berth (I2). Some
-/// kubelets start without waiting for the first-boot check.
+/// Fails if the machine became a node during the pull or the unlock, because a node reboots only under a berth (I2).
+/// Some kubelets do not wait for the first-boot check.
 fn check_no_node(host: &Host, signs: &Signs) -> Result<(), PivotError> {
     if is_node(host.root(), signs) {
         return Err(final_trouble("a kubelet or an agent has started meanwhile"));
@@ -185,7 +184,7 @@ fn check_no_node(host: &Host, signs: &Signs) -> Result<(), PivotError> {
     Ok(())
 }
 
-/// Removes the staged target. Otherwise a later reboot would apply it without a berth, when the machine is already a
+/// Removes the staged target. Otherwise a later reboot could apply it without a berth on a machine that has become a
 /// node.
 pub async fn disarm(host: &Host, target: &Target) {
     // Retried: after an unlock, the target must not stay staged because one read failed.

@@ -7,18 +7,18 @@ use berth_core::firstboot::Record;
 use crate::host::files;
 use crate::host::root::{HostRoot, STATE_DIR};
 
-/// The file that holds a [`Record`].
+/// File on the host that holds the [`Record`] of the first-boot check.
 #[derive(Debug, Clone)]
 pub struct RecordFile(PathBuf);
 
 impl RecordFile {
-    /// Returns the file on the host with this root.
+    /// `root` is the host's root directory.
     pub fn new(root: &HostRoot) -> Self {
         Self(root.path(STATE_DIR).join("firstboot.json"))
     }
 
-    /// Reads the record; `None` if there is none. A file that cannot be parsed is renamed and kept for an admin to
-    /// inspect.
+    /// Reads the record; `None` if the file is missing or cannot be parsed. An invalid file is renamed, so that an
+    /// admin can inspect it.
     pub fn load(&self) -> Option<Record> {
         files::load(&self.0, "the record of the first boot")
     }

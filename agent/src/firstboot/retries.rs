@@ -1,5 +1,3 @@
-//! Reads facts from the host, with retries after a failure.
-
 use std::time::Duration;
 
 use berth_shell::retry;
@@ -7,10 +5,10 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::host::HostError;
 
-/// First and longest delay before a retry: of a query to the registry or the host, or of a change to the target.
+/// First and longest delay before a retry of a query to the registry or the host, or of a change to the target.
 pub(super) const RETRY_MIN: Duration = Duration::from_millis(500);
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(20);
-/// Number of attempts of one read. Many services answer late right after a machine starts.
+/// Attempts per read: many services answer late right after a machine starts.
 const READS: u32 = 5;
 
 /// Reads from the host, up to [`READS`] times and not past the deadline. Returns the last error.

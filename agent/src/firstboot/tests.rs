@@ -71,7 +71,7 @@ async fn a_node_needs_neither_configuration_nor_lock() {
     let _of_an_agent = rig.lock();
     assert_eq!(run(&rig.setup).await, ExitCode::SUCCESS);
     assert_eq!(rig.outcome(), (Outcome::NotFirstBoot, true));
-    // A refused machine whose kubelet was started anyway.
+    // An admin started the kubelet of the refused machine.
     rig.remember(false, "Refused");
     assert_eq!(run(&rig.setup).await, ExitCode::SUCCESS);
     assert_eq!(rig.outcome(), (Outcome::Refused, true));
@@ -88,7 +88,7 @@ async fn the_override_works_without_a_check() {
     assert_ne!(run(&rig.setup).await, ExitCode::from(REFUSED));
     assert_eq!(rig.outcome(), (Outcome::Overridden, true));
     drop(lock);
-    // A configuration that no longer names the override file.
+    // The configuration no longer names the override file.
     rig.remember(false, "Refused");
     rig.write(config::PATH, "nonsense");
     assert_eq!(run(&rig.setup).await, ExitCode::from(REFUSED));
@@ -145,7 +145,7 @@ async fn configured_signs_of_a_node_count() {
     let config = format!("{CONFIG}nodeFiles = [\"/srv/kubelet/pods\"]\n");
     let rig = Rig::new("first-own-signs", &config);
     rig.write("/srv/kubelet/pods/x", "");
-    // An agent holds the host's lock, which the check would wait for.
+    // An agent holds the host's lock.
     let _of_an_agent = rig.lock();
     assert_eq!(run(&rig.setup).await, ExitCode::SUCCESS);
     assert_eq!(rig.outcome(), (Outcome::NotFirstBoot, true));
@@ -199,7 +199,6 @@ async fn every_refusal_writes_an_event() {
     );
 }
 
-/// Time limit for a run with a deadline of one second, on a busy machine.
 const SOON: Duration = Duration::from_secs(15);
 
 #[tokio::test]

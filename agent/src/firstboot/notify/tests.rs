@@ -45,7 +45,6 @@ pub(crate) fn api_server(kubeconfig: &Path) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || answer(&listener))
 }
 
-/// Accepts one request, answers that the object was created, and returns the text of the request.
 fn answer(listener: &std::net::TcpListener) -> String {
     use std::io::{Read, Write};
     let (mut stream, _) = listener.accept().unwrap();
