@@ -87,7 +87,7 @@ async fn start(args: Args) -> Result<()> {
     let setup = async {
         berth_shell::install_crypto();
         let root = HostRoot::new(&args.host_root);
-        // For the service manager, an agent that waits for another agent to end is ready.
+        // systemd counts an agent as started even while it waits for another agent to end.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let auth = AuthSource {
             path: args.auth_file.clone(),
@@ -100,12 +100,12 @@ async fn start(args: Args) -> Result<()> {
             .with_allowed_registries(args.allowed_registries.clone());
         let ready = ReadyFile::new(args.ready_file.clone())?;
         tokio::select! {
-            // Polled first, so that the agent takes a free lock before it reports that it waits.
+            // Poll the claim of the lock first, so that an agent that finds the lock free does not report a wait.
             biased;
             claimed = host.claim() => claimed.context("cannot take the host's lock")?,
             never = ready.while_waiting() => match never {},
         }
-        // The wait made the agent ready. From here on it is ready only after a pass of its loop.
+        // The wait made this agent ready. From here on, only a pass of its loop makes it ready.
         ready.forget()?;
         let metrics = Metrics::default();
         serve(&args, &metrics, &ready).await;
@@ -133,8 +133,8 @@ async fn start(args: Args) -> Result<()> {
     agent.run(stop).await
 }
 
-/// Serves metrics and probes, if their addresses are set. Only logs an address that cannot be used, since updates of
-/// the node do not need it.
+/// Serves metrics and probes, if their addresses are set. An address that cannot be used is only logged: the node's
+/// updates do not need it.
 async fn serve(args: &Args, metrics: &Metrics, ready: &ReadyFile) {
     let (metrics, health) = (
         Page::Metrics(metrics.families()),
@@ -154,7 +154,6 @@ async fn serve(args: &Args, metrics: &Metrics, ready: &ReadyFile) {
     }
 }
 
-/// Returns a future that resolves at the first SIGTERM or SIGINT.
 fn stopped() -> Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -163,7 +162,8 @@ fn stopped() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// Returns a client with the agent's own identity. Retries, since its files may appear late on a machine's first boot.
+/// Returns a client with the agent's own identity. Retries, because the identity's files may appear late on a machine's
+/// first boot.
 async fn own_client(args: &Args) -> Result<kube::Client> {
     let delays = retry::delays(Duration::from_millis(500), Duration::from_secs(10));
     (|| clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root))

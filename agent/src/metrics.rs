@@ -1,5 +1,5 @@
-//! Prometheus metrics of this node and its agent. They show a status as soon as the agent reports it, even if the API
-//! server rejects it.
+//! Prometheus metrics of this node and its agent. They show each status that the agent reports, even if the API server
+//! rejects it.
 
 use berth_api::Digest;
 use berth_api::node::{BootcNodeSpec, BootcNodeStatus};
@@ -14,7 +14,7 @@ pub struct Metrics {
     failures: Counter,
     pulled: Counter,
     node: Board,
-    /// Image digest and byte count of the pull in the last report; `None` if no pull ran.
+    /// Image digest and byte count of the pull in the last report; `None` if that report had no pull.
     pull: Option<(Option<Digest>, u64)>,
 }
 
@@ -47,7 +47,7 @@ impl Metrics {
         let digest = spec.image.as_ref().map(|image| image.digest.clone());
         let now = status.progress.map(|progress| (digest, progress.bytes));
         if let Some((digest, bytes)) = &now {
-            // A pull that was started again begins at zero.
+            // A restarted pull counts from zero again.
             let before = self.pull.as_ref().filter(|(of, known)| of == digest && known <= bytes);
             self.pulled.inc_by(bytes - before.map_or(0, |(_, known)| *known));
         }

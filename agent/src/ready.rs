@@ -12,7 +12,7 @@ use berth_shell::pages::Health;
 
 use crate::host::files;
 
-/// How long an agent waits for another agent to end before it counts as ready. Often the other agent ends sooner.
+/// How long an agent waits for another agent to end before it counts as ready. A shorter wait is common.
 const WAITING_DELAY: Duration = Duration::from_secs(2);
 /// Time between two touches of the file while the agent waits for another agent to end.
 const WAITING_INTERVAL: Duration = Duration::from_secs(20);
@@ -28,9 +28,8 @@ pub struct LoopHealth(Arc<Mutex<Times>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Times {
-    /// When the process or the last pass of the loop began.
+    /// When the process began, or else the last pass of the loop.
     turned: Instant,
-    /// When the agent was last ready.
     ready: Option<Instant>,
 }
 
@@ -66,7 +65,7 @@ impl Health for LoopHealth {
     }
 }
 
-/// The file that shows that the agent is ready, if one is configured.
+/// File whose age shows whether the agent is ready. Does nothing if no path is configured.
 #[derive(Debug)]
 pub struct ReadyFile {
     path: Option<PathBuf>,
@@ -112,12 +111,10 @@ impl ReadyFile {
         self.answered = answered;
     }
 
-    /// Records that a pass of the loop begins.
     pub(crate) fn turn_begins(&self) {
         self.health.lock().turned = Instant::now();
     }
 
-    /// Records that a pass of the loop succeeded.
     pub(crate) fn turn_ended(&self) {
         if self.answered {
             self.touch();
@@ -155,7 +152,7 @@ pub fn check(path: &Path, within: Duration) -> Result<()> {
             path.display()
         )
     })?;
-    // A file with a time in the future was touched before the clock was set back.
+    // A time in the future means that the clock was set back after the file was touched.
     let age = metadata.modified()?.elapsed().unwrap_or_default();
     ensure!(
         age <= within,

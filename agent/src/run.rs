@@ -34,7 +34,7 @@ use crate::telemetry::Telemetry;
 use crate::timers::{LONGEST_WAIT, Timers};
 use crate::watches::{self, Berths, Seen};
 
-/// Everything that is needed to start an agent.
+/// Parts of an agent, all prepared.
 #[expect(missing_debug_implementations, reason = "kube::Client has none")]
 pub struct Setup {
     /// The node that the agent serves.
@@ -59,7 +59,7 @@ pub struct Setup {
     pub metrics: Metrics,
 }
 
-/// The agent: its clients and its knowledge. It can restore or do without any state that exists only in this process.
+/// The agent: its clients and its knowledge. State that exists only in this process can be restored or is not needed.
 #[derive(Debug)]
 pub struct Agent {
     pub(crate) node: NodeName,
@@ -70,23 +70,21 @@ pub struct Agent {
     pub(crate) api: ApiServer,
     pub(crate) pods: Pods,
     pub(crate) timers: Timers,
-    /// Everything that decisions are based on.
+    /// All that decisions are based on.
     pub(crate) knowledge: Knowledge,
     /// The memory as it was last written on the host.
     written: Past,
     telemetry: Telemetry,
 }
 
-/// Contact with the host's services.
 #[derive(Debug)]
 pub(crate) struct Contact {
     changes: watch::Receiver<u64>,
     pub(crate) clock: HostClock,
-    /// When the services last failed to answer; `None` after they answered.
+    /// Time of the last unanswered request; `None` after an answer.
     pub(crate) silent_at: Option<Instant>,
 }
 
-/// Clients and watches of the API server.
 #[derive(Debug)]
 pub(crate) struct ApiServer {
     pub(crate) kubelet: KubeletClient,
@@ -96,16 +94,15 @@ pub(crate) struct ApiServer {
     pub(crate) object: watch::Receiver<Seen>,
 }
 
-/// Pods of the node.
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
-    /// Number of the drain, and its state.
+    /// Number and state of the current drain.
     pub(crate) drain: (u64, Drain),
     pub(crate) rivals: RivalPods,
 }
 
 impl ApiServer {
-    /// Returns the BootcNode as the watch last received it.
+    /// Returns the BootcNode that the watch received last; `None` if it does not exist or cannot be parsed.
     pub(crate) fn object(&mut self) -> Option<BootcNode> {
         match &*self.object.borrow_and_update() {
             Seen::Is(object) => Some(object.as_ref().clone()),
@@ -160,7 +157,8 @@ impl Agent {
     /// Runs until the `stop` future resolves.
     ///
     /// # Errors
-    /// When the watch of the BootcNode ends, which only a restart of the agent can repair. All other errors are
+    /// When the watch of the BootcNode ends, because only a restart of the agent can repair that. Other errors are
+    /// reported and retried.
     /// reported and retried.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         let mut stop = std::pin::pin!(stop);
@@ -170,8 +168,8 @@ impl Agent {
         }
         loop {
             self.telemetry.notify_alive();
-            // A pass may hang on a host that does not answer. It may be aborted at any point, as if the agent were
-            // killed.
+            // A pass may hang on a host that does not answer. Aborting a pass is safe at any point, like killing the
+            // agent.
             let passed = tokio::select! {
                 () = &mut stop => return Ok(()),
                 passed = self.pass() => passed,
@@ -202,7 +200,7 @@ impl Agent {
         }
     }
 
-    /// Makes one pass. Returns how long the loop may then wait; zero to continue at once.
+    /// Makes one pass. Returns how long the loop may wait before the next pass; zero to continue at once.
     async fn pass(&mut self) -> Result<Duration> {
         self.telemetry.metrics.pass();
         self.update_berths().await?;
@@ -212,8 +210,7 @@ impl Agent {
         let next = step(&facts);
         self.telemetry.log(&facts, &next, object.as_ref());
         self.api.berths.watch(needs_watch(&facts, &next));
-        // During a shutdown the last report stays true. If the host has just stopped answering, it may be shutting down
-        // too.
+        // During a shutdown the last report stays. A host that has just stopped answering may be shutting down too.
         let resting = matches!(next, Step::Wait(..) | Step::Reboot);
         let silent = facts.host.unreachable.as_ref().is_some_and(|s| !s.is_reportable());
         let nothing_new = matches!(next, Step::Wait(WaitReason::ShuttingDown, _)) || silent;
@@ -224,7 +221,7 @@ impl Agent {
         }
         let shows_signs = match next {
             Step::Wait(..) => !nothing_new,
-            // The last moment to write signs: between the unlock and the reboot, the agent writes none.
+            // This is the last moment to write signs: the agent writes none between the unlock and the reboot.
             Step::Commit(_) => true,
             _ => false,
         };
@@ -242,7 +239,7 @@ impl Agent {
         Ok(Duration::ZERO)
     }
 
-    /// Reads the berths if they are unknown or a read is due. Then merges the events of their watch.
+    /// Reads the berths if they are unknown or a read is due, then merges the events of their watch.
     async fn update_berths(&mut self) -> Result<()> {
         if self.timers.heartbeat.is_due() {
             if self.knowledge.rereads_cluster(&self.timers.now()) {
@@ -255,7 +252,7 @@ impl Agent {
         } else if self.timers.refresh.is_due()
             && let Err(error) = self.refresh_berths().await
         {
-            // The berths that were last read still count, as they do between two heartbeats.
+            // The last known berths still count, as they do between two heartbeats.
             tracing::warn!(error = format!("{error:#}"), "using the last known berths; retrying");
         }
         if self.api.berths.catch_up() {
@@ -264,7 +261,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Records whether the API server has answered. If it has not, schedules a retry.
+    /// Records whether the API server has answered. After an unanswered request, schedules a retry.
     pub(crate) fn note_api_answer(&mut self, answered: bool) {
         self.telemetry.ready.api_server(answered);
         if !answered {
@@ -272,17 +269,15 @@ impl Agent {
         }
     }
 
-    /// Updates the agent's knowledge with an event.
     pub(crate) fn learn(&mut self, event: Event<'_>) {
         self.knowledge.after(event, &self.timers.now());
     }
 
-    /// Returns the boot ID that was read in this pass.
     pub(crate) fn boot_id(&self) -> BootId {
         self.knowledge.host.boot_id().clone()
     }
 
-    /// Writes the agent's memory to the host if it changed. The memory must outlive the BootcNode.
+    /// Writes the agent's memory to the host if it changed, because the memory must outlive the BootcNode.
     pub(crate) fn remember(&mut self) {
         if self.knowledge.past == self.written && self.knowledge.failures.memory.is_none() {
             return;
@@ -298,7 +293,6 @@ impl Agent {
         }
     }
 
-    /// Writes the memory to the host. For steps that need it written first.
     pub(crate) fn save_memory(&mut self) -> Result<()> {
         let saved = self.host.save_memory(&self.knowledge.past);
         self.learn(Event::Memory(saved.as_ref().err().map(|error| format!("{error:#}"))));
@@ -308,7 +302,6 @@ impl Agent {
         Ok(())
     }
 
-    /// Writes the status if it changed.
     async fn report(&mut self, facts: &AgentFacts, next: &Step, object: Option<&BootcNode>) {
         let Some(object) = object else { return };
         let subject = Subject {
@@ -353,7 +346,7 @@ impl Agent {
         wait
     }
 
-    /// Sleeps until a watch or the host reports a change, at most for this time.
+    /// Sleeps until a watch or the host reports a change, or until this time is over.
     async fn wait(&mut self, wait: Duration) {
         let _ = timeout(wait, async {
             tokio::select! {
@@ -366,7 +359,7 @@ impl Agent {
     }
 }
 
-/// Resolves at the next change; never if the sender is gone.
+/// Resolves at the next change. Never resolves if the sender is gone.
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending().await
@@ -383,7 +376,7 @@ pub(crate) fn error_reason(error: &anyhow::Error) -> (Reason, String) {
     (reason, format!("{error:#}"))
 }
 
-/// True if the berths must be watched: while the node holds a berth or waits for one.
+/// True if the watch of the berths must be open: while the node holds a berth or waits for one.
 fn needs_watch(facts: &AgentFacts, next: &Step) -> bool {
     let holding = facts.berths.iter().flatten().any(|b| b.holding().is_some());
     let waiting = matches!(
@@ -393,8 +386,8 @@ fn needs_watch(facts: &AgentFacts, next: &Step) -> bool {
             _
         ) | Step::Take(_)
     );
-    // The watch must stay open during a look at the host or the Node. A new watch would begin with a list, which would
-    // wake the loop, and the loop would look again.
+    // Keep the watch open during a read of the host or the Node. A new watch would start with a list, which would wake
+    // the loop and so cause another read.
     let looking =
         matches!(next, Step::ReadNode | Step::LookAtHost | Step::TryGuard) && facts.host.os.staged().is_some();
     holding || waiting || looking

@@ -1,5 +1,5 @@
-//! The only writer of the BootcNode's status. It writes when something changed. It writes the progress of a pull only
-//! as often as the spec asks.
+//! The only writer of the BootcNode's status. It writes only changes, and the progress of a pull only as often as the
+//! spec asks.
 
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Shortest time between two writes of the pods that block a drain.
 const BLOCKERS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A status whose write is delayed, since the status may change again in a moment.
+/// A status whose write is delayed, because the status may change again in a moment.
 #[derive(Debug)]
 struct Draft {
     status: BootcNodeStatus,
-    /// When the delay began, with the first delayed status.
+    /// When the first of the delayed statuses appeared.
     since: Instant,
     /// True if [`Draft::due`] has already reported that [`pace::SETTLE`] is over.
     was_due: bool,
@@ -72,9 +72,9 @@ impl StatusWriter {
         }
     }
 
-    /// Takes over an object's status. On first sight of the object, returns the status for the agent's memory. Later,
-    /// only notes changes that another client made to the status, so that the next [`StatusWriter::write`] overwrites
-    /// them.
+    /// Takes over the status of an object. When it sees the object for the first time, returns the status for the
+    /// agent's memory. Later, records only changes by other clients, so that the next [`StatusWriter::write`]
+    /// overwrites them.
     pub fn adopt<'a>(&mut self, object: &'a BootcNode) -> Option<&'a BootcNodeStatus> {
         let version = version(object);
         let first = self.uid != object.metadata.uid;
@@ -90,19 +90,19 @@ impl StatusWriter {
         object.status.as_ref().filter(|_| first)
     }
 
-    /// Returns the latest status: the one whose write is delayed, or else the one last written.
+    /// Returns the status whose write is delayed, or else the one last written.
     pub fn before(&self) -> &BootcNodeStatus {
         self.draft.as_ref().map_or(&self.known, |draft| &draft.status)
     }
 
-    /// Returns the time until the delayed status must be written; `None` if no write is delayed. Returns zero only once
-    /// per status. If that write fails, it is retried with the next heartbeat, not at once.
+    /// Time until the delayed status must be written; `None` if no write is delayed. Returns zero only once per status:
+    /// if that write fails, the next heartbeat retries it.
     pub fn due(&mut self) -> Option<Duration> {
         self.draft.as_mut()?.due()
     }
 
-    /// Writes the status if it changed. Delays the write, by the rules of [`pace`], if the status may change again in a
-    /// moment.
+    /// Writes the status if it changed. A status that may change again in a moment is written later, by the rules of
+    /// [`pace`].
     ///
     /// # Errors
     /// When the API server does not answer in time or rejects the write. The status then does not count as written.
@@ -151,8 +151,8 @@ impl StatusWriter {
         Ok(())
     }
 
-    /// Limits how often the blockers of a drain are written. Pods may come and go every second, but admins need to see
-    /// those that block for longer.
+    /// Limits how often a drain's blockers are written. Pods may come and go every second, but admins need only those
+    /// that block for longer.
     fn pace_blockers(&mut self, status: &mut BootcNodeStatus) {
         if status.drain_blockers == self.known.drain_blockers {
             return;
@@ -165,7 +165,7 @@ impl StatusWriter {
         }
     }
 
-    /// Keeps the progress that was last written, until the next write is due. Adds the rate then.
+    /// Keeps the progress that was last written until the next write is due, and then adds the rate.
     fn pace(&mut self, status: &mut BootcNodeStatus, interval: Duration) {
         let Some(progress) = &mut status.progress else {
             self.progress = None;
@@ -191,8 +191,8 @@ impl StatusWriter {
     }
 }
 
-/// Removes the conditions that the controller writes. Server-side apply would make the agent an owner of each condition
-/// that it writes, so the controller could not remove it.
+/// Removes the controller's conditions. With server-side apply, the agent would become an owner of each condition that
+/// it writes, and the controller could not remove it.
 fn own(mut status: BootcNodeStatus) -> BootcNodeStatus {
     status
         .conditions

@@ -10,18 +10,15 @@ use berth_core::agent::step::{Step, WaitReason};
 use crate::metrics::Metrics;
 use crate::ready::ReadyFile;
 
-/// Readiness, metrics and log of the loop.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     pub(crate) ready: ReadyFile,
     pub(crate) metrics: Metrics,
     last_log: Option<(Phase, Step)>,
-    /// Number of consecutive passes that failed, in a step or before it.
     failed_passes: u32,
 }
 
 impl Telemetry {
-    /// Creates the telemetry of a loop that has not begun.
     pub(crate) fn new(ready: ReadyFile, metrics: Metrics) -> Self {
         Self {
             ready,
@@ -31,14 +28,14 @@ impl Telemetry {
         }
     }
 
-    /// Shows the service manager's watchdog and the liveness probe that the loop works.
+    /// Reports to the service manager's watchdog and to the liveness probe that the loop works.
     pub(crate) fn notify_alive(&self) {
         self.ready.turn_begins();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
     }
 
-    /// Records a pass without an error. `has_answers` is false if the host did not answer: the pass then does not make
-    /// the agent ready.
+    /// Records a pass without an error. `has_answers` is false if the host did not answer; that pass does not make the
+    /// agent ready.
     pub(crate) fn passed(&mut self, has_answers: bool) {
         self.failed_passes = 0;
         if has_answers {
@@ -46,7 +43,7 @@ impl Telemetry {
         }
     }
 
-    /// Records a failed pass. Returns the number of consecutive failed passes.
+    /// Returns the number of consecutive failed passes.
     pub(crate) fn failed(&mut self) -> u32 {
         self.metrics.failed();
         self.failed_passes = self.failed_passes.saturating_add(1);
@@ -75,7 +72,6 @@ fn wait_reason(step: &Step) -> Option<WaitReason> {
     }
 }
 
-/// Returns the step as text for the log.
 pub(crate) fn describe(step: &Step) -> String {
     match step {
         Step::Wait(why, _) => format!("Wait({why:?})"),

@@ -1,4 +1,4 @@
-//! Timers of the agent's loop: its clock, its heartbeat, and when it reads the berths again.
+//! Timers of the agent's loop: its clock, the heartbeats, and the next read of the berths.
 
 use std::time::{Duration, Instant};
 
@@ -12,22 +12,20 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::node::cordon::NodeError;
 
-/// Longest sleep of the loop. Each pass of the loop notifies the service manager's watchdog (`WatchdogSec=` in
-/// systemd/berth-agent.service).
+/// Longest sleep of the loop. Must be much shorter than systemd's watchdog timeout (`WatchdogSec=` in
+/// systemd/berth-agent.service), because only a pass of the loop resets the watchdog.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
-/// The clock and the timers of the loop.
 #[derive(Debug)]
 pub(crate) struct Timers {
     clock: Clock,
     pub(crate) heartbeat: Heartbeat,
     pub(crate) refresh: Refresh,
-    /// Delay before the Node's lifecycle conditions are written again.
+    /// Delays the next write of the Node's lifecycle conditions.
     pub(crate) signs: Pause,
 }
 
 impl Timers {
-    /// Starts the clock and the timer of the heartbeats.
     pub(crate) fn begin(heartbeat: Duration) -> Self {
         Self {
             clock: Clock::begin(),
@@ -37,24 +35,20 @@ impl Timers {
         }
     }
 
-    /// Returns the current time.
     pub(crate) fn now(&self) -> Now {
         self.clock.now()
     }
 
-    /// Returns the time until the first timer ends.
     pub(crate) fn due(&self) -> Duration {
         let signs = self.signs.left().unwrap_or(LONGEST_WAIT);
         self.heartbeat.next().min(self.refresh.next()).min(signs)
     }
 }
 
-/// Timer of the heartbeats that the agent writes.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     every: Duration,
     last: Instant,
-    /// Time of the last heartbeat.
     pub(crate) time: Time,
 }
 
@@ -68,7 +62,7 @@ impl Heartbeat {
         }
     }
 
-    /// True if a heartbeat is due. In that case the next interval begins.
+    /// True if a heartbeat is due; the next interval then begins.
     pub(crate) fn is_due(&mut self) -> bool {
         let due = self.last.elapsed() >= self.every;
         if due {
@@ -77,13 +71,12 @@ impl Heartbeat {
         due
     }
 
-    /// Time until the next heartbeat.
     pub(crate) fn next(&self) -> Duration {
         self.every.saturating_sub(self.last.elapsed())
     }
 }
 
-/// Schedule of reads of the berths from the API server's storage, independent of the watch.
+/// Schedule for reading the berths from the API server's storage, independent of the watch.
 #[derive(Debug, Default)]
 pub(crate) struct Refresh {
     at: Option<Instant>,
@@ -95,18 +88,17 @@ impl Refresh {
         self.at.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Schedules a read for now.
     pub(crate) fn ask_now(&mut self) {
         self.at = Some(Instant::now());
     }
 
-    /// Schedules the next retry after the API server failed to answer a request.
+    /// Schedules the next retry after a request without an answer.
     pub(crate) fn ask_soon(&mut self) {
         self.failures = self.failures.saturating_add(1);
         self.at = Some(Instant::now() + retry::delay(self.failures, Duration::from_secs(1), LONGEST_WAIT));
     }
 
-    /// Ends the schedule after a successful read.
+    /// Clears the schedule after a successful read.
     pub(crate) fn done(&mut self) {
         *self = Self::default();
     }
@@ -122,16 +114,16 @@ impl Refresh {
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
-/// How long a node waits for its turn before the agent announces that turn on the Node. If the turn begins sooner, that
-/// write is saved.
+/// How long a node waits for its turn before the agent announces the turn on the Node. An earlier turn saves that
+/// write.
 const PLANNED_DELAY: Duration = Duration::from_secs(60);
 
-/// Delays writes of the Node's lifecycle conditions: after a failed write, and before a planned turn is announced.
+/// Delays writes of the Node's lifecycle conditions after a failed write, and before a planned turn is announced.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     until: Option<Instant>,
     failures: u32,
-    /// When the planned turn became the only change to write; `None` if it is not.
+    /// When the announcement of the turn became the only change to write; `None` if there are other changes or none.
     planned: Option<Instant>,
 }
 
@@ -140,14 +132,13 @@ impl Pause {
         self.until.is_none_or(|until| until <= Instant::now())
     }
 
-    /// Time until the next attempt; `None` if it may be made now.
+    /// Time until the next attempt; `None` if it is due.
     pub(crate) fn left(&self) -> Option<Duration> {
         let left = self.until?.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// True if the only change to write is the announcement of a planned turn, and the node has waited for less than
-    /// [`PLANNED_DELAY`].
+    /// True if the announcement of a planned turn is the only change to write, and is younger than [`PLANNED_DELAY`].
     pub(crate) fn is_early(&mut self, changes: &[Change], now: Instant) -> bool {
         let is_planned = matches!(changes, [change] if change.set && change.type_ == MAINTENANCE_PLANNED);
         if !is_planned {
@@ -157,8 +148,8 @@ impl Pause {
         now.duration_since(*self.planned.get_or_insert(now)) < PLANNED_DELAY
     }
 
-    /// Records a failed write. Returns true if the write failed because the Node has changed since it was read, so it
-    /// must be read again first. Such a conflict does not lengthen the delay.
+    /// Records a failed write. True if the Node has changed since it was read, so that it must be read again. Such a
+    /// conflict does not lengthen the delay.
     pub(crate) fn after(&mut self, error: &anyhow::Error) -> bool {
         let is_stale = matches!(error.downcast_ref(), Some(NodeError::Conflict));
         let attempts = if is_stale {
@@ -174,17 +165,15 @@ impl Pause {
 
 #[derive(Debug)]
 struct Clock {
-    /// Used in place of the time since boot if the kernel does not report that.
+    /// Replaces the time since boot if the kernel does not report that time.
     began: Instant,
 }
 
 impl Clock {
-    /// Starts the clock.
     fn begin() -> Self {
         Self { began: Instant::now() }
     }
 
-    /// Returns the current time.
     fn now(&self) -> Now {
         Now {
             wall: Timestamp::now(),
@@ -263,7 +252,7 @@ mod tests {
         assert!(pause.is_early(&planned, now));
         assert!(pause.is_early(&planned, now + PLANNED_DELAY / 2));
         assert!(!pause.is_early(&planned, now + PLANNED_DELAY));
-        // Its turn begins, then the next update.
+        // The turn begins, and later the next update.
         assert!(!pause.is_early(&[change("DrainInProgress", true)], now + PLANNED_DELAY));
         assert!(
             pause.is_early(&planned, now + 2 * PLANNED_DELAY),

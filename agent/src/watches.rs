@@ -1,5 +1,5 @@
-//! The agent's watches. It always watches its own BootcNode. It watches the Leases with its node's label only while it
-//! waits for a berth or holds one, so an idle agent has only one watch.
+//! The agent's watches. The watch of its own BootcNode is always open. The watch of the Leases with its node's label is
+//! open only while the node waits for a berth or holds one, so an idle agent has one watch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,14 +30,14 @@ pub enum Seen {
     NotYet,
     /// The object does not exist.
     Absent,
-    /// The object cannot be parsed, for this reason.
+    /// The object exists, but cannot be parsed for this reason.
     Unreadable(String),
     /// The object as it was last received.
     Is(Box<BootcNode>),
 }
 
-/// Returns the delays before a broken watch is opened again. The longest is short enough for the agent to reconnect to
-/// a returning API server before an offer lapses. The jitter is large, since all agents lose their watches at once.
+/// Delays before a broken watch is opened again. The longest delay lets the agent reconnect to a returning API server
+/// before an offer lapses. The jitter is large, because all agents lose their watches at the same time.
 fn reconnect() -> ExponentialBackoff {
     retry::delays(Duration::from_millis(250), Duration::from_secs(6)).into()
 }
@@ -78,7 +78,7 @@ pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
     receiver
 }
 
-/// Store of the Leases with this node's label. A watch keeps it current, or one list fills it.
+/// Leases with this node's label, kept current by a watch or filled by one list.
 #[derive(Debug)]
 pub struct Berths {
     api: Api<Lease>,
@@ -131,7 +131,7 @@ impl Berths {
         }
     }
 
-    /// Merges the events that the watch received since the last call. True if there were any.
+    /// Merges the events that the watch has received since the last call. True if there was an event.
     pub fn catch_up(&mut self) -> bool {
         let Some(feed) = &mut self.feed else { return false };
         if !feed.receiver.has_changed().unwrap_or(false) {
@@ -141,8 +141,8 @@ impl Berths {
         seen.map(|seen| self.merge(seen)).is_some()
     }
 
-    /// Replaces the store's content with the watch's. But if the agent has written a newer version of a Lease, keeps
-    /// that version. The resourceVersions of one resource are numbers in order.
+    /// Replaces the content with the watch's, but keeps a Lease whose newer version the agent itself has written. The
+    /// resourceVersions of one resource are ordered numbers.
     fn merge(&mut self, seen: BTreeMap<String, Lease>) {
         let known = self.known.take().unwrap_or_default();
         let merged = seen.into_iter().map(|(name, theirs)| match known.get(&name) {
@@ -152,19 +152,18 @@ impl Berths {
         self.known = Some(merged.collect());
     }
 
-    /// Resolves when the watch has received an event; never if the watch is closed.
+    /// Resolves when the watch has received an event. Never resolves if the watch is closed.
     pub async fn changed(&mut self) {
         if let Some(feed) = &mut self.feed
             && feed.receiver.changed().await.is_ok()
         {
-            // Marked as changed, so that [`Berths::catch_up`] still finds the event.
+            // Marked as unseen again, so that [`Berths::catch_up`] still finds the event.
             return feed.receiver.mark_changed();
         }
         std::future::pending().await
     }
 
-    /// Returns the berths; `None` before the first read. A Lease that is not a valid berth is logged and left out,
-    /// since it permits nothing.
+    /// Returns the berths; `None` before the first read. An invalid Lease permits nothing, so it is only logged.
     pub fn berths(&self) -> Option<Vec<Berth>> {
         let known = self.known.as_ref()?;
         let read = known.values().filter_map(|l| {
@@ -188,7 +187,8 @@ impl Berths {
         };
         lease::write(berth, &mut lease, jiff::Timestamp::now());
         if Bug::NoCas.is_awake() {
-            // Seeded bug: overwrite the current Lease. The API server rejects an update without a resourceVersion.
+            // Seeded bug: overwrite the current Lease. Without a resourceVersion, the API server would reject the
+            // update.
             lease.metadata.resource_version = self.api.get(&name).await?.metadata.resource_version;
         }
         let params = PostParams::default();
@@ -203,7 +203,7 @@ fn named(mut lease: Lease) -> Option<(String, Lease)> {
     Some((lease.metadata.name.clone()?, lease))
 }
 
-/// Returns the resourceVersion as a number. Versions of one resource are ordered.
+/// Returns the resourceVersion as a number.
 pub(crate) fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().and_then(|v| v.parse().ok()).unwrap_or(0)
 }

@@ -142,8 +142,8 @@ impl From<RawNode> for NodeFacts {
     }
 }
 
-/// Parses the record of our cordon. An invalid record counts as the record of a node that was schedulable before.
-/// Otherwise the node would stay cordoned forever, without a report.
+/// Parses the record of our cordon. If the record is invalid, the node counts as schedulable before the cordon.
+/// Otherwise it would stay cordoned forever, without a report.
 fn record(text: &str) -> CordonRecord {
     serde_json::from_str(text).unwrap_or_else(|error| {
         tracing::warn!(text, %error, "cannot parse the record of our cordon; assuming the node was schedulable");
@@ -168,7 +168,7 @@ pub async fn read(client: &Client, name: &str) -> Result<Option<NodeFacts>, Node
     }
 }
 
-/// Cordons the Node for this berth. `seen` is the Node as it was read. Returns its new state.
+/// Cordons the Node for this berth and returns the Node's new state. `seen` is the Node as it was read.
 ///
 /// # Errors
 /// [`NodeError::Conflict`] if the Node has changed since it was read.
@@ -176,12 +176,11 @@ pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) 
     patch(client, name, &cordon_patch(seen, berth)).await
 }
 
-/// Restores the Node to its state before our cordon, and sets a mark. Writes even if there is nothing to restore, so
-/// that a cordon of ours still in flight fails. Each call needs a new mark.
+/// Restores the Node to its state before our cordon, and writes the mark. Writes even if there is nothing to restore:
+/// the new resourceVersion then makes a cordon of ours still in flight fail. Each call needs a new mark.
 ///
-/// A node that was schedulable before becomes schedulable, even if an admin cordoned it during the turn: that cordon
-/// looks the same as ours. A node that an admin uncordoned during the turn stays uncordoned.
-///
+/// A node that was schedulable before becomes schedulable, even if an admin cordoned it during the turn, because that
+/// cordon looks the same as ours. A node that an admin uncordoned during the turn stays uncordoned.
 /// # Errors
 /// [`NodeError::Conflict`] if the Node has changed since it was read.
 pub async fn restore(client: &Client, name: &str, seen: &NodeFacts, mark: &str) -> Result<NodeFacts, NodeError> {
@@ -261,8 +260,8 @@ fn guards_patch(seen: &NodeFacts) -> Value {
     })
 }
 
-/// Returns the changes that remove the agent's guards: annotations that keep the cluster autoscaler and Karpenter away.
-/// A guard whose value another client has changed stays.
+/// Returns the changes that remove the agent's guards, the annotations that keep the cluster autoscaler and Karpenter
+/// away. A guard stays if another client has changed its value.
 fn without_guards(seen: &NodeFacts) -> Value {
     let mut annotations = json!({});
     for (guard, guarded) in seen.guards() {
@@ -284,7 +283,7 @@ pub(super) fn node_error(error: RequestError) -> NodeError {
         404 => NodeError::Gone,
         409 => NodeError::Conflict,
         403 | 401 => NodeError::Forbidden(status.message.clone()),
-        // A Node with another UID now has this name.
+        // The name now belongs to a re-created Node.
         422 if status.message.contains("metadata.uid") => NodeError::Conflict,
         _ => NodeError::Failed(error),
     }
@@ -408,7 +407,7 @@ mod tests {
         ] {
             let patch = restore_patch(&node_with(true, cordoned, ours, Some(value)), "turn-1");
             assert_eq!(said(&patch), removed, "{ours} {value}");
-            // An older agent that knew no guards has undone the cordon.
+            // An older agent, without support for guards, has undone the cordon.
             let left = node_with(false, None, ours, Some(value));
             assert_eq!(left.has_left_guards(), ours);
             let patch = guards_patch(&left);

@@ -13,7 +13,7 @@ use super::pods::Pod;
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// How long to send no requests if the API server is overloaded and does not report for how long.
+/// How long no requests are sent to an overloaded API server that names no time itself.
 const OVERLOAD_PAUSE: Duration = Duration::from_secs(2);
 
 /// Answer to the request that a pod leave the node.
@@ -25,25 +25,24 @@ pub enum Answer {
     Gone,
     /// A PodDisruptionBudget does not permit the eviction now.
     Budget(String),
-    /// The eviction cannot succeed until an admin repairs the problem in the text.
+    /// The eviction cannot succeed until an admin repairs the problem that the text names.
     Misconfigured(String),
     /// The API server is overloaded. Send no requests for this long.
     Overloaded(Duration),
     /// The pod will end anyway, since its namespace is being deleted.
     Ending(String),
-    /// The API server rejected the request. This also happens if the pod has just left this node, so list the pods
-    /// again.
+    /// The API server rejected the request, perhaps because the pod has just left this node: list the pods again.
     Refused(String),
     /// The request failed. Retry.
     Failed(String),
 }
 
-/// How a pod is asked to leave. The rest of the drain only counts pods, waits, and reports blockers.
+/// Asks pods to leave. The rest of the drain only counts pods, waits, and reports blockers.
 ///
-/// To use EvictionRequest (KEP-4563) instead, only this trait's implementation would change: it would create the
-/// request on the first call, read the request on later calls, and convert its responders' messages into an [`Answer`].
+/// With EvictionRequest (KEP-4563), only this trait's implementation would change: it would create the request on the
+/// first call, read it on later calls, and convert its responders' messages into an [`Answer`].
 pub trait Mover {
-    /// Asks the pod to leave: the pod with this UID, never another one of the same name. May be called repeatedly.
+    /// Asks the pod with this UID to leave, never another pod of the same name. May be called repeatedly.
     fn ask(&self, pod: &Pod) -> impl Future<Output = Answer> + Send;
 }
 
@@ -107,21 +106,20 @@ fn interpret(error: &RequestError) -> Answer {
     }
 }
 
-/// Interprets a rejection. The status code alone does not separate budgets, overload and misconfiguration, so the
-/// details are read too.
+/// Interprets a rejection. Budgets, overload and misconfiguration share status codes, so the details are read too.
 fn interpret_status(status: &Status) -> Answer {
     let message = one_line(&status.message);
     let retry_after = status.details.as_ref().map_or(0, |d| d.retry_after_seconds);
     match status.code {
         404 => Answer::Gone,
-        // The UID was the UID of an earlier pod of this name.
+        // The pod with this UID is gone, and another pod has its name.
         409 => Answer::Gone,
         429 => match budget(status) {
             Some(text) => Answer::Budget(text),
             None if retry_after > 0 => Answer::Overloaded(Duration::from_secs(u64::from(retry_after))),
             None => Answer::Overloaded(OVERLOAD_PAUSE),
         },
-        // The pod will be deleted soon, with everything else in its namespace.
+        // Everything in the pod's namespace will be deleted soon.
         403 if has_cause(status, "NamespaceTerminating").is_some() => Answer::Ending(message),
         403 => Answer::Refused(message),
         500 if message.contains("more than one PodDisruptionBudget") => Answer::Misconfigured(format!(
@@ -137,7 +135,7 @@ fn has_cause<'a>(status: &'a Status, reason: &str) -> Option<&'a str> {
     Some(&cause.message)
 }
 
-/// Returns the budget's message. It must name the budget, because the kubelet's identity may not list budgets.
+/// Returns the budget's message. The message must name the budget, because the kubelet's identity may not list budgets.
 fn budget(status: &Status) -> Option<String> {
     let words = has_cause(status, "DisruptionBudget")?;
     Some(one_line(if words.is_empty() { &status.message } else { words }))
@@ -247,7 +245,7 @@ mod tests {
         assert_eq!(body, json!({"preconditions": {"uid": "u1"}, "gracePeriodSeconds": 7}));
     }
 
-    /// A client that is never used to send.
+    /// A client that sends no request.
     fn unused_client() -> Client {
         berth_shell::install_crypto();
         Client::try_from(kube::Config::new("http://127.0.0.1:1/".parse().unwrap())).unwrap()

@@ -26,14 +26,14 @@ pub async fn write(
 ) -> Result<NodeFacts, NodeError> {
     let body = patch(seen, changes, message, Timestamp::now()).to_string().into_bytes();
     let path = format!("{}/status?fieldManager=berth-agent", path(name));
-    // Conditions are merged by type, so other programs' conditions stay.
+    // A strategic merge patch merges conditions by type, so other programs' conditions stay.
     let request = request("PATCH", &path, body, "application/strategic-merge-patch+json")?;
     let node: RawNode = send(client, request).await.map_err(node_error)?;
     Ok(node.into())
 }
 
-/// Removes our conditions from a Node without our cordon. Another program may write the Node at the same moment, such
-/// as the one that removes its taints. So after a conflict, this reads the Node again and retries once.
+/// Removes our conditions from a Node without our cordon. Another program may write the Node at that moment, such as
+/// the program that removes its taints. So after a conflict, the Node is read and tried once more.
 ///
 /// # Errors
 /// [`NodeError::Conflict`] if the Node changed again meanwhile; another error if it could not be read or written.
@@ -59,7 +59,7 @@ async fn take_off_once(client: &Client, name: &str, seen: &NodeFacts) -> Result<
 }
 
 fn patch(seen: &NodeFacts, changes: &[Change], message: &str, now: Timestamp) -> Value {
-    // The API stores whole seconds.
+    // The API server stores whole seconds.
     let now = format!("{now:.0}");
     let conditions: Vec<Value> = changes.iter().map(|change| condition(change, message, &now)).collect();
     json!({
@@ -93,7 +93,7 @@ mod tests {
     use crate::fake_api_server;
 
     /// A fake API server with one Node, which counts writes. Before each of the first `foreign` writes, another client
-    /// writes the Node. It does not merge patches: any successful write removes our conditions.
+    /// writes the Node. The server merges no patches: any successful write removes our conditions.
     #[derive(Default)]
     struct Server {
         version: u32,

@@ -23,7 +23,7 @@ async fn send<T: DeserializeOwned>(client: &Client, request: Request<Vec<u8>>) -
     with_deadline(REQUEST_TIMEOUT, client.request(request)).await
 }
 
-/// Sends an empty patch of a Node as a dry run, to see whether the API server would accept a write.
+/// Sends an empty patch of a Node as a dry run, which shows whether the API server would accept a write.
 ///
 /// # Errors
 /// When the API server rejects the write or does not answer.

@@ -38,10 +38,10 @@ pub struct PodMetadata {
     /// Namespace.
     #[serde(default)]
     pub namespace: String,
-    /// UID. If the pod is re-created with the same name, the UID is another.
+    /// UID, which differs after the pod was re-created with the same name.
     #[serde(default)]
     pub uid: String,
-    /// End of the pod's grace period; set when the pod is being deleted.
+    /// Time when the deleted pod's grace period ends; `None` if the pod is not being deleted.
     pub deletion_timestamp: Option<String>,
     /// Grace period of the deletion, in seconds.
     pub deletion_grace_period_seconds: Option<i64>,
@@ -88,7 +88,7 @@ pub struct Toleration {
 }
 
 impl Toleration {
-    /// True if this toleration matches the taint of a cordoned node. That taint has no value.
+    /// True if this toleration matches the taint of a cordoned node, which has no value.
     fn is_for_cordon(&self) -> bool {
         let any_value = self.operator.as_deref() == Some("Exists");
         let key = match self.key.as_deref() {
@@ -109,7 +109,7 @@ pub struct Volume {
     pub empty_dir: Option<IgnoredAny>,
     /// Claim that the volume uses.
     pub persistent_volume_claim: Option<Claim>,
-    /// Set if Kubernetes creates a claim for this pod.
+    /// Set for a volume whose claim Kubernetes creates together with the pod.
     pub ephemeral: Option<IgnoredAny>,
 }
 
@@ -131,12 +131,12 @@ pub struct PodStatus {
 /// Class of a pod in a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// The drain ignores the pod: a pod of a DaemonSet (such as the agent's), a static pod, or a pod that the settings
-    /// do not select.
+    /// The pod is not moved: it belongs to a DaemonSet (as the agent's own pod does), is static, or is not selected by
+    /// the settings.
     Stays,
     /// The pod is terminating.
     Terminating,
-    /// The pod's containers have ended. It is moved like other pods, but does not block the drain if that fails.
+    /// The pod's containers have ended. The pod is moved like other pods, but does not block the drain if that fails.
     Finished,
     /// Moving the pod would lose data or the pod itself, so an admin must decide.
     Blocked(Obstacle),
@@ -211,18 +211,17 @@ impl Pod {
         self.spec.tolerations.iter().flatten().any(Toleration::is_for_cordon)
     }
 
-    /// Returns the names of the pod's claims.
+    /// Names of the claims that the pod's volumes use.
     pub fn claims(&self) -> Vec<String> {
         let volumes = self.spec.volumes.iter().flatten();
         let names = volumes.filter_map(|volume| self.claim(volume));
         names.filter(|name| !name.is_empty()).collect()
     }
 
-    /// Returns the name of the claim of one of the pod's volumes.
     fn claim(&self, volume: &Volume) -> Option<String> {
         match (&volume.persistent_volume_claim, volume.ephemeral) {
             (Some(claim), _) => Some(claim.claim_name.clone()),
-            // Kubernetes gives this name to the claim that it creates for a pod's ephemeral volume.
+            // Kubernetes' name for the claim of an ephemeral volume.
             (None, Some(_)) => Some(format!("{}-{}", self.metadata.name, volume.name)),
             (None, None) => None,
         }
@@ -247,7 +246,8 @@ impl Pod {
         if is_mirror || !is_selected || (is_daemon && !self.is_finished()) {
             Class::Stays
         } else if self.metadata.deletion_timestamp.is_some() {
-            // Even if the pod's containers have ended: its volumes are in use until the kubelet releases the pod.
+            // This also holds if the pod's containers have ended: its volumes stay in use until the kubelet releases
+            // the pod.
             Class::Terminating
         } else if self.is_finished() {
             Class::Finished
@@ -327,7 +327,6 @@ mod tests {
         }
     }
 
-    /// Every obstacle under every setting.
     #[test]
     fn the_settings_decide_on_obstacles() {
         let (none, data) = (
@@ -343,8 +342,8 @@ mod tests {
             blocked(Unmanaged),
             blocked(UnmanagedEmptyDir),
         ];
-        // (force, deleteEmptyDirData, forced), then the class of a managed pod, one with emptyDir, an unmanaged one,
-        // and an unmanaged one with emptyDir.
+        // Settings (force, deleteEmptyDirData, forced), then the classes of four pods: managed, managed with emptyDir,
+        // unmanaged, unmanaged with emptyDir.
         for ((force, delete_empty_dir_data, forced), expected) in [
             ((false, false, false), each),
             (
@@ -356,7 +355,7 @@ mod tests {
                 [Class::Moves, Class::Moves, blocked(Unmanaged), blocked(Unmanaged)],
             ),
             ((true, true, false), [Class::Moves; 4]),
-            // Force overrules only budgets.
+            // After the timeout, Force overrules budgets, but no obstacle.
             ((false, false, true), each),
         ] {
             let settings = Settings {

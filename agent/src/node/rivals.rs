@@ -12,16 +12,16 @@ use tokio::time::Instant;
 use super::send;
 use crate::clients::RequestError;
 
-/// Labels whose value identifies such pods.
+/// Labels whose values identify the pods of known updaters.
 const KEYS: [&str; 4] = ["app.kubernetes.io/name", "k8s-app", "name", "app"];
-/// Time between two queries. Such pods appear and disappear with their DaemonSets.
+/// Time between two queries. Rival pods appear and disappear with their DaemonSets.
 const AGAIN: Duration = Duration::from_secs(300);
 /// Time between two queries while the node has nothing to do.
 const AGAIN_AT_REST: Duration = Duration::from_secs(1800);
 
 #[derive(Deserialize)]
 struct List {
-    /// Absent or null in an empty list.
+    /// The API server sends null, or nothing, for an empty list.
     items: Option<Vec<Item>>,
 }
 
@@ -41,7 +41,7 @@ struct Metadata {
 }
 
 impl Metadata {
-    /// Returns the name of the rival updater and of its pod; `None` if the pod is not a rival's.
+    /// Returns the names of the rival updater and of its pod; `None` if the pod is not a rival's.
     fn rival(&self) -> Option<String> {
         let rival = KEYS.iter().find_map(|key| {
             self.labels
@@ -52,7 +52,7 @@ impl Metadata {
     }
 }
 
-/// The rival pods that the last answered query found.
+/// Rival pods that the last successful query found.
 #[derive(Debug, Default)]
 pub struct RivalPods {
     /// Time of the last query, even if it failed.
@@ -67,12 +67,12 @@ impl RivalPods {
         self.asked.is_none_or(|at| at.elapsed() >= again)
     }
 
-    /// Returns the rivals that the last answered query found.
+    /// Rivals that the last successful query found.
     pub fn seen(&self) -> &[String] {
         &self.seen
     }
 
-    /// Lists the node's pods. If that fails, the rivals found before stay.
+    /// Lists the node's pods. After a failure, the rivals found before stay.
     pub async fn ask(&mut self, client: &Client, node: &str) {
         let answer = list(client, node).await;
         self.answered(answer);

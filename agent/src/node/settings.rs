@@ -1,4 +1,4 @@
-//! The drain rules of the node's pool, in the form that the drain uses.
+//! Drain rules of the node's pool, converted for the drain.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct Settings {
     /// Force: the drain then moves as many pods as possible.
     pub despite_obstacles: bool,
     /// True if the pool's `onTimeout` is Force and the drain has timed out. Pods that only budgets protect are then
-    /// deleted. Their grace periods still apply, and pods with an obstacle still stay.
+    /// deleted, with their grace periods. Pods with an obstacle still stay.
     pub forced: bool,
 }
 

@@ -1,9 +1,9 @@
 //! Finds volumes that are still attached to this agent's Node although no pod that stays there uses them.
 //!
 //! The agent reads the Node's status, where the kubelet and the attach-detach controller list volumes, and the claims
-//! of the staying pods. Volumes that are never attached (NFS, host paths) are not in those lists. If a staying pod's
-//! claim cannot be read, or its volume is not a CSI volume, the agent cannot find that volume in the Node's status.
-//! Then every mounted volume counts as in use.
+//! of the staying pods. Volumes that are never attached (NFS, host paths) are not in the status. If a staying pod's
+//! claim cannot be read, or its volume is not a CSI volume, that pod's volume cannot be found in the status. Then every
+//! mounted volume counts as in use.
 
 use std::collections::BTreeSet;
 
@@ -98,7 +98,7 @@ impl Status {
         in_use.map(String::as_str).chain(attached).collect()
     }
 
-    /// Returns the unused volumes. Unless `all_known` is true, every mounted volume counts as used.
+    /// Returns the unused volumes. If `all_known` is false, every mounted volume counts as used.
     fn lingering(&self, used: &BTreeSet<String>, all_known: bool) -> Vec<String> {
         let mut unused = self.all();
         unused.retain(|name| !used.contains(*name) && (all_known || !self.is_mounted(name)));

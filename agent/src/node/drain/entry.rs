@@ -1,4 +1,4 @@
-//! Record that the drain keeps of one pod.
+//! State of one pod in a drain.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::node::pods::{Class, Pod};
 
 /// Longest time between two requests for one pod.
 pub(super) const RETRY_WITHIN: Duration = Duration::from_secs(10);
-/// How long after its grace period a terminating pod is not overdue yet. The kubelet needs this time for volumes and
-/// network.
+/// How long after its grace period a terminating pod is still not overdue. The kubelet needs this time to release
+/// volumes and network.
 pub(super) const OVERDUE: Duration = Duration::from_secs(30);
-/// Grace period, in seconds, of a pod that sets none, as in Kubernetes.
+/// Kubernetes' default grace period, in seconds.
 const DEFAULT_GRACE: u64 = 30;
-/// Limit of the schema for the reason of a blocker, in characters.
+/// Maximum length of a blocker's reason in the BootcNode's schema, in characters.
 const MAX_REASON: usize = 512;
 
-/// State of a pod that must leave the node, or had to.
+/// State of a pod that must leave the node or has left it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Entry {
     /// When the pod began to block, by this node's clock. For display.
@@ -31,13 +31,10 @@ pub(super) struct Entry {
     pub(super) reason: String,
     /// True if the pod will not leave unless an admin, or a budget's change, helps. Such pods are reported first.
     pub(super) stuck: bool,
-    /// True if the pod was deleted because the drain timed out.
     pub(super) by_force: bool,
     /// True if the agent has logged that the drain continues without the pod.
     pub(super) told: bool,
-    /// True if the pod appeared after the drain began.
     pub(super) late: bool,
-    /// When a list first showed the pod as terminating.
     ending_since: Option<Moment>,
 }
 
@@ -57,7 +54,6 @@ impl Entry {
         self.stuck = stuck;
     }
 
-    /// Records that the pod is terminating.
     pub(super) fn ends(&mut self) {
         let reason = if self.by_force {
             "Terminating: deleted by force, because the drain timed out"
@@ -67,7 +63,6 @@ impl Entry {
         self.set(reason, false);
     }
 
-    /// Records that a list shows the pod as terminating.
     pub(super) fn seen_ending(&mut self, now: Moment) {
         self.ending_since.get_or_insert(now);
         self.ends();
@@ -82,11 +77,12 @@ impl Entry {
         kubelet_is_away: bool,
     ) -> Option<&'static str> {
         match class {
-            // If this pod were moved, another one would come, without end.
+            // If this pod were moved, its controller would create another one here, without end.
             Class::Finished | Class::Moves | Class::Blocked(_) if self.late && pod.tolerates_cordon() => {
                 Some("Arrived: the pod came after the drain began, since it tolerates the cordon")
             }
-            // The agent asked the pod to leave, without success. Its containers have ended, so a reboot loses nothing.
+            // The agent has asked the pod to leave, without success. A reboot loses nothing, because the pod's
+            // containers have ended.
             Class::Finished if self.tries > 0 => Some("Finished: the pod cannot be moved, but its containers ended"),
             Class::Terminating if !self.is_overdue(pod, given.clock) => None,
             Class::Terminating if kubelet_is_away => {
@@ -102,8 +98,8 @@ impl Entry {
         }
     }
 
-    /// True if the pod has been terminating for its grace period plus [`OVERDUE`], since this agent first saw it so.
-    /// Measured only by a monotonic clock of this machine.
+    /// True if this agent has seen the pod terminating for the pod's grace period plus [`OVERDUE`]. Measured only with
+    /// this machine's monotonic clock.
     fn is_overdue(&self, pod: &Pod, now: Moment) -> bool {
         let Some(since) = self.ending_since else { return false };
         let grace = pod.metadata.deletion_grace_period_seconds;
@@ -129,7 +125,7 @@ pub(super) fn retry_after(tries: u32) -> Duration {
     retry::delay(tries, Duration::from_millis(600), RETRY_WITHIN / 2)
 }
 
-/// Returns the time left until `then`; `None` if that time has come.
+/// Returns the time left until `then`; `None` if `then` has passed.
 pub(super) fn wait(now: Moment, then: Moment) -> Option<Duration> {
     Some(then.since(now)).filter(|wait| !wait.is_zero())
 }

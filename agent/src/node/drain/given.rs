@@ -14,9 +14,9 @@ pub struct Given<'a> {
     pub node: &'a str,
     /// Drain rules of the pool.
     pub settings: &'a Settings,
-    /// True if the kubelet is ready, and so can end pods.
+    /// True if the kubelet is ready: only a ready kubelet can end pods.
     pub node_ready: bool,
-    /// How long until the drain times out; zero if it has timed out or has no timeout.
+    /// Time left until the drain times out; zero if it has timed out, or never times out.
     pub left: Duration,
     /// Time by this node's clock. For display.
     pub now: Timestamp,

@@ -1,12 +1,12 @@
 //! Moves the pods away from this agent's node, by the rules of `kubectl drain` (see [`super::pods`]).
 //!
 //! The drain works in passes. Each pass lists the pods, asks those that are due to leave, and returns the remaining
-//! pods and the time of the next pass. A new agent process can find this state again, except when each pod began to
-//! block. While a pod has an obstacle (see [`super::pods::Obstacle`]), no pod is moved: the drain could not end, and
-//! the other pods would be disturbed without need. If the pool's `onTimeout` is Force, the other pods are moved anyway,
-//! and budgets are ignored after the drain's timeout.
+//! pods and the time of the next pass. A restarted agent only loses the times when pods began to block. While an admin
+//! must decide about a pod (see [`super::pods::Obstacle`]), no pod is moved: the drain could not end, and would disturb
+//! the other pods without need. If the pool's `onTimeout` is Force, the other pods are moved anyway, and budgets are
+//! ignored after the drain's timeout.
 //!
-//! [`Mover`] asks a pod to leave; the other code does not depend on how.
+//! [`Mover`] asks a pod to leave. The rest of the drain does not depend on the way it does that.
 
 mod entry;
 mod given;
@@ -33,45 +33,42 @@ pub use super::settings::Settings;
 use super::{request, send, volumes};
 use crate::clients::RequestError;
 
-/// Number of pods that are asked to leave at the same time.
 const CONCURRENT: usize = 8;
-/// Number of pods in one page of a list.
 const PAGE: usize = 200;
-/// Limit of the schema for the number of blockers.
+/// Maximum number of blockers in the BootcNode's schema.
 const MAX_BLOCKERS: usize = 10;
 /// First and longest time between two passes while pods are terminating.
 const LOOK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Time between two passes while only an admin can help.
 const LOOK_BLOCKED: Duration = Duration::from_secs(10);
-/// Longest pause of requests that the drain accepts from an overloaded API server.
+/// Longest pause of requests that an overloaded API server can impose on the drain.
 const HOLD_BACK: Duration = Duration::from_secs(60);
 /// How long to wait until volumes are detached, after their pods are gone.
 const VOLUMES: Duration = Duration::from_secs(120);
-/// How long a Node must have been not Ready before its kubelet counts as away. After an outage of the API server, the
-/// Node of a running kubelet is not Ready either, and the kubelet needs up to 50 s to watch its pods again.
+/// A kubelet counts as away when its Node has been not Ready for this long. An outage of the API server also makes the
+/// Node of a running kubelet not Ready, and that kubelet then needs up to 50 s to watch its pods again.
 const KUBELET_AWAY: Duration = Duration::from_secs(90);
-/// Longest time between two passes that both saw the Node not Ready, for the Node to count as not Ready in between. If
-/// it was longer, the API server was away.
+/// Longest time between two passes that saw the Node not Ready, for it to count as not Ready in between. After a longer
+/// time, the API server was away.
 const BLIND: Duration = Duration::from_secs(20);
-/// Limit of the schema for the name of a blocker, in characters.
+/// Maximum length of a blocker's name in the BootcNode's schema, in characters.
 const MAX_NAME: usize = 320;
 
 /// The drain of one turn.
 #[derive(Debug, Default)]
 pub struct Drain {
-    /// Entries by pod UID.
     known: HashMap<String, Entry>,
     /// UIDs of all pods in the first pass.
     first: Option<HashSet<String>>,
-    /// Until when to send no requests, because the API server was overloaded.
+    /// No requests are sent before this time, because the API server was overloaded.
     hold_back: Option<Moment>,
     /// When the wait for volumes began (for display), and when it ends.
     volumes: Option<(Timestamp, Moment)>,
-    /// Since when the Node has been seen not Ready; `None` while it is Ready.
+    /// `None` while the Node is Ready.
     not_ready: Option<NotReady>,
     /// True if the last pass was forced: the drain had timed out, with `onTimeout: Force`.
     forced: bool,
-    /// Number of passes since the last change.
+    /// Consecutive passes without a change.
     quiet: u32,
 }
 
@@ -115,7 +112,7 @@ impl Drain {
     /// Makes one pass.
     ///
     /// # Errors
-    /// When the pods or the Node cannot be read. A pod that cannot be moved is not an error: it is a blocker.
+    /// When the pods or the Node cannot be read. A pod that cannot be moved is returned as a blocker, not as an error.
     pub async fn pass(&mut self, client: &Client, given: &Given<'_>) -> Result<DrainProgress, RequestError> {
         let pods = list(client, given.node).await?;
         let settings = given.settings;
@@ -126,7 +123,7 @@ impl Drain {
             delete,
         };
         let progress = self.move_pods(&mover, &pods, given).await;
-        // A kubelet that is not ready does not unmount volumes, so the drain does not wait for them.
+        // A kubelet that is not ready unmounts no volumes, so the drain does not wait for them.
         if !matches!(progress, DrainProgress::Done { .. }) || !given.node_ready {
             return Ok(progress);
         }
@@ -148,7 +145,6 @@ impl Drain {
         self.progress(pods, given)
     }
 
-    /// Updates how long the Node has been not Ready.
     fn watch_kubelet(&mut self, given: &Given<'_>) {
         let now = given.clock;
         if given.node_ready {
@@ -224,14 +220,14 @@ impl Drain {
         due
     }
 
-    /// Returns the pod's entry, unless the drain continues without the pod.
+    /// Returns the pod's entry; `None` if the drain continues without the pod.
     fn must_leave(&self, pod: &Pod, class: Class, given: &Given<'_>) -> Option<&Entry> {
         let entry = self.known.get(&pod.metadata.uid)?;
         let left_behind = entry.left_behind(pod, class, given, self.kubelet_is_away(given));
         left_behind.is_none().then_some(entry)
     }
 
-    /// Records the answer to the request that a pod leave.
+    /// Records the answer to the request for a pod to leave.
     fn note(&mut self, pod: &Pod, answer: Answer, given: &Given<'_>) {
         let now = given.clock;
         let entry = self
@@ -250,7 +246,7 @@ impl Drain {
                 entry.by_force |= given.settings.forced && answer == Answer::Accepted;
                 entry.tries = 0;
                 entry.ends();
-                // The next list shows the pod as terminating, or does not show it.
+                // The next list shows whether the pod is terminating or gone.
                 entry.next_try = now + RETRY_WITHIN;
                 return;
             }
@@ -272,7 +268,6 @@ impl Drain {
         entry.next_try = now + retry_after(entry.tries);
     }
 
-    /// Returns the remaining pods and the time of the next pass.
     fn progress(&mut self, pods: &[Pod], given: &Given<'_>) -> DrainProgress {
         let mut left: Vec<(&Pod, &Entry, Class)> = vec![];
         let mut left_behind = vec![];
@@ -308,12 +303,11 @@ impl Drain {
         progress
     }
 
-    /// Returns how long to send no requests, because the API server is overloaded; `None` if requests may be sent.
+    /// Returns how long no requests may be sent to an overloaded API server; `None` if they may be sent now.
     fn held_back(&self, now: Moment) -> Option<Duration> {
         wait(now, self.hold_back?)
     }
 
-    /// Returns the time until the next pass.
     fn next(&self, left: &[(&Pod, &Entry, Class)], given: &Given<'_>) -> Duration {
         let now = given.clock;
         let only_people_can_help = if given.settings.despite_obstacles {
@@ -334,14 +328,13 @@ impl Drain {
         next.max(LOOK.0)
     }
 
-    /// Waits for the volumes of pods that are gone, but not for long, since the reboot unmounts them anyway. Pods on
+    /// Waits a limited time until the volumes of gone pods are detached. The reboot unmounts them anyway, but pods on
     /// other nodes that need such a volume must then wait until this node is back.
     fn wait_for_volumes(&mut self, done: DrainProgress, lingering: &[String], given: &Given<'_>) -> DrainProgress {
         if lingering.is_empty() {
             return done;
         }
         let now = given.clock;
-        // Waits for at most half of the time until the drain times out.
         let most = if given.left.is_zero() {
             VOLUMES
         } else {
@@ -368,7 +361,7 @@ impl Drain {
     }
 }
 
-/// Returns the first volumes as blockers, all with this reason.
+/// Returns the first [`MAX_BLOCKERS`] volumes as blockers with this reason.
 fn volume_blockers(volumes: &[String], reason: &str, since: Timestamp) -> Vec<DrainBlocker> {
     let mut blockers = vec![];
     for name in volumes.iter().take(MAX_BLOCKERS) {
@@ -381,7 +374,7 @@ fn volume_blockers(volumes: &[String], reason: &str, since: Timestamp) -> Vec<Dr
     blockers
 }
 
-/// Returns the pods that block as blockers: those that need help first, then those that block for longest.
+/// Returns the blocking pods: those that need an admin first, then the longest-blocking ones.
 fn blockers(mut left: Vec<(&Pod, &Entry, Class)>) -> Vec<DrainBlocker> {
     left.sort_by(|(p, a, _), (q, b, _)| {
         b.stuck

@@ -56,7 +56,7 @@ const fn settings(despite_obstacles: bool, forced: bool) -> Settings {
 
 static PLAIN: Settings = settings(false, false);
 static FORCED: Settings = settings(true, true);
-/// Settings of a pool that says Force, before the timeout.
+/// Settings of a pool with `onTimeout: Force`, before the timeout.
 static FORCING: Settings = settings(true, false);
 
 fn given(now: Timestamp) -> Given<'static> {
@@ -77,7 +77,7 @@ fn waiting(progress: DrainProgress) -> (Vec<DrainBlocker>, Duration) {
     }
 }
 
-/// Returns the pods left behind by a drain that is done.
+/// Returns the pods that a finished drain left behind.
 fn done(progress: DrainProgress) -> Vec<String> {
     match progress {
         DrainProgress::Done { left_behind } => left_behind.into_iter().map(|b| b.pod).collect(),
@@ -211,7 +211,7 @@ fn a_finished_pod_is_moved_but_holds_nothing_up() {
 /// A terminating pod blocks the drain of a broken node for a limited time, which depends on readiness and force.
 #[test]
 fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
-    // The deletion time is far in the past or future of this clock, as with a wrong clock.
+    // The deletion time is far in the past or the future, as with a wrong clock.
     fn deleted(time: &str) -> [Pod; 1] {
         [pod_with(
             "a",
@@ -253,7 +253,7 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
             assert_eq!(waiting(progress).0[0].reason, "Terminating", "{says}");
         }
     }
-    // Nothing of it runs, so a ready node does not wait for it either.
+    // The pod has no running container, so a ready node does not wait for the pod either.
     let change = json!({"metadata": {"deletionTimestamp": "2023-01-01T00:00:00Z"}, "status": {"phase": "Succeeded"}});
     let ended = [pod_with("a", "Job", change)];
     waiting(after(&ended, true, &PLAIN, watched + 29));
@@ -267,7 +267,7 @@ struct Passes {
 }
 
 impl Passes {
-    /// Runs a pass every five seconds. True if one of them ends the drain.
+    /// Makes a pass every five seconds. True if the drain ends.
     fn run(&mut self, seconds: std::ops::Range<i64>, ready: bool) -> bool {
         seconds.step_by(5).any(|second| {
             let given = Given {
@@ -376,7 +376,6 @@ fn force_asks_at_once_overrules_budgets_alone_and_says_so() {
     );
 }
 
-/// Facts of a pass with this many seconds left.
 fn given_left(left: u64, second: i64) -> Given<'static> {
     Given {
         left: Duration::from_secs(left),
@@ -405,7 +404,7 @@ fn volumes_are_waited_for_and_not_for_ever() {
     }
 }
 
-/// Returns the given answers in turn and remembers the pods that were asked.
+/// Gives these answers in order, and remembers the pods that were asked.
 struct Told {
     answers: Vec<Answer>,
     asked: Mutex<Vec<(String, Answer)>>,
@@ -591,8 +590,8 @@ proptest! {
     }
 }
 
-/// Creates a fake API server with these pages of pods and a Node with one attached volume. Returns its client and the
-/// paths that were requested.
+/// Returns the client of a fake API server with these pages of pods and a Node with one attached volume, and the paths
+/// that were requested.
 fn api_server(pages: Vec<Value>) -> (kube::Client, Arc<Mutex<Vec<String>>>) {
     let calls = Arc::new(Mutex::new(vec![]));
     let seen = calls.clone();
@@ -677,7 +676,7 @@ async fn volumes_count_when_the_pods_are_gone() {
         // A staying pod uses the volume.
         (Some("DaemonSet"), true, &[][..]),
         (None, true, &attached[..]),
-        // A kubelet that is not ready unmounts nothing.
+        // A kubelet that is not ready unmounts no volumes.
         (None, false, &[][..]),
     ] {
         let pods: Vec<Value> = owner.into_iter().map(|owner| raw_pod("a", owner)).collect();
