@@ -1,8 +1,8 @@
-//! The host's auth files, with the credentials for registries. The agent writes its auth file to the first of the paths
-//! that the host's tools search.
+//! The host's auth files, with the credentials for registries. The agent writes its own to the first path that the
+//! host's tools search.
 //!
 //! A record in the runtime directory lists the digests of the auth files that the agent wrote. The agent writes the
-//! record before the file, and a reboot clears both. So even after a crash, the next agent knows whether Berth wrote
+//! record before the file, and a reboot clears both. So the next agent knows, even after a crash, whether Berth wrote
 //! the host's file and may change it.
 
 use std::fs;
@@ -20,13 +20,12 @@ use berth_shell::sha256;
 use super::files;
 use super::root::{HostRoot, RUN_DIR};
 
-/// Source of the host's credentials, from the agent's flags.
+/// The agent's flags about the host's credentials.
 #[derive(Debug, Clone, Default)]
 pub struct AuthSource {
-    /// File with the credentials for the host, as the agent sees it. It may be missing.
+    /// File with the host's credentials, as the agent sees it. It may be missing.
     pub path: Option<PathBuf>,
-    /// True to overwrite auth files that Berth did not write, or to hide them with a file that the host's tools read
-    /// first.
+    /// True to overwrite foreign auth files, or to hide them with a file that the host's tools read first.
     pub replace: bool,
 }
 
@@ -41,7 +40,7 @@ pub(super) struct HostAuth {
 pub struct AuthOutcome {
     /// True if the host's credentials have changed.
     pub changed: bool,
-    /// Problem to report in a condition, if any.
+    /// Problem to report in a condition.
     pub objection: Option<Objection>,
 }
 
@@ -63,7 +62,7 @@ impl HostAuth {
         let (given, text) = self.given();
         let host = self.look();
         if !host.ours.is_empty() {
-            // A crash may have left credentials in the temporary file. No other agent writes it at the same time.
+            // A crash may have left credentials in the temporary file, which no other agent can be writing now.
             let _ = fs::remove_file(files::temporary(&self.path()));
         }
         let (change, objection) = decide(claim, &given, &host, self.source.replace);
@@ -101,7 +100,7 @@ impl HostAuth {
         }
     }
 
-    /// Returns a text that names the auth file that the host's pulls use now.
+    /// Returns a text that names the auth file that the host's pulls use.
     pub(super) fn in_use(&self) -> String {
         credentials::in_use(&self.look())
     }
@@ -130,8 +129,8 @@ impl HostAuth {
         }
     }
 
-    /// Writes the digest of the new auth file to the record, beside the digest of the file that it replaces if Berth
-    /// wrote that, and then writes the new file.
+    /// Writes the record, then the auth file. The record has the new digest, and also the digest of the replaced file
+    /// if Berth wrote that file.
     fn write(&self, host: &AuthFiles, new: &Digest, text: &[u8]) -> io::Result<()> {
         let was_ours = match &host.places[0] {
             Place::File(digest) => host.ours.contains(digest).then_some(digest),
@@ -160,7 +159,7 @@ fn place(root: &HostRoot, path: &str) -> Place {
     let path = root.path(path);
     let kind = match fs::symlink_metadata(&path) {
         Ok(found) => found.file_type(),
-        // Nothing has this path, or a parent of it is not a directory. The host's tools find no file there either.
+        // The path, or a directory in it, does not exist, so the host's tools find no file there either.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Place::Empty,
         Err(error) => return Place::Odd(format!("which cannot be examined: {error}")),
     };
@@ -209,7 +208,7 @@ mod tests {
             }
         }
 
-        /// Runs the update as a freshly started agent, without memory.
+        /// Runs the update like an agent that has just started.
         fn keep(&self, claim: Claim, replace: bool) -> (bool, Option<Reason>) {
             let source = AuthSource {
                 path: Some(self.secret.clone()),
@@ -291,7 +290,7 @@ mod tests {
         let world = World::new("crash");
         fs::write(&world.secret, ONE).unwrap();
         assert!(world.keep(Claim::Member, false).0);
-        // The record of the second text was written, but the file was not.
+        // The agent has written the record of the second text, but not the file.
         let record = world.root.path(RUN_DIR).join("auth.json.ours");
         fs::write(
             &record,
@@ -301,7 +300,7 @@ mod tests {
         fs::write(&world.secret, TWO).unwrap();
         assert_eq!(world.keep(Claim::Member, false), (true, None));
         assert_eq!(world.text().as_deref(), Some(TWO));
-        // Without a record, the file counts as foreign.
+        // Without a record, a file counts as foreign.
         fs::remove_file(&record).unwrap();
         fs::write(&world.secret, ONE).unwrap();
         assert_eq!(world.keep(Claim::Member, false), (false, Some(Reason::ForeignAuthFile)));

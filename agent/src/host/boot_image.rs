@@ -1,7 +1,7 @@
 //! Reads the installer's note about the image that the machine was installed from.
 //!
-//! A shell on the host reads the note for the agent. If the agent's pod mounted `/sysroot` instead, it would see all
-//! deployments with their `/etc`, and so the keys of a control plane.
+//! A shell on the host reads the note for the agent. With `/sysroot` mounted in its pod, the agent could read every
+//! deployment's `/etc`, and so the keys of a control plane.
 
 use berth_api::boot_image::NodeBootImage;
 use berth_core::skew::aleph::{self, MAX_LENGTH, PLACES};
@@ -23,9 +23,9 @@ impl Host {
     }
 }
 
-/// Returns the shell script that reads the note. Line 1 of its output is Ignition's result; it is empty if the host has
-/// none. For the first note that exists, line 2 has the note's number and its times of creation and last change in Unix
-/// seconds (or why the note cannot be read), and the note follows.
+/// Returns the shell script that reads the note. Line 1 of its output is Ignition's result, or empty if the host has
+/// none. If there is a note, line 2 has the note's number and its times of creation and last change (Unix seconds), or
+/// why the note cannot be read. The first note follows.
 fn script() -> String {
     let places = PLACES.join(" ");
     let most = MAX_LENGTH + 1;
@@ -65,7 +65,8 @@ fn parse(output: &str) -> Option<NodeBootImage> {
         ["outside"] => Err("it is a link that leads out of /sysroot, which is not followed".to_owned()),
         _ => Ok(note.as_bytes()),
     };
-    // If the file system records no creation time, the time of the last change counts: the note is never changed.
+    // Some file systems record no creation time. The time of the last change is the same, because nothing changes the
+    // note.
     let seconds = times
         .iter()
         .filter_map(|time| time.parse().ok())
@@ -127,7 +128,7 @@ mod tests {
             (PLACES[1], Some("9.6.20251023-0"))
         );
         let written = found.provisioned_time.unwrap();
-        // Ignition's result comes first, in any number of lines. An invalid one changes nothing.
+        // Ignition's result comes first and may have many lines. An invalid result changes nothing.
         let result = at(&scratch, ignition::RESULT);
         fs::write(&result, "{\n  \"provisioningDate\": \"2021-01-25T15:17:13Z\"\n}\n").unwrap();
         assert_eq!(provisioned(&scratch).0.to_string(), "2021-01-25T15:17:13Z");
@@ -160,7 +161,7 @@ mod tests {
         symlink(".gone.json", &bootc).unwrap();
         assert!(look(&scratch).unwrap().error.unwrap().contains("broken link"));
         fs::remove_file(&bootc).unwrap();
-        // Reading a FIFO would wait forever.
+        // A read of a FIFO would wait forever.
         mkfifo(&bootc, Mode::S_IRWXU).unwrap();
         assert!(look(&scratch).unwrap().error.unwrap().contains("not a regular file"));
         fs::remove_file(&bootc).unwrap();

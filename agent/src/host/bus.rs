@@ -1,7 +1,7 @@
-//! The host's system bus: one connection that is rebuilt when it breaks, and the signals that wake the agent.
+//! The host's system bus: one connection, rebuilt when it breaks, and the signals that wake the agent.
 //!
-//! The agent needs about a dozen methods, each with a timeout and its own rule for a lost reply. So this module does
-//! not use generated proxies. The property cache of a proxy could also be stale after a reconnect.
+//! There are no generated proxies. The agent calls about a dozen methods, each with a timeout and its own rule for a
+//! lost reply, and a proxy's property cache could be stale after a reconnect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use zbus::{Connection, DBusError, DynamicType, MatchRule, MessageStream, OwnedOb
 /// Timeout of a call. A later reply counts as lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Destination of calls: a service on the bus, an object of it, and an interface of the object.
+/// Service, object and interface of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a> {
     pub(super) service: &'a str,
@@ -81,7 +81,7 @@ impl BusError {
     }
 }
 
-/// Wakes tasks that wait for a change on the host. Cheap to clone.
+/// Wakes tasks that wait for a change on the host. Clones share their state.
 #[derive(Debug, Clone)]
 pub(super) struct Changes(Arc<watch::Sender<u64>>);
 
@@ -99,10 +99,10 @@ impl Changes {
     }
 }
 
-/// Prefix of the names of pull units. Of all units, only these wake the agent when they end.
+/// Name prefix of pull units, the only units that wake the agent when they end.
 pub(super) const PULL_UNIT_PREFIX: &str = "berth-pull-";
 
-/// Unit of rpm-ostree's daemon. The agent starts this unit if needed, and waits until it runs.
+/// Unit of rpm-ostree's daemon. The agent starts it if needed, and waits until it runs.
 pub(super) const RPM_OSTREED: &str = "rpm-ostreed.service";
 
 #[derive(Debug, Clone)]
@@ -112,7 +112,6 @@ pub(super) struct JobEnd {
     pub(super) result: String,
 }
 
-/// A connection, and the task that forwards its signals.
 #[derive(Debug)]
 struct Live {
     connection: Connection,
@@ -121,8 +120,7 @@ struct Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // The task also holds the connection. If the task continued, the old connection would stay open beside the new
-        // one.
+        // The task also holds the connection. If it continued, the old connection would stay open beside the new one.
         if let Some(listener) = &self.listener {
             listener.abort();
         }
@@ -132,7 +130,6 @@ impl Drop for Live {
 #[derive(Debug)]
 pub(super) struct Bus {
     address: String,
-    /// Timeout of a call.
     deadline: Duration,
     /// True to listen to signals of systemd and logind.
     listens: bool,
@@ -149,7 +146,7 @@ impl Bus {
         }
     }
 
-    /// Creates a bus with this timeout for calls. The bus does not listen to signals.
+    /// Creates a bus that listens to no signals.
     pub(super) fn quiet(address: String, deadline: Duration, changes: Changes) -> Self {
         Self {
             address,
@@ -210,7 +207,7 @@ impl Bus {
         let jobs = signals(&connection, SYSTEMD, "JobRemoved").await?;
         let shutdowns = signals(&connection, LOGIND, "PrepareForShutdown").await?;
         let subscribed = raw_call(&connection, SYSTEMD, "Subscribe", &()).await;
-        // Not an error here: if systemd is restarting, the agent's next calls to it fail and report that.
+        // Only logged: if systemd is restarting, the agent's next calls to systemd fail and report that.
         if let Err(error) = subscribed {
             tracing::debug!(%error, "cannot subscribe to systemd's signals");
         }
@@ -221,7 +218,7 @@ impl Bus {
         })
     }
 
-    /// Calls a method that may safely be called twice. If the connection is broken, retries once on a new one.
+    /// Calls a method that may safely be called twice. Retries once on a new connection if the old one is broken.
     pub(super) async fn call<B, R>(&self, target: Target<'_>, method: &str, body: &B) -> Result<R, BusError>
     where
         B: Serialize + DynamicType,
@@ -237,7 +234,8 @@ impl Bus {
         }
     }
 
-    /// Calls a method at most once. After [`BusError::Lost`], the service may or may not have carried it out.
+    /// Calls a method at most once. After [`BusError::Lost`], it is unknown whether the service has carried out the
+    /// call.
     pub(super) async fn call_once<B, R>(&self, target: Target<'_>, method: &str, body: &B) -> Result<R, BusError>
     where
         B: Serialize + DynamicType,
@@ -267,7 +265,6 @@ impl Bus {
         })
     }
 
-    /// Disconnects from the bus. The next call connects again.
     pub(super) async fn drop_connection(&self) {
         *self.connection.lock().await = None;
     }
@@ -302,7 +299,7 @@ pub(super) fn translate(method: &str, error: zbus::Error) -> BusError {
             };
         }
     };
-    // The bus returns these errors if the service stopped between the call and its reply.
+    // The bus's errors for a service that stopped between the call and the reply.
     if ["NoReply", "Disconnected", "Timeout", "TimedOut"]
         .iter()
         .any(|n| name == format!("org.freedesktop.DBus.Error.{n}"))
@@ -330,7 +327,7 @@ async fn signals(
     MessageStream::for_match_rule(rule, connection, None).await
 }
 
-/// Forwards signals until the connection ends. The end also counts as a change, since signals may have been missed.
+/// Forwards signals until the connection ends. Reports that end as a change too, because signals may have been missed.
 async fn listen(
     mut jobs: MessageStream,
     mut shutdowns: MessageStream,
@@ -346,8 +343,8 @@ async fn listen(
                 if !unit.starts_with("berth-") && unit != RPM_OSTREED {
                     continue;
                 }
-                // The end of a pull unit wakes the agent's loop. For any other unit, the code that starts it also waits
-                // for its end. If that end woke the loop too, each pass would cause the next one.
+                // Wake the agent's loop only for a pull unit. For another unit, the code that started the unit waits
+                // for its end. If that end also woke the loop, each pass would cause the next one.
                 if unit.starts_with(PULL_UNIT_PREFIX) {
                     changes.bump();
                 }

@@ -24,7 +24,7 @@ pub fn platform_variant(root: &HostRoot) -> Option<&'static str> {
     }
 }
 
-/// Reads the file line by line, since it has a paragraph for each core.
+/// Reads the file line by line, because it has a paragraph for each core.
 fn features(path: &Path) -> io::Result<Features> {
     let mut features = Features::default();
     let mut lines = BufReader::new(File::open(path)?);

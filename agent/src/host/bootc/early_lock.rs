@@ -1,10 +1,10 @@
 //! Locks a staged image while bootc still runs.
 //!
-//! bootc up to 1.16.9 stages an image unlocked. Then it pulls the bound images and cleans up. Until bootc ends, it
-//! holds the sysroot's lock: `ostree admin lock-finalization` would wait for its end, and a reboot before that would
-//! apply the image. But ostree also honors a lock file beside the state of the staged deployment, which ostree created
-//! before it had that command. ostree checks for this file when it finalizes, creates it when it locks, and removes it
-//! when it unlocks or removes the deployment.
+//! bootc up to 1.16.9 stages an image unlocked, and then pulls the bound images and cleans up. Meanwhile bootc holds
+//! the sysroot's lock: `ostree admin lock-finalization` would wait, and a reboot would apply the image. So the agent
+//! creates the lock file that ostree used before it had that command, beside the state of the staged deployment. ostree
+//! still honors the file: it checks it at finalization, creates it when it locks, and removes it when it unlocks or
+//! removes the deployment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,19 +18,19 @@ use crate::host::root::{HostRoot, RUN_DIR};
 use crate::host::units::{self, Spec};
 
 const STAGED: &str = "/run/ostree/staged-deployment";
-/// The lock file. It is a hard link to the state file, so it cannot be created if nothing is staged.
+/// The agent creates this file as a hard link to the state file, so that it cannot lock if nothing is staged.
 const LOCK: &str = "/run/ostree/staged-deployment-locked";
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Message of `ln` if the file exists already.
 const EXISTS: &str = "File exists";
-/// Number of bytes that are read from the error output of `ln`.
+/// Limit for the error output of `ln`, in bytes.
 const STDERR_TAIL: u64 = 1 << 10;
-/// Delay before the first retry of a failed lock. It doubles with each retry, up to [`RETRY_MAX`].
+/// First delay before a retry, doubled up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// Background task that locks the image of the running pull.
+/// Background task that locks the running pull's image.
 #[derive(Debug)]
 pub(super) struct EarlyLock {
     task: JoinHandle<()>,
@@ -39,16 +39,16 @@ pub(super) struct EarlyLock {
 }
 
 impl EarlyLock {
-    /// Locks the image as soon as `staged` reports that it is staged, and retries while the pull runs. If the pull was
-    /// `adopted`, an earlier agent may already have received that report. So the first attempt is then made at once; it
-    /// fails if nothing is staged yet.
+    /// Locks the image as soon as `staged` reports that it is staged, and retries while the pull runs. If the pull is
+    /// `adopted`, an earlier agent may have received that report, so the first attempt is made at once. It fails if
+    /// nothing is staged yet.
     pub(super) fn begin(bus: Arc<Bus>, root: HostRoot, staged: oneshot::Receiver<()>, adopted: bool) -> Self {
         let (pull, ended) = oneshot::channel();
         let task = tokio::spawn(try_until_locked(bus, root, staged, ended, adopted));
         Self { task, pull }
     }
 
-    /// Ends the attempts to lock. Waits for a running attempt: it could otherwise lock an image that the agent has
+    /// Ends the attempts to lock. Waits for a running attempt, which could otherwise lock an image that the agent has
     /// unlocked.
     pub(super) async fn end(self) {
         drop(self.pull);
@@ -63,7 +63,7 @@ async fn try_until_locked(
     mut ended: oneshot::Receiver<()>,
     adopted: bool,
 ) {
-    // An error means that the agent has stopped reading the pull's progress.
+    // On an error, this agent no longer reads the pull's progress.
     if !adopted && (&mut staged).await.is_err() {
         return;
     }
@@ -91,8 +91,8 @@ async fn try_until_locked(
     }
 }
 
-/// Locks the image that is staged now, while bootc still runs. If this fails, a reboot before bootc's end would apply
-/// the image; then the pull's unit locks it.
+/// Locks the staged image while bootc still runs. After a failure, a reboot before bootc's end would apply the image.
+/// The pull's unit locks the image when bootc has ended.
 async fn lock(bus: &Bus, root: &HostRoot) -> Result<(), String> {
     let stderr = format!("{RUN_DIR}/early-lock.err");
     let spec = Spec {

@@ -35,7 +35,7 @@ pub(super) struct Bootc {
     tools: Tools,
     pulls: Pulls,
     version: Mutex<Option<KeptVersion>>,
-    /// True if the booted image was pulled under an enforced signature policy, as of the agent's last query.
+    /// As of the agent's last query.
     signed: BootedSigned,
 }
 
@@ -49,8 +49,8 @@ impl Bootc {
         }
     }
 
-    /// Returns bootc's version. A supported version is cached for the life of the agent, other answers as
-    /// [`BootcVersion::is_fresh`] allows.
+    /// Returns bootc's version. A supported version is cached for the life of the agent, another answer as long as
+    /// [`BootcVersion::is_fresh`].
     pub(super) async fn version(&self) -> Result<BootcVersion, HostError> {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
         if let Some(kept) = &kept
@@ -107,7 +107,6 @@ impl Bootc {
         Ok(status)
     }
 
-    /// Reads the deployments before the agent changes them.
     async fn host_status(&self) -> Result<HostStatus, HostError> {
         match self.status().await? {
             BootcStatus::Host(host) => Ok(*host),
@@ -125,9 +124,9 @@ impl Bootc {
         Ok(())
     }
 
-    /// Removes the staged deployment if it is `meant`. On ostree, `ostree admin undeploy` accepts only an index, and
-    /// index 0 is another deployment if nothing is staged. So the agent first checks that `meant` is staged. On
-    /// composefs, `bootc delete-deployment` accepts a name.
+    /// Removes the staged deployment if it is `meant`. `ostree admin undeploy` accepts only an index, and index 0 is
+    /// another deployment if nothing is staged, so the agent first checks that `meant` is staged. On composefs, `bootc
+    /// delete-deployment` accepts a name.
     pub(super) async fn unstage(&self, meant: &Deployment) -> Result<(), HostError> {
         let host = self.host_status().await?;
         let Some(staged) = host.staged_as_meant(meant)? else {
@@ -147,7 +146,7 @@ impl Bootc {
         self.tools.run("unstage", &command).await.map(drop)
     }
 
-    /// Finds this boot's pull by its record or, without a record, by the unit that pulls the desired digest.
+    /// Finds this boot's pull by its record. Without a record, looks for the unit that pulls the desired digest.
     pub(super) async fn find_pull(&self, boot: &BootId, desired: Option<&Digest>) -> Result<Option<Pull>, HostError> {
         self.pulls.find(&self.tools.bus, boot, desired).await
     }

@@ -1,9 +1,9 @@
-//! Reads the progress of a running pull: bootc's JSON lines from a FIFO on the host.
+//! Reads a running pull's progress: bootc's JSON lines from a FIFO on the host.
 //!
-//! The agent uses the progress for its reports, and to lock the image as soon as it is staged. bootc can write progress
-//! only to a pipe, and blocks, with the sysroot locked, when the pipe is full. systemd opens the pipe in both
-//! directions, so bootc does not notice if nothing reads. Therefore a reader must always exist: the agent, or else the
-//! unit `berth-progress.service`. That unit waits for a lock that the kernel releases when the agent dies.
+//! The agent reports the progress, and locks the image as soon as it is staged. bootc writes progress only to a pipe,
+//! and blocks when the pipe is full, with the sysroot locked. systemd opens the pipe in both directions, so bootc does
+//! not notice a missing reader. Therefore a reader must always exist: the agent, or else the unit
+//! `berth-progress.service`, which waits for a lock that the kernel releases when the agent dies.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -26,13 +26,12 @@ use tokio::time::Instant;
 
 use crate::host::bus::Changes;
 
-/// Size of the pipe, in bytes: the largest that needs no privilege.
+/// Size of the pipe, in bytes: the largest size without privileges.
 const PIPE_SIZE: i32 = 1 << 20;
-/// Limit for a line, in bytes. A longer line is ignored. Each line lists all layers so far.
+/// Limit for a line, in bytes. Longer lines are ignored. Each line lists all layers so far.
 const MAX_LINE: usize = 256 << 10;
 /// Shortest time between two wake-ups of the agent because of progress.
 const WAKE_INTERVAL: Duration = Duration::from_secs(1);
-/// Period for averaging the download rate.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
@@ -54,7 +53,7 @@ struct Line {
 enum LineContent {
     /// Bytes downloaded so far, and in total.
     Download(u64, u64),
-    /// The image is staged. bootc still runs: it pulls bound images and cleans up.
+    /// The image is staged. bootc still runs, to pull bound images and clean up.
     Staged,
 }
 
@@ -102,7 +101,7 @@ impl Lines {
     }
 }
 
-/// Progress of a download, with its average rate over [`RATE_WINDOW`].
+/// Computes the average download rate over [`RATE_WINDOW`].
 #[derive(Default)]
 struct Meter {
     samples: VecDeque<(Instant, u64)>,
@@ -136,18 +135,18 @@ impl Meter {
     }
 }
 
-/// Reads the progress of one pull, until this reader is dropped.
+/// Reads one pull's progress until it is dropped.
 pub(super) struct ProgressReader {
     path: PathBuf,
     meter: Arc<Mutex<Meter>>,
     task: tokio::task::JoinHandle<()>,
-    /// Lock on the pipe, held while this process reads it.
+    /// Lock of the pipe's reader.
     _lock: File,
 }
 
 impl ProgressReader {
-    /// Creates the FIFO if needed, takes the file lock at `lock`, and starts to read. Notifies `staged` at the first
-    /// line that reports the image as staged.
+    /// Creates the FIFO if needed, locks the file `lock`, and starts to read. Notifies `staged` at the first line that
+    /// reports the image as staged.
     pub(super) fn start(path: &Path, lock: &Path, changes: Changes, staged: oneshot::Sender<()>) -> io::Result<Self> {
         let lock = OpenOptions::new()
             .write(true)
@@ -160,7 +159,7 @@ impl ProgressReader {
             let _ = std::fs::remove_file(path);
             mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
         }
-        // Opened for reading and writing. Otherwise reading would end when bootc closes the pipe.
+        // Open for writing too. Otherwise reading would end when bootc closes the pipe.
         let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
         if let Err(error) = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE)) {
             tracing::debug!(%error, "cannot enlarge the pipe for bootc's progress; it keeps its default size");

@@ -1,8 +1,8 @@
 //! Pulls by bootc, one at a time, each as a unit of the host.
 //!
-//! The unit is named after the digest. The agent writes a [`Record`] with the digest before it starts the unit, so that
-//! the next agent finds the pull (invariant I7). The result of a pull stays until the agent explicitly forgets it, so a
-//! crash between the pull's end and the agent's report loses nothing.
+//! The unit's name contains the digest. The agent writes a [`Record`] with the digest before it starts the unit, so
+//! that the next agent finds the pull (invariant I7). The result of a pull stays until the agent explicitly forgets it,
+//! so a crash between the pull's end and the agent's report loses nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,25 +32,23 @@ const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
 /// Unit that reads bootc's progress while no agent does.
 const PROGRESS_UNIT: &str = "berth-progress.service";
-/// Lock file. The process that reads bootc's progress holds its lock: an agent or [`PROGRESS_UNIT`].
+/// The process that locks this file reads bootc's progress: an agent or [`PROGRESS_UNIT`].
 const PROGRESS_LOCK: &str = "/run/berth/progress.lock";
-/// How long the progress unit may take to stop. Normally it stops at once.
+/// Normally the unit stops at once.
 const PROGRESS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Error of a bootc that lacks the hidden flag `--progress-fd`.
 const NO_PROGRESS: &str = "unexpected argument '--progress-fd'";
-/// Digests that Berth has pulled during this boot, one per line.
+/// Lists the digests that Berth has pulled during this boot, one per line.
 const PULLED: &str = "/run/berth/pulled";
-/// Script that removes the reboot request that bootc wrote during this pull, and restores a saved request of another
-/// program.
+/// Removes the reboot request that bootc wrote during this pull, and restores the saved request of another program.
 const TAKE_REQUEST_BACK: &str = "if grep -qs '^bootc: ' /run/reboot-required; then rm -f /run/reboot-required; \
     mv /run/berth/reboot-required /run/reboot-required 2>/dev/null; fi";
-/// Number of bytes that are read from the end of bootc's error output.
+/// Limit for the end of bootc's error output, in bytes.
 const STDERR_TAIL: u64 = 16 << 10;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PullOptions {
     pub(super) signed: bool,
-    /// How the staged image is locked.
     pub(super) lock: StagingLock,
 }
 
@@ -60,21 +58,20 @@ pub(super) struct Pulls {
     record: RecordFile,
     changes: Changes,
     reading: std::sync::Mutex<Option<Reading>>,
-    /// True if the host's bootc rejected `--progress-fd`. The agent starts further pulls without it.
+    /// True if the host's bootc rejected `--progress-fd`. The agent then starts pulls without that flag.
     without_progress: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PullOrigin {
     Own,
-    /// An earlier agent started it. The progress reported to that agent is lost.
+    /// An earlier agent started the pull and received the progress so far.
     Adopted,
 }
 
 #[derive(Debug)]
 struct Reading {
     progress: ProgressReader,
-    /// Locks the image as soon as the pull has staged it.
     early_lock: Option<EarlyLock>,
 }
 
@@ -97,8 +94,8 @@ impl Pulls {
         }
     }
 
-    /// Finds this boot's pull and its state; `None` if there is none or it was forgotten. Without a record, looks for
-    /// the pull unit of the desired digest.
+    /// Finds this boot's pull; `None` if there is none or it was forgotten. Without a record, looks for the pull unit
+    /// of the desired digest.
     pub(super) async fn find(
         &self,
         bus: &Arc<Bus>,
@@ -112,7 +109,7 @@ impl Pulls {
         let unit = unit_name(digest);
         let state = match units::state(bus, &unit).await? {
             State::Running => {
-                // A pull that was started without progress has no FIFO.
+                // A pull without progress has no FIFO.
                 if self.root.path(fifo_name(digest)).exists() {
                     let needs_lock = record.as_ref().is_some_and(|r| !r.download_only);
                     let early_lock = needs_lock.then_some(PullOrigin::Adopted);
@@ -145,15 +142,15 @@ impl Pulls {
         }))
     }
 
-    /// Forgets an ended pull. This frees the name of its unit, and a failed unit no longer makes systemd report the
-    /// host as degraded.
+    /// Forgets an ended pull. This frees the unit's name, and a failed unit no longer makes systemd report the host as
+    /// degraded.
     pub(super) async fn forget(&self, bus: &Bus, digest: &Digest) -> Result<(), HostError> {
         let unit = unit_name(digest);
         if units::state(bus, &unit).await? == State::Failed {
             units::reset(bus, &unit).await?;
         }
         self.stop_reading().await;
-        // If the progress unit became the reader after bootc's end, it would wait for a writer forever.
+        // If the progress unit began to read after bootc's end, it would wait for a writer forever.
         units::stop(bus, PROGRESS_UNIT).await?;
         self.record.remove()
     }
@@ -219,8 +216,9 @@ impl Pulls {
         self.reading.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Starts to read the progress of this pull, unless this agent reads it already. Returns false on failure: the pull
-    /// works without it. With `early_lock`, the agent also locks the image as soon as bootc reports it as staged.
+    /// Starts to read this pull's progress, unless this agent reads it already. Returns false on failure; the pull
+    /// works without a reader of this agent. With `early_lock`, the agent also locks the image as soon as bootc reports
+    /// it as staged.
     async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, early_lock: Option<PullOrigin>) -> bool {
         let path = self.root.path(fifo_name(digest));
         if self
@@ -238,8 +236,8 @@ impl Pulls {
         reading.is_ok()
     }
 
-    /// Stops the progress unit, and reads the progress in its place. Then starts the unit again, which waits and takes
-    /// over when this agent is gone.
+    /// Stops the progress unit and reads in its place. Then starts the unit again, so that it waits and takes over when
+    /// this agent is gone.
     async fn begin_to_read(
         &self,
         bus: &Arc<Bus>,
@@ -264,8 +262,8 @@ impl Pulls {
         Ok(())
     }
 
-    /// Stops reading the progress and trying to lock early. Removes the FIFO first, so that the progress unit does not
-    /// begin to read it.
+    /// Stops reading and trying to lock early. Removes the FIFO first, so that the progress unit does not begin to read
+    /// it.
     async fn stop_reading(&self) {
         let Some(reading) = self.slot().take() else { return };
         let _ = std::fs::remove_file(reading.progress.path());
@@ -275,7 +273,7 @@ impl Pulls {
         }
     }
 
-    /// Removes the FIFOs of earlier pulls. None of these pulls still runs.
+    /// Removes the FIFOs of earlier pulls. These pulls have all ended.
     fn sweep_fifos(&self) {
         let Ok(entries) = std::fs::read_dir(self.root.path(RUN_DIR)) else {
             return;
@@ -296,9 +294,9 @@ fn is_unknown_property(error: &BusError) -> bool {
     error.is(".PropertyReadOnly") || error.is(".UnknownProperty") || error.is(".NotSupported")
 }
 
-/// Returns a script that saves a reboot request of another program, because this pull would overwrite it. Does not save
-/// a request that contains a digest that Berth has pulled during this boot: it comes from a killed pull. A request that
-/// was saved before that pull stays saved.
+/// Returns a script that saves another program's reboot request, because this pull would overwrite it. A request with a
+/// digest that Berth has pulled during this boot comes from a killed pull of Berth, so it is not saved. A request that
+/// was saved before that pull stays.
 fn keep_request(digest: &Digest) -> String {
     format!(
         "if ! grep -qsF -f {PULLED} /run/reboot-required; then rm -f /run/berth/reboot-required; \
@@ -323,8 +321,8 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
     Spec {
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
-        // When bootc stages an image, even a locked one, it writes `/run/reboot-required` to request a reboot. Reboot
-        // daemons such as kured obey that file.
+        // bootc writes `/run/reboot-required` whenever it stages an image, even a locked one. Reboot daemons such as
+        // kured would then reboot.
         before: vec![owned(&["/usr/bin/sh", "-c", &keep_request(digest)])],
         command: owned(&command),
         on_success: vec![owned(&["/usr/bin/sh", "-c", TAKE_REQUEST_BACK])],
@@ -337,8 +335,8 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
     }
 }
 
-/// Returns the unit that reads and discards bootc's progress while no agent holds [`PROGRESS_LOCK`]. It ends when bootc
-/// does.
+/// Returns the unit that reads and discards bootc's progress while no agent holds [`PROGRESS_LOCK`]. The unit ends with
+/// bootc.
 fn progress_spec(digest: &Digest) -> Spec {
     let fifo = fifo_name(digest);
     let command = ["/usr/bin/flock", PROGRESS_LOCK, "/usr/bin/cat", &fifo];
@@ -357,14 +355,14 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Describes a failed pull in one line, with the message of the tool or of systemd. [`failure::classify`] recognizes
-/// each of these lines.
+/// Describes a failed pull in one line, with the tool's or systemd's message. [`failure::classify`] recognizes each
+/// such line.
 fn explain(unit_failure: &UnitFailure, words: &str) -> String {
     let words = failure::message(words);
     let text = match (unit_failure.result.as_str(), unit_failure.status) {
         ("timeout", _) => format!("the pull did not end within {} h: {words}", TIMEOUT.as_secs() / 3600),
         ("exit-code", EXIT_EXEC) => "/usr/bin/bootc cannot be executed".to_owned(),
-        // Status 0: bootc succeeded, so the failed command is the lock after it.
+        // Status 0 means that bootc succeeded, so the lock after it has failed.
         ("exit-code", 0) => format!("ostree admin lock-finalization failed: {words}"),
         ("exit-code", status) if words.is_empty() => format!("bootc switch ended with status {status}"),
         ("signal" | "core-dump", signal) => {

@@ -1,7 +1,6 @@
-//! Parses the output of `bootc status --format=json` and `bootc --version`.
+//! Parses `bootc status --format=json` and `bootc --version`. Does no I/O.
 //!
-//! bootc keeps the format of its status JSON stable. Fields that it added later may be absent or null. This module does
-//! no I/O.
+//! bootc keeps the format of its status JSON stable. Fields that later releases added may be absent or null.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,17 +15,16 @@ use serde::Deserialize;
 use crate::host::driver::{HostStatus, bounded};
 use crate::host::repository;
 
-/// The oldest supported bootc. It is the first with `downloadOnly` and `--from-downloaded` that writes nothing but the
-/// JSON to standard output.
+/// The oldest supported bootc: the first with `downloadOnly` and `--from-downloaded` that writes nothing but JSON to
+/// standard output.
 pub const FLOOR: (u32, u32, u32) = (1, 12, 1);
 
-/// How long a failed query of bootc's version is cached, or an answer "missing" or "too old".
+/// How long a failed version query, or the answer "missing" or "too old", is cached.
 const VERSION_RETRY: Duration = Duration::from_secs(30);
-/// How long the answer "missing" is cached after [`MISSING_TIMES`] such answers. Each query runs a unit that fails and
-/// appears in the host's journal.
+/// How long "missing" is cached after [`MISSING_TIMES`] such answers. Each query runs a unit that fails, which shows in
+/// the host's journal.
 const MISSING_RETRY: Duration = Duration::from_secs(3600);
-/// Number of consecutive "missing" answers before [`MISSING_RETRY`] is used. A host that is still booting may give a
-/// few such answers.
+/// Consecutive "missing" answers before [`MISSING_RETRY`] applies. A booting host may give a few.
 const MISSING_TIMES: u32 = 5;
 
 /// Answer to the query of bootc's version.
@@ -40,7 +38,7 @@ pub enum BootcVersion {
     Version {
         /// Output of `bootc --version`, without the name.
         version: String,
-        /// True if it has `bootc switch --download-only`, which locks an image at the moment it is staged.
+        /// True if bootc has `switch --download-only`, which locks an image at the moment it is staged.
         download_only: bool,
     },
     /// The version query failed, for this reason.
@@ -48,8 +46,8 @@ pub enum BootcVersion {
 }
 
 impl BootcVersion {
-    /// True if this answer may still be used. `age` is the time since the query, `times` how many consecutive queries
-    /// had this answer.
+    /// True if this answer may still be used, `age` after its query. `times` is the number of consecutive queries with
+    /// this answer.
     pub(super) fn is_fresh(&self, age: Duration, times: u32) -> bool {
         match self {
             Self::Version { .. } => true,
@@ -70,20 +68,12 @@ pub enum BootcStatus {
     Host(Box<HostStatus>),
 }
 
-/// Error for a text that is not the status JSON of a bootc host.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// The text is not JSON, or has another format.
     #[error("cannot parse bootc status: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// The JSON does not describe a bootc host.
     #[error("bootc status returned kind {kind:?} of apiVersion {api_version:?} instead of a BootcHost")]
-    Foreign {
-        /// The object's kind.
-        kind: String,
-        /// The object's apiVersion.
-        api_version: String,
-    },
+    Foreign { kind: String, api_version: String },
 }
 
 #[derive(Deserialize, Default)]
@@ -146,7 +136,7 @@ struct RawReference {
     signature: Option<RawSignature>,
 }
 
-/// Rule for checking the image's signature: a string, or an object with one key.
+/// A string, or an object with one key.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RawSignature {
@@ -169,9 +159,6 @@ impl RawSignature {
 }
 
 /// Parses the output of `bootc status --format=json --format-version=1`.
-///
-/// # Errors
-/// When the text is not the status of a bootc host.
 pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
     let host: RawHost = serde_json::from_str(text)?;
     if host.kind != "BootcHost" || !host.api_version.starts_with("org.containers.bootc/") {
@@ -234,7 +221,7 @@ fn entry(entry: RawEntry) -> Deployment {
     }
 }
 
-/// Converts an image of the status. Cuts its texts to the lengths that the BootcNode's schema allows.
+/// Converts an image of the status. Cuts texts to the lengths in the BootcNode's schema.
 fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     let Some(image) = image else {
         return Deployment {
@@ -254,7 +241,7 @@ fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     }
 }
 
-/// Parses the output of `bootc --version` into the text of the version and its numbers.
+/// Returns the text and the numbers of the version in the output of `bootc --version`.
 pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
     let mut words = text.split_whitespace();
     let version = match (words.next()?, words.next()) {

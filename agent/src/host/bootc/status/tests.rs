@@ -1,5 +1,3 @@
-//! Tests of status documents, versions and help texts.
-
 use super::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -43,7 +41,7 @@ fn reads_booted_staged_and_rollback() {
     staged["downloadOnly"] = json!(true);
     staged["somethingNew"] = json!({"x": [1]});
     let (mut booted, mut rollback) = (entry('a'), entry('c'));
-    // Older releases lack the field.
+    // Older releases lack this field.
     booted.as_object_mut().unwrap().remove("pinned");
     rollback["pinned"] = json!(true);
     let status = read_host(json!({
@@ -251,7 +249,7 @@ fn reads_versions() {
     assert!((1, 12, 0) < FLOOR && (1, 16, 9) > FLOOR);
 }
 
-/// Any JSON, with the parser's field names among its keys.
+/// Any JSON, with the parser's field names among the keys.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
