@@ -11,12 +11,12 @@ use berth_core::agent::storage::Storage;
 use super::error::HostError;
 use super::failure::{Failure, Reason};
 
-/// Settings of the host at the start of a pull, saved in the pull's record.
+/// Host settings at the start of a pull, for the pull's record.
 #[derive(Debug)]
 pub(super) struct PullInputs {
-    /// Text about the auth file in use, appended to the registry's message if the registry rejects the pull.
+    /// Text about the auth file in use, for the message of a pull that the registry rejects.
     pub(super) credentials: String,
-    /// Digest of the signature policy's text; `None` if the pull does not enforce a policy.
+    /// Digest of the signature policy's text; `None` if the pull enforces no policy.
     pub(super) policy: Option<Digest>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct PullInputs {
 pub struct Pull {
     /// Digest of the image.
     pub digest: Digest,
-    /// Digest of the text of the signature policy that the pull enforces; `None` if it does not enforce one.
+    /// Digest of the enforced signature policy's text; `None` if the pull enforces no policy.
     pub policy: Option<Digest>,
     /// Whether the pull runs, or how it ended.
     pub state: PullState,
@@ -38,9 +38,9 @@ pub enum PullState {
     Running,
     /// The pull ended without a reported failure. Only the host's deployments show whether the image is staged.
     Succeeded,
-    /// The pull failed. It may have staged its image anyway.
+    /// The pull failed, but may have staged its image.
     Failed {
-        /// Message of the host tool, in one line. [`super::failure::classify`] finds its reason.
+        /// Message of the host tool, in one line, for [`super::failure::classify`].
         message: String,
     },
 }
@@ -50,7 +50,7 @@ pub enum PullState {
 pub struct HostStatus {
     /// The running deployment.
     pub booted: Deployment,
-    /// The deployment that a shutdown applies unless it is locked. A staged change without an image, such as a changed
+    /// The deployment that a shutdown applies, unless it is locked. A staged change without an image, such as a changed
     /// kernel argument, has no digest.
     pub staged: Option<Deployment>,
     /// Why the lock of the staged deployment cannot be read. The deployment then counts as neither locked nor unlocked.
@@ -61,8 +61,7 @@ pub struct HostStatus {
     pub rollback: Option<Deployment>,
     /// True if the rollback deployment boots next.
     pub rollback_queued: bool,
-    /// True if the booted image was pulled under an enforced signature policy. The next pulls must then enforce one
-    /// too.
+    /// True if the booted image was pulled under an enforced signature policy. Later pulls must then enforce one too.
     pub signature_enforced: bool,
     /// How the host stores its deployments.
     pub storage: Storage,
@@ -77,7 +76,7 @@ pub struct HostStatus {
 }
 
 impl HostStatus {
-    /// True if the rollback to this digest still has to be queued.
+    /// True if the rollback to this digest is not queued yet.
     ///
     /// # Errors
     /// When the rollback deployment has another digest, or there is none.
@@ -91,10 +90,10 @@ impl HostStatus {
         Ok(!self.rollback_queued)
     }
 
-    /// Returns the staged deployment if it has the image and digest of `meant`; `None` if nothing is staged.
+    /// Returns the staged deployment if it is `meant`, by image and digest; `None` if nothing is staged.
     ///
     /// # Errors
-    /// When another deployment is staged. The caller must not change that one.
+    /// When another deployment is staged, which the caller must not change.
     pub(super) fn staged_as_meant(&self, meant: &Deployment) -> Result<Option<&Deployment>, HostError> {
         match &self.staged {
             Some(staged) if (&staged.digest, &staged.image) != (&meant.digest, &meant.image) => {
@@ -109,8 +108,7 @@ impl HostStatus {
     }
 }
 
-/// True if the booted image was pulled under an enforced signature policy, according to the last status that the
-/// agent read.
+/// True if the booted image was pulled under an enforced signature policy, as of the last status that the agent read.
 #[derive(Debug, Default)]
 pub(super) struct BootedSigned(AtomicBool);
 
@@ -119,8 +117,8 @@ impl BootedSigned {
         self.0.store(status.signature_enforced, Ordering::Relaxed);
     }
 
-    /// True if the pull of this image must enforce a signature policy: because the image requires it, or because the
-    /// booted image was pulled with enforcement.
+    /// True if a pull of this image must enforce a signature policy: because the image requires it, or because the
+    /// booted image was pulled under one.
     pub(super) fn holds_for(&self, image: &DesiredImage) -> bool {
         self.0.load(Ordering::Relaxed) || image.signature == SignatureRule::Required
     }
@@ -130,8 +128,8 @@ pub(super) fn bounded(text: &str, characters: usize) -> String {
     text.chars().take(characters).collect()
 }
 
-/// Returns the reference of the image for a backend. Fails unless `spec.image.ref` of the BootcNode is a valid
-/// reference with the digest in `spec.image.digest`.
+/// Returns the image's reference. Fails unless `spec.image.ref` of the BootcNode is valid and has the digest in
+/// `spec.image.digest`.
 pub(super) fn target(image: &DesiredImage) -> Result<&ImageRef, HostError> {
     let reference = image.reference.get();
     let reference = reference.map_err(|error| invalid_reference(&format!("spec.image.ref: {error}")))?;

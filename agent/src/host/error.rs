@@ -1,12 +1,10 @@
-//! Error of a request to the host.
-
 use super::bus::BusError;
 use super::failure::{Failure, Reason};
 
 /// Error of a request to the host.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum HostError {
-    /// A host command or a pull is running. Another one would wait for it, or read a state that is about to change.
+    /// A host command or a pull runs. Another command would wait for it, or read a state that is about to change.
     #[error("the host is busy: {0}")]
     Busy(String),
     /// A host tool failed.
@@ -27,7 +25,6 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// Returns the failure of a host tool with reason `HostToolFailed` and this message.
     pub(super) fn tool_failed(why: &str) -> Self {
         Self::Tool(Failure::new(Reason::HostToolFailed, why))
     }

@@ -1,9 +1,9 @@
 //! Finds a reason in the error message of a host tool.
 //!
-//! bootc has one exit code for all errors. So only the text of a message shows the reason, and each bootc release may
-//! change that text. A message with an unknown text gets a general reason. The message itself is always kept.
+//! bootc has one exit code for all errors, so only the text of a message shows the reason, and each bootc release may
+//! change the text. A message with an unknown text gets a general reason and is kept.
 //!
-//! Reasons are for display: a registry can put any text into a tool's output. Therefore the agent retries every failed
+//! Reasons are only displayed, because a registry can put any text into a tool's output: the agent retries every failed
 //! pull, whatever its reason.
 
 use berth_api::condition::{MAX_MESSAGE, one_line};
@@ -20,8 +20,8 @@ pub struct Failure {
 pub use berth_core::agent::reason::Reason;
 
 /// Phrases of error messages, in lower case, and their reasons. The first match counts. A message names the failed
-/// step, often a network step, and then its cause. So problems of the host or the image come before network problems in
-/// this list.
+/// step, often a network step, before the cause. So problems of the host or the image precede network problems in this
+/// list.
 const WORDS: &[(&[&str], Reason)] = &[
     // The agent's own messages about the end of a unit.
     (&["/usr/bin/bootc cannot be executed"], Reason::BootcMissing),
@@ -154,9 +154,9 @@ const WORDS: &[(&[&str], Reason)] = &[
         ],
         Reason::RegistryUnavailable,
     ),
-    // After the phrases of rejections: a registry's rejection also names the auth file in use.
+    // After the rejections, because a registry's rejection also names the auth file in use.
     (&["auth.json"], Reason::InvalidAuthFile),
-    // bootc's only message if podman is missing. bootc needs podman even for an image without bound images.
+    // bootc's only message for a missing podman, which it needs even for an image without bound images.
     (&["no such file or directory (os error 2)"], Reason::HostToolMissing),
 ];
 
@@ -175,7 +175,7 @@ pub fn recognise(words: &str) -> Option<Reason> {
 }
 
 impl Failure {
-    /// Creates a failure. Its message is one line: the error text extracted from `words`, the output of a tool.
+    /// Creates a failure with the error from `words`, a tool's output, as its one-line message.
     pub fn new(reason: Reason, words: &str) -> Self {
         Self {
             reason,
@@ -184,9 +184,9 @@ impl Failure {
     }
 }
 
-/// Extracts the error from a tool's error output: everything from the first line that begins with `error:`. bootc and
-/// ostree begin their errors like this, and may quote podman or a registry after it. Without such a line, takes
-/// everything from the last line that begins with `Error`, or else the last three lines.
+/// Returns the error in a tool's error output: all lines from the first that begins with `error:`. bootc and ostree
+/// begin their errors with it, and may quote podman or a registry after it. Without such a line, returns all lines from
+/// the last that begins with `Error`, or else the last three lines.
 pub(super) fn message(words: &str) -> String {
     let lines: Vec<&str> = words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let own = lines.iter().position(|line| line.starts_with("error:"));
@@ -202,9 +202,9 @@ fn is_error(line: &str) -> bool {
     line.starts_with("error:") || line.starts_with("error ")
 }
 
-/// Appends the text about the credentials to the message of a pull that the registry rejected. Shortens a long message
-/// to make room: at its start, since the cause is at the end, or else at its end. If neither leaves a recognizable
-/// rejection, returns the message unchanged.
+/// Appends the text about the credentials to the message of a pull that the registry rejected. A long message is
+/// shortened to make room: at its start, because the cause is at the end, or else at its end. If the rejection would be
+/// recognizable in neither, returns the message unchanged.
 pub(super) fn with_credentials(message: String, credentials: &str) -> String {
     if credentials.is_empty() || !is_unauthorized(&message) {
         return message;
@@ -308,7 +308,6 @@ mod tests {
         }
     }
 
-    /// Messages of bootc 1.16.9 with skopeo 1.22 and podman 5.8.6, after bootc's own step.
     #[test]
     fn finds_the_reason_in_real_messages() {
         let step = "error: Switching: Switching (ostree): ";

@@ -1,4 +1,4 @@
-//! Small files on the host, written such that a crash leaves either the old or the new text.
+//! Small files on the host. After a crash, a file has either the old or the new text.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Limit for the text that [`save`] writes and [`load`] reads, in bytes.
+/// Limit for saved texts, in bytes.
 const MAX_SAVED: usize = 4 << 20;
 
 /// Errors for an existing file with invalid content.
@@ -31,8 +31,7 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let temporary = temporary(path);
     let mut file = match open_new(&temporary, false) {
         Ok(file) if !file.metadata()?.file_type().is_fifo() => file,
-        // The temporary name belongs to something that cannot be replaced by writing to it: a FIFO, whose writer would
-        // wait for a reader, or a link to a directory.
+        // The temporary name belongs to a FIFO, whose writer would wait for a reader, or to a link to a directory.
         _ => {
             remove(&temporary)?;
             open_new(&temporary, true)?
@@ -56,7 +55,7 @@ fn open_new(path: &Path, must_be_new: bool) -> io::Result<File> {
         .open(path)
 }
 
-/// Writes a value as JSON, durably. Creates the directory if it is missing.
+/// Writes a value as JSON, durably, and creates a missing directory.
 ///
 /// # Errors
 /// When the file cannot be written. The old content then stays.
@@ -73,8 +72,8 @@ fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// Reads the value that [`save`] wrote; `None` if there is no valid file. If the file cannot be parsed or is a
-/// directory, renames it to `*.json.unreadable` for an admin to inspect. `what` names the file in the log.
+/// Reads the value that [`save`] wrote; `None` if there is no valid file. A directory or an invalid file is renamed to
+/// `*.json.unreadable`, so that an admin can inspect it. `what` names the file in the log.
 pub fn load<T: DeserializeOwned>(path: &Path, what: &str) -> Option<T> {
     let read = read_bounded(path, MAX_SAVED).and_then(|text| match text.len() {
         length if length > MAX_SAVED => Err(io::Error::new(ErrorKind::InvalidData, "the file is too long")),
@@ -98,9 +97,6 @@ pub fn load<T: DeserializeOwned>(path: &Path, what: &str) -> Option<T> {
 }
 
 /// Removes a file, if it exists.
-///
-/// # Errors
-/// When the file exists but cannot be removed.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -108,15 +104,13 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the name of the temporary file that [`replace`] writes. A crash or an error may leave that file behind.
+/// Returns the name of [`replace`]'s temporary file. A crash or an error may leave that file behind.
 pub fn temporary(path: &Path) -> PathBuf {
     path.with_extension("tmp")
 }
 
-/// Reads at most `limit` + 1 bytes of a file, so that the caller notices a longer one.
-///
-/// # Errors
-/// When the file cannot be read, or is a FIFO, whose reader would wait for a writer.
+/// Reads at most `limit` + 1 bytes, so that the caller notices a longer file. Fails on a FIFO, whose reader would wait
+/// for a writer.
 pub fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let limit = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
@@ -153,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads and writes paths that are not regular files. None may block.
+    /// None of these reads and writes may block.
     #[test]
     fn unusual_files_do_not_block() {
         let scratch = std::env::temp_dir().join(format!("berth-files-{}", std::process::id()));
@@ -178,7 +172,7 @@ mod tests {
         assert!(aside.is_dir());
         assert_eq!(save_and_load(&path), Some(7));
 
-        // Something in the way of the temporary file.
+        // A FIFO has the name of the temporary file.
         mkfifo(&temporary(&path), Mode::S_IRWXU).unwrap();
         assert_eq!(save_and_load(&path), Some(7));
         std::os::unix::fs::symlink(&aside, temporary(&path)).unwrap();

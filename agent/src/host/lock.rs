@@ -1,8 +1,7 @@
 //! Lock that lets only one agent at a time change a host (invariant I7).
 //!
 //! Two agents can run on one node: while a DaemonSet replaces a pod, or if a pod runs beside a systemd service. Their
-//! writes to the API are compare-and-swap, but their changes to the host are not. So the second agent waits for this
-//! lock.
+//! API writes are compare-and-swap, but their changes to the host are not. So the second agent waits for this lock.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;

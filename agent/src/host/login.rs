@@ -1,7 +1,7 @@
 //! logind: lists shutdown inhibitors, reports a shutdown in progress, and reboots.
 //!
-//! The agent never reboots with systemd's own `Reboot`, which does not stop services first. A service finalizes the
-//! staged deployment when it stops, so that deployment would be lost.
+//! systemd's own `Reboot` does not stop services first. A service finalizes the staged deployment when it stops, so
+//! such a reboot would lose that deployment.
 
 use super::bus::{Bus, BusError, LOGIND};
 use super::error::HostError;
@@ -9,9 +9,9 @@ use super::error::HostError;
 /// An inhibitor that blocks a shutdown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inhibitor {
-    /// Name that the inhibitor gave for itself.
+    /// Name of the program, as given by the program itself.
     pub who: String,
-    /// Reason that the inhibitor gave.
+    /// Reason, as given by the program itself.
     pub why: String,
     /// Process ID on the host.
     pub pid: u32,
@@ -23,7 +23,7 @@ impl std::fmt::Display for Inhibitor {
     }
 }
 
-/// An inhibitor as logind lists it: what, who, why, mode, user, process.
+/// logind's tuple: what, who, why, mode, user, process.
 type Listed = (String, String, String, String, u32, u32);
 
 pub(super) async fn inhibitors(bus: &Bus) -> Result<Vec<Inhibitor>, BusError> {
@@ -31,7 +31,7 @@ pub(super) async fn inhibitors(bus: &Bus) -> Result<Vec<Inhibitor>, BusError> {
     Ok(blocking(listed))
 }
 
-/// Keeps only the inhibitors that make logind refuse a shutdown. A delaying inhibitor only makes logind wait.
+/// Keeps only inhibitors that make logind refuse a shutdown. A delaying inhibitor only makes logind wait.
 fn blocking(listed: Vec<Listed>) -> Vec<Inhibitor> {
     let blocking = listed.into_iter().filter(is_blocking);
     blocking
@@ -45,7 +45,7 @@ fn is_blocking((what, _, _, mode, ..): &Listed) -> bool {
 
 pub(super) async fn shutting_down(bus: &Bus) -> Result<bool, BusError> {
     match bus.property::<bool>(LOGIND, "PreparingForShutdown").await {
-        // systemd is stopping everything, so the bus does not start logind for the call.
+        // systemd is stopping everything, so the bus starts no logind.
         Err(error) if error.is(".ShuttingDown") => Ok(true),
         answer => answer,
     }
@@ -56,32 +56,31 @@ pub(super) async fn shutdown_scheduled(bus: &Bus) -> Result<bool, BusError> {
         Ok(value) => {
             Ok(<(String, u64)>::try_from(zbus::Variant::from(value)).is_ok_and(|(kind, _)| is_real_shutdown(&kind)))
         }
-        // An older logind lacks the property.
+        // Older releases of logind lack this property.
         Err(BusError::Refused { .. } | BusError::Malformed { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// True if this kind of scheduled shutdown is not a dry run.
 fn is_real_shutdown(kind: &str) -> bool {
     !kind.is_empty() && !kind.starts_with("dry-")
 }
 
-/// Flag of `RebootWithFlags`: logind checks the inhibitors even if the caller is root, as the agent is. That covers an
-/// inhibitor that appears after the agent's own check.
+/// Flag of `RebootWithFlags`: logind checks the inhibitors even for a root caller, as the agent is. So an inhibitor
+/// that appears after the agent's own check still counts.
 const CHECK_INHIBITORS: u64 = 1;
 
 pub(super) async fn reboot(bus: &Bus) -> Result<(), HostError> {
     let asked: Result<(), BusError> = bus.call_once(LOGIND, "RebootWithFlags", &CHECK_INHIBITORS).await;
     let asked = match asked {
-        // systemd before 247 lacks this method or its flag.
+        // systemd before 247 lacks this method or the flag.
         Err(error) if error.is(".UnknownMethod") || error.is(".InvalidArgs") => {
             bus.call_once(LOGIND, "Reboot", &false).await
         }
         asked => asked,
     };
     match asked {
-        // A shutdown also stops the bus, sometimes before the reply arrives.
+        // The shutdown also stops the bus, sometimes before the reply arrives.
         Ok(()) | Err(BusError::Lost { .. }) => Ok(()),
         Err(error) if error.is(".OperationInProgress") => Ok(()),
         Err(error @ BusError::Refused { .. }) => Err(HostError::RebootRefused(error.to_string())),

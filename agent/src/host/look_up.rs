@@ -20,8 +20,7 @@ use super::handle::Host;
 
 /// Extra time for systemd to kill a hung skopeo and report it.
 const GRACE: Duration = Duration::from_secs(3);
-/// Certificate errors that a wrong clock can cause: a machine whose clock has no battery starts with a time in the
-/// past.
+/// Certificate errors that a wrong clock can cause. A machine without a clock battery starts with a time in the past.
 const CLOCK: [&str; 2] = ["certificate has expired", "is not yet valid"];
 
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +34,8 @@ enum LookUpError {
 }
 
 impl Host {
-    /// Asks the registry for an image's manifest and labels, within this time. systemd gets a little more time, to kill
-    /// a skopeo that hangs.
+    /// Asks the registry for an image's manifest and labels, within this time. systemd gets a little more time to kill
+    /// a hung skopeo.
     pub async fn look_up(&self, image: &ImageRef, within: Duration) -> Answer {
         let give_up = Instant::now() + within;
         match timeout_at(give_up + GRACE, self.find_image(image, give_up)).await {
@@ -58,7 +57,7 @@ impl Host {
             },
             Document::Index { platforms, .. } => for_machine(&platforms, own, "the index names no image")?.clone(),
         };
-        // Queried by digest, so that manifest and config match even if the tag moves meanwhile.
+        // By digest, so that manifest and config match even if the tag moves between the queries.
         let pinned = image.at(&of_platform);
         let config = self.inspect("config", &["--config", "--raw"], &pinned, give_up).await?;
         let config = document::config(config.as_bytes(), &of_platform)?;
@@ -95,8 +94,8 @@ impl Host {
     }
 }
 
-/// Returns the digest of the image for this machine's platform. If there is none, the error begins with the text in
-/// `none`.
+/// Returns the digest of the image for this machine's platform. `none` begins the error for an index without that
+/// platform.
 fn for_machine<'a>(images: &'a [PlatformDigest], own: Platform<'_>, none: &str) -> Result<&'a Digest, LookUpError> {
     match own.choose(images) {
         Choice::Image(image) => Ok(&image.digest),
@@ -129,8 +128,7 @@ fn answer(found: Result<Target, LookUpError>) -> Answer {
     }
 }
 
-/// Returns the image's name for skopeo. skopeo rejects a name with both a tag and a digest, so the tag of such a name
-/// is left out.
+/// Returns the image's name for skopeo, which rejects a name with both a tag and a digest: then without the tag.
 fn name(image: &ImageRef) -> String {
     match image.digest() {
         Some(digest) => format!("docker://{}", image.at(digest)),
@@ -138,7 +136,7 @@ fn name(image: &ImageRef) -> String {
     }
 }
 
-/// Extracts the message from a line in skopeo's log format. Returns other text unchanged.
+/// Returns the message in a line of skopeo's log format. Returns other text unchanged.
 fn plain(words: &str) -> String {
     match words.split_once("level=fatal msg=\"") {
         Some((_, said)) => said.trim_end_matches('"').replace("\\\"", "\""),
@@ -171,7 +169,7 @@ mod tests {
                      "platform": {{"os": "linux", "architecture": "{architecture}"{variant}}}}}"#
             )
         }
-        // As in AlmaLinux's index; its plain amd64 needs v3.
+        // AlmaLinux's index has such entries; its plain amd64 needs v3.
         let entries = [
             entry("a", "amd64", ""),
             entry("b", "arm64", ""),

@@ -1,4 +1,4 @@
-//! The agent's memory, a file on the host. It outlives the agent's process, its pod and its BootcNode (invariant I8).
+//! The agent's memory: a file on the host that outlives the agent's process, its pod and its BootcNode (invariant I8).
 
 use std::path::PathBuf;
 
@@ -7,18 +7,18 @@ use berth_core::agent::facts::Past;
 use super::files;
 use super::root::{HostRoot, STATE_DIR};
 
-/// The file with the agent's memory, a [`Past`].
+/// File with the agent's memory, a [`Past`].
 #[derive(Debug, Clone)]
 pub struct MemoryFile(PathBuf);
 
 impl MemoryFile {
-    /// Returns the memory file of the host with this root.
+    /// `root` is the host's root directory.
     pub fn new(root: &HostRoot) -> Self {
         Self(root.path(STATE_DIR).join("state.json"))
     }
 
-    /// Reads the memory. A file that cannot be parsed is renamed and kept for an admin to inspect. The agent then
-    /// continues with an empty memory: if it refused to start, the node would have no agent.
+    /// Reads the memory; empty if the file is missing or invalid. An invalid file is renamed, so that an admin can
+    /// inspect it. An agent that refused to start would leave the node without one.
     pub fn load(&self) -> Past {
         files::load(&self.0, "the agent's memory").unwrap_or_default()
     }

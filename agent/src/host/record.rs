@@ -1,4 +1,4 @@
-//! `/run/berth/pull.json`: the record of this boot's pull. With it, the next agent finds the pull (invariant I7).
+//! `/run/berth/pull.json`: the record of this boot's pull, for the next agent to find the pull (invariant I7).
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::error::HostError;
 use super::files;
 use super::root::{HostRoot, RUN_DIR};
 
-/// Record of a pull. The agent writes it before it starts the pull.
+/// Record of a pull, written before the pull starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
@@ -31,16 +31,16 @@ pub(super) struct Record {
     /// Text about the auth file in use at the start of the pull.
     #[serde(default)]
     pub(super) credentials: String,
-    /// Digest of the text of the signature policy that the pull enforces; absent if it does not enforce one.
+    /// Digest of the enforced signature policy's text; absent if the pull enforces no policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<Digest>,
     /// Start of the pull, by the host's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) began: Option<Timestamp>,
-    /// rpm-ostree's message for a transaction whose end does not show whether the image is staged.
+    /// rpm-ostree's message, if it does not show whether the image is staged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) said: Option<String>,
-    /// How the rpm-ostree transaction ended; absent until the agent has seen its end.
+    /// End of the rpm-ostree transaction; absent until the agent has seen it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ended: Option<Ended>,
 }
@@ -79,7 +79,7 @@ impl RecordFile {
         Self(root.path(RUN_DIR).join("pull.json"))
     }
 
-    /// Reads the record of this boot's pull. A record of an earlier boot is ignored: that pull ended with its boot.
+    /// Reads the record of this boot's pull. An earlier boot's record is ignored: that pull ended with its boot.
     pub(super) fn read(&self, boot_id: &BootId) -> Option<Record> {
         let text = std::fs::read(&self.0).ok()?;
         match serde_json::from_slice::<Record>(&text) {

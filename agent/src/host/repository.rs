@@ -1,6 +1,6 @@
-//! The images in the host's ostree repository, and the directories of its deployments.
+//! Images in the host's ostree repository, and the directories of its deployments.
 //!
-//! bootc and rpm-ostree create a ref for each pulled image. They stage an image with a ref again without asking the
+//! bootc and rpm-ostree create a ref for each pulled image. They stage an image that has a ref without asking the
 //! registry or checking the signature policy.
 
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ const OSTREE: &str = "/usr/bin/ostree";
 const REPOSITORY: &str = "--repo=/sysroot/ostree/repo";
 const IMAGES: &str = "ostree/container/image";
 
-/// Returns the directory of a deployment's files, as a path on the host. `None` if the stateroot or checksum is not
-/// valid.
+/// Returns the directory of a deployment's files, as a path on the host. `None` if the stateroot or checksum is
+/// invalid.
 pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<PathBuf> {
     let is_name = !stateroot.is_empty() && !stateroot.starts_with('.') && !stateroot.contains('/');
     let is_checksum = checksum.len() == 64 && checksum.bytes().all(|b| b.is_ascii_hexdigit());
@@ -27,8 +27,8 @@ pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<P
     )))
 }
 
-/// Removes the refs of an image, so that its next pull is checked against the signature policy. The image's layers
-/// stay, so they are not downloaded again. Deployments stay too: ostree keeps their commits with other refs.
+/// Removes the refs of an image, so that its next pull checks the signature policy. The layers stay, so they are not
+/// downloaded again. Deployments stay too, because ostree keeps their commits with other refs.
 ///
 /// # Errors
 /// When a command fails. Refs of the image may then still exist.
@@ -50,7 +50,7 @@ pub(super) async fn forget_image(tools: &Tools, digest: &Digest) -> Result<(), H
 
 /// Returns the refs of images with this digest, in any registry repository.
 fn refs_of<'a>(list: &'a str, digest: &Digest) -> Vec<&'a str> {
-    // In refs, characters other than letters, digits and hyphens are encoded as `_XX_`.
+    // Refs encode all characters except letters, digits and hyphens as `_XX_`.
     let end = format!("_40_{}", digest.to_string().replace(':', "_3A_"));
     let names = list.lines().map(str::trim);
     names

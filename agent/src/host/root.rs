@@ -12,7 +12,7 @@ pub const RUN_DIR: &str = "/run/berth";
 /// Directory of the agent's durable files, as the host sees it.
 pub const STATE_DIR: &str = "/var/lib/berth";
 
-/// Limit for the symbolic links that are followed in one path.
+/// Limit for the symbolic links in one path.
 const MAX_LINKS: usize = 40;
 
 /// The directory where the agent sees the host's root.
@@ -52,8 +52,8 @@ impl HostRoot {
         Ok(BootId::new(id))
     }
 
-    /// Creates the directory of the runtime files if it is missing. systemd writes the output of Berth's units there;
-    /// without the directory, the units would fail.
+    /// Creates the directory of the runtime files if it is missing. systemd writes the output of Berth's units there,
+    /// and the units fail without it.
     ///
     /// # Errors
     /// When the directory cannot be created.
@@ -96,8 +96,7 @@ impl HostRoot {
                     }
                     pending.extend(parts(&target));
                 }
-                // Not a link, or nothing has this path. In the second case, the caller gets the error when it opens the
-                // file.
+                // The path is not a link, or does not exist. A missing path makes the caller's open fail.
                 Err(_) => done = next,
             }
         }
@@ -112,7 +111,7 @@ impl HostRoot {
     }
 }
 
-/// Returns the parts of a path in reverse order, without `/` and `.`.
+/// Returns the parts of a path without `/` and `.`, last first.
 fn parts(path: &Path) -> Vec<PathBuf> {
     let mut parts = Vec::new();
     for component in path.components() {

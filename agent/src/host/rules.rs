@@ -1,5 +1,3 @@
-//! Reads the host's files that restrict which images the host may pull.
-
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -13,7 +11,7 @@ use berth_shell::sha256;
 use super::files;
 use super::root::HostRoot;
 
-/// Returns the registries that the host may pull from, by the agent's flags and the host's own list.
+/// Returns the registries that the agent's flags and the host's own list allow.
 pub(super) fn registries(root: &HostRoot, flags: &[String]) -> Registries {
     let text = match read(root, registries::FILE, registries::MAX_LENGTH) {
         Ok(Some(text)) if text.len() > registries::MAX_LENGTH => Some(Err("it is too long".to_owned())),
@@ -25,8 +23,8 @@ pub(super) fn registries(root: &HostRoot, flags: &[String]) -> Registries {
     Registries::new(flags, text)
 }
 
-/// Returns a message if the host may have a list that the agent cannot see: in a pod, the list's directory may not be
-/// mounted. `None` if the agent sees the directory.
+/// Returns a message if the host may have a list that the agent cannot see, because the list's directory is not mounted
+/// in the agent's pod. `None` if the agent sees the directory.
 fn unseen(root: &HostRoot) -> Option<String> {
     let directory = Path::new(registries::FILE).parent()?;
     let is_pod = root.path("/") != Path::new("/");
@@ -40,7 +38,7 @@ fn unseen(root: &HostRoot) -> Option<String> {
     ))
 }
 
-/// Returns the host's signature policy, and the digest of its text. The digest is `None` if no policy can be read.
+/// Returns the host's signature policy and the digest of its text; no digest if no policy can be read.
 pub(super) fn policy(root: &HostRoot) -> (Policy, Option<Digest>) {
     for path in signatures::PLACES {
         match read(root, path, signatures::MAX_LENGTH) {
@@ -52,8 +50,8 @@ pub(super) fn policy(root: &HostRoot) -> (Policy, Option<Digest>) {
     (Policy::Missing, None)
 }
 
-/// Reads a file of the host, following links as the host would; `None` if the host has no entry of this name. A broken
-/// link is an error: it may be broken only in the agent's view.
+/// Reads a file of the host, following links as the host would; `None` if it does not exist. A broken link is an error,
+/// because it may be broken only in the agent's view.
 fn read(root: &HostRoot, path: &str, limit: usize) -> io::Result<Option<Vec<u8>>> {
     match root.resolve(path).and_then(|file| files::read_bounded(&file, limit)) {
         Ok(text) => Ok(Some(text)),
@@ -62,7 +60,7 @@ fn read(root: &HostRoot, path: &str, limit: usize) -> io::Result<Option<Vec<u8>>
     }
 }
 
-/// True if the host has an entry of this name, even a broken link, or if a parent directory is a broken link.
+/// True if the host has this path, even as a broken link, or if a parent directory is a broken link.
 fn has_entry(root: &HostRoot, path: &Path) -> io::Result<bool> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(true);

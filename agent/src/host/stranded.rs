@@ -1,7 +1,7 @@
 //! Finds a link in the host's `/etc` that would keep the kubelet from starting after an update to the staged image.
 //!
-//! The link makes the kubelet require the unit of the first-boot check. An update keeps this link, since it is in
-//! `/etc`, but not the unit, which is in `/usr`. If the new image lacks the unit, systemd never starts the kubelet.
+//! The link makes the kubelet require the unit of the first-boot check. An update keeps the link in `/etc`, but
+//! replaces the unit in `/usr`. If the new image lacks the unit, systemd never starts the kubelet.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,10 +10,10 @@ use std::path::Path;
 use super::root::HostRoot;
 
 const UNIT: &str = "berth-firstboot.service";
-/// Directory of the units that belong to the host, not to its image.
+/// Unit directory of the host, which updates keep.
 const ETC: &str = "/etc/systemd/system";
-/// Directory with the image's version of `/etc`. A link that is also there is part of the image, so an update replaces
-/// it together with the unit.
+/// The image's version of `/etc`. A link that is also here belongs to the image, so an update replaces it together with
+/// the unit.
 const IMAGE_ETC: &str = "usr/etc/systemd/system";
 /// Unit directories of an image.
 const OF_IMAGE: [&str; 4] = [
@@ -24,8 +24,8 @@ const OF_IMAGE: [&str; 4] = [
 ];
 
 /// Returns the path on the host of a link that makes a unit require the first-boot check, if the image in the directory
-/// `image` lacks the check's unit. `None` also if the files cannot be read: an update is refused only if the unit is
-/// known to be missing.
+/// `image` lacks the check's unit. `None` also if the files cannot be read: only a unit that is known to be missing
+/// prevents an update.
 pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String> {
     let link = own_link(root)?;
     let image = root.path(image);
@@ -37,7 +37,7 @@ pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String>
     is_unit_missing.then_some(link)
 }
 
-/// Returns the first link, by name, that makes a unit require the first-boot check and is not part of the booted image.
+/// Returns the first such link, by name, that is not part of the booted image.
 fn own_link(root: &HostRoot) -> Option<String> {
     let mut links = vec![];
     for entry in fs::read_dir(root.path(ETC)).ok()? {
@@ -58,7 +58,7 @@ fn is_directory(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_dir())
 }
 
-/// True if nothing has this path, not even a broken link. False if the agent cannot find out.
+/// True if the path does not exist, even as a broken link. False if the agent cannot find out.
 fn is_absent(path: &Path) -> bool {
     let error = path.symlink_metadata().err();
     error.is_some_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))

@@ -42,7 +42,7 @@ struct BootcAnswer {
 }
 
 impl BootcAnswer {
-    /// Answer for a bootc that is missing, too old, or does not answer.
+    /// Answer if bootc is missing, too old, or does not answer.
     fn without_status(seen: BootcFinding) -> Self {
         Self {
             seen,
@@ -54,16 +54,16 @@ impl BootcAnswer {
 }
 
 impl Host {
-    /// Chooses the backend and reads the deployments from it. Changes to the host use this backend until a later survey
-    /// chooses another.
+    /// Chooses the backend and reads the deployments from it. Changes to the host use this backend until the next
+    /// survey.
     ///
     /// # Errors
-    /// [`HostError::Busy`] while a pull or a tool of an earlier agent runs; or systemd does not answer. Other errors
-    /// are reported in the result, as [`Os::Unusable`].
+    /// [`HostError::Busy`] while a pull or a tool of an earlier agent runs; or when systemd does not answer. Other
+    /// errors are in the result, as [`Os::Unusable`].
     pub async fn survey(&self, terms: &Terms) -> Result<Survey, HostError> {
         self.refuse_while_pulling().await?;
         let bootc = self.ask_bootc().await?;
-        // Most hosts have a usable bootc, so rpm-ostree cannot be chosen and is not queried.
+        // With a usable bootc, as on most hosts, rpm-ostree cannot be chosen, so it is not queried.
         let may_be_rpm_ostree = !matches!(bootc.seen, BootcFinding::Usable | BootcFinding::Composefs)
             || terms.rule == BackendRule::RpmOstree
             || terms.begun == Some(Backend::RpmOstree);
@@ -131,7 +131,7 @@ impl Host {
                 };
                 (seen, Some(*status))
             }
-            // A tool that an earlier agent started still runs. The survey is repeated after that tool has ended.
+            // A tool of an earlier agent still runs. The survey is repeated after the tool has ended.
             Err(error @ HostError::Busy(_)) => return Err(error),
             Err(error) => (BootcFinding::Silent(Reason::StatusFailed, format!("{error:#}")), None),
         };
@@ -156,8 +156,8 @@ impl Host {
         known(Deployments {
             stages_locked: answer.download_only,
             refusal,
-            // False even if the staged deployment has layered packages: bootc drops these packages, so Berth may remove
-            // that deployment.
+            // False even if the staged deployment has layered packages: bootc drops them, so Berth may remove that
+            // deployment.
             staged_layers: false,
             ..self.deployments(Backend::Bootc, host, why)
         })

@@ -1,10 +1,8 @@
-//! Asks timedated whether the host's clock is synchronized.
-
 use std::time::Duration;
 
 use super::bus::{Bus, BusError, TIMEDATE};
 
-/// Timeout of the query: the agent must not wait for a timedated that hangs.
+/// The agent must not wait for a timedated that hangs.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {

@@ -15,7 +15,7 @@ use super::root::{HostRoot, RUN_DIR};
 use super::units::{self, EXIT_EXEC, Spec, UnitFailure};
 
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Units that run host tools, whether this agent or an earlier one started them.
+/// Units that run host tools for this agent or an earlier one.
 const TOOL_UNITS: &[&str] = &[
     "berth-version.service",
     "berth-help.service",
@@ -30,9 +30,9 @@ const TOOL_UNITS: &[&str] = &[
     "berth-list-images.service",
     "berth-forget-image.service",
 ];
-/// Limit for the output of a tool, in bytes. Longer output is an error: if it were cut, it could be misread.
+/// Limit for a tool's output, in bytes. Longer output is an error, because a cut output could be misread.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Number of bytes that are read from the end of a tool's error output.
+/// Limit for the end of a tool's error output, in bytes.
 const STDERR_TAIL: u64 = 16 << 10;
 
 #[derive(Debug, Clone)]
@@ -46,7 +46,8 @@ impl Tools {
         self.root.boot_id().map_err(|e| HostError::Io(format!("{e:#}")))
     }
 
-    /// Fails while another host tool runs, such as one of an earlier agent: it may be changing the deployments.
+    /// Fails while another host tool runs, such as a tool of an earlier agent, because it may be changing the
+    /// deployments.
     async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
         let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
         if running.is_empty() {
@@ -61,7 +62,6 @@ impl Tools {
         self.run_within(what, command, TOOL_TIMEOUT).await
     }
 
-    /// Like [`Tools::run`], with this timeout.
     pub(super) async fn run_within(
         &self,
         what: &str,
@@ -96,7 +96,7 @@ impl Tools {
     }
 }
 
-/// Reads the standard output of a tool that succeeded; empty if the tool wrote nothing.
+/// Reads the standard output of a tool that succeeded; empty if there is no output.
 fn output(path: &Path, command: &[&str]) -> Result<String, HostError> {
     let text = match files::read_bounded(path, MAX_OUTPUT) {
         Ok(text) => text,

@@ -1,9 +1,9 @@
 //! rpm-ostree's daemon on the system bus: the calls of `org.projectatomic.rpmostree1` that the agent needs.
 //!
-//! The daemon exits when it is idle, sometimes between a call and its reply, and its start can take longer than the bus
-//! waits. So systemd starts it before each query, the agent repeats a query without an answer, and no answer is cached.
-//! When a client disconnects, the daemon cancels the client's transactions that were not started. So the agent has a
-//! separate connection for the daemon and keeps it open.
+//! The idle daemon exits, sometimes between a call and its reply, and its start can take longer than the bus waits. So
+//! systemd starts it before each query, the agent repeats a query without an answer, and no answer is cached. The
+//! daemon cancels a disconnected client's transactions that were not started. So the agent has a separate connection to
+//! the daemon and keeps it open.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,24 +26,23 @@ const SYSROOT: Target<'static> = Target {
 };
 const OS_INTERFACE: &str = "org.projectatomic.rpmostree1.OS";
 
-/// Timeout of a call. Covers the time that a newly started daemon needs to read all deployments.
+/// Timeout of a call, long enough for a newly started daemon to read all deployments.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of a query, including all attempts and the daemon's start.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const START_TIMEOUT: Duration = Duration::from_secs(45);
-/// Number of attempts of one query.
+/// Attempts per query.
 const TRIES: u32 = 5;
-/// Delay after the first attempt of a query. It doubles with each attempt.
+/// Delay after the first attempt of a query, doubled with each attempt.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Active {
-    /// Daemon method that created it.
     pub(super) method: String,
     pub(super) address: String,
 }
 
-/// Connections to the daemon of one host, and to systemd, which starts the daemon.
+/// Connections to the daemon, and to systemd, which starts the daemon.
 #[derive(Debug)]
 pub(super) struct Daemon {
     systemd: Arc<Bus>,
@@ -52,7 +51,6 @@ pub(super) struct Daemon {
 
 type Options<'a> = HashMap<&'a str, Variant<'a>>;
 
-/// Reply to one attempt of a query.
 type Reply<'a, T> = BoxFuture<'a, Result<T, BusError>>;
 
 impl Daemon {
@@ -92,7 +90,7 @@ impl Daemon {
         .await
     }
 
-    /// Returns the daemon's own update policy: `none`, `check`, `stage` or `apply`.
+    /// Returns rpm-ostree's own update policy: `none`, `check`, `stage` or `apply`.
     pub(super) async fn policy(&self) -> Result<String, HostError> {
         self.query("AutomaticUpdatePolicy", || {
             Box::pin(self.own.property(SYSROOT, "AutomaticUpdatePolicy"))
@@ -101,7 +99,7 @@ impl Daemon {
     }
 
     /// Creates a transaction that pulls and stages an image, locked from the start, and keeps the layered packages.
-    /// Returns the transaction's address. While the transaction runs, the same call returns it again.
+    /// Returns the transaction's address. While the transaction runs, a second call returns that address again.
     pub(super) async fn rebase(&self, refspec: &str, title: &str) -> Result<String, HostError> {
         self.query("Rebase", || {
             Box::pin(async {
@@ -113,7 +111,7 @@ impl Daemon {
         .await
     }
 
-    /// Creates a transaction that removes the staged deployment. Returns the transaction's address.
+    /// Creates a transaction that removes the staged deployment. Returns its address.
     pub(super) async fn remove_staged(&self) -> Result<String, HostError> {
         self.query("Cleanup", || {
             Box::pin(async { self.call_os("Cleanup", &vec!["pending-deploy"]).await })
@@ -121,22 +119,22 @@ impl Daemon {
         .await
     }
 
-    /// Creates a transaction that queues the rollback deployment for the next boot. Returns the transaction's address.
+    /// Creates a transaction that makes the rollback deployment boot next. Returns its address.
     pub(super) async fn rollback(&self) -> Result<String, HostError> {
         self.activate().await?;
         self.call_os("Rollback", &Options::new()).await.map_err(explain)
     }
 
-    /// Creates a transaction that unlocks the staged deployment of this digest and reboots. Returns the transaction's
-    /// address. Does not repeat the call if the reply is lost, since the host may be shutting down.
+    /// Creates a transaction that unlocks the staged deployment of this digest and reboots. Returns its address. Not
+    /// repeated after a lost reply, because the host may be shutting down.
     pub(super) async fn finalize(&self, digest: &str) -> Result<String, HostError> {
         self.activate().await?;
         let options: Options<'_> = HashMap::from([("checksum", Variant::new(digest))]);
         self.call_os("FinalizeDeployment", &options).await.map_err(explain)
     }
 
-    /// Starts the daemon through systemd. Returns a failed start as an error of the daemon, because systemd and the
-    /// host can still be reached.
+    /// Starts the daemon through systemd. A failed start is an error of the daemon, because systemd and the host still
+    /// answer.
     async fn activate(&self) -> Result<(), HostError> {
         match units::activate(&self.systemd, RPM_OSTREED, START_TIMEOUT).await {
             Ok(()) => Ok(()),
@@ -148,12 +146,11 @@ impl Daemon {
         }
     }
 
-    /// Makes the daemon read its state again. The daemon replies only after it has read the deployments.
+    /// Makes the daemon read its state again. The daemon replies after it has read the deployments.
     async fn reload(&self) -> Result<(), BusError> {
         self.own.call_once(SYSROOT, "Reload", &()).await
     }
 
-    /// Calls a method of the D-Bus object for the booted operating system.
     async fn call_os<B>(&self, method: &str, body: &B) -> Result<String, BusError>
     where
         B: serde::Serialize + zbus::DynamicType + Sync,
@@ -194,7 +191,8 @@ impl Daemon {
     }
 }
 
-/// Options of a call that stages an image. All are explicit, since their defaults differ between the daemon's methods.
+/// Options of a call that stages an image. All are explicit, because their defaults differ between the daemon's
+/// methods.
 fn staging(title: &str) -> Options<'_> {
     HashMap::from([
         ("lock-finalization", Variant::new(true)),
@@ -216,12 +214,12 @@ fn no_answer(what: &str) -> HostError {
     ))
 }
 
-/// Converts the error of a call to the daemon. The result has the daemon's message.
+/// Converts the error of a call to the daemon, with the daemon's message.
 pub(super) fn explain(error: BusError) -> HostError {
     match error {
         BusError::Refused { name, message } => {
             let is_busy = name.ends_with(".UpdateInProgress")
-                // GIO's error code for "busy", which has no D-Bus name.
+                // GIO's error code for "busy", without a D-Bus name of its own.
                 || name.ends_with("g_2dio_2derror_2dquark.Code26")
                 || message.contains("Transaction in progress");
             if is_busy {
@@ -230,9 +228,9 @@ pub(super) fn explain(error: BusError) -> HostError {
             let reason = failure::recognise(&message).unwrap_or(Reason::HostToolFailed);
             HostError::Tool(Failure::new(reason, &message))
         }
-        // The bus itself is unreachable, so the whole host counts as unreachable.
+        // Without the bus, the whole host counts as unreachable.
         error @ BusError::Unreachable(_) => HostError::Bus(error),
-        // Not repeated: the reply would be the same.
+        // Not repeated, because the next reply would be malformed too.
         error @ BusError::Malformed { .. } => {
             let why = format!("rpm-ostreed: {error}");
             HostError::tool_failed(&why)

@@ -1,5 +1,5 @@
-//! Parses the `Deployments` of rpm-ostree's daemon: an array of dictionaries with some forty keys, many of them
-//! optional. A missing or malformed key affects only its own field. This module does no I/O.
+//! Parses the daemon's `Deployments`: an array of dictionaries with some forty keys, many of them optional. A missing
+//! or malformed key affects only its own field. This module does no I/O.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -27,10 +27,10 @@ const LAYERS: [&str; 5] = [
     "requested-base-local-replacements",
 ];
 
-/// Packages replaced with packages of a repository. The value has the repository's kind and name, and the packages.
+/// Packages replaced from a repository. The value has the repository's kind and name, and the packages.
 const REMOTE_REPLACEMENTS: &str = "requested-base-remote-replacements";
 
-/// Other changes that an update by rpm-ostree keeps but bootc would drop. Used only to compare two deployments.
+/// Other changes that an update by rpm-ostree keeps and bootc would drop. Used only to compare two deployments.
 const OTHER_CHANGES: [&str; 5] = [
     REMOTE_REPLACEMENTS,
     "regenerate-initramfs",
@@ -88,20 +88,19 @@ fn files(entry: &Entry) -> Option<PathBuf> {
     repository::checkout(&text(entry, "osname")?, &text(entry, "checksum")?, serial)
 }
 
-/// True if the host checks the signatures of the deployment's image.
 fn is_signed(entry: &Entry) -> bool {
     text(entry, "container-image-reference").is_some_and(|reference| origin(&reference).1)
 }
 
-/// Converts an entry. Cuts its texts to the lengths that the BootcNode's schema allows.
+/// Converts an entry. Cuts texts to the lengths in the BootcNode's schema.
 fn deployment(entry: &Entry, locked: bool) -> Deployment {
     let image = text(entry, "container-image-reference").map(|reference| origin(&reference).0);
     let digest = match &image {
-        // If the daemon reports no digest, uses the digest in the image's name, if there is one.
+        // Without a digest from the daemon, use the digest in the image's name, if there is one.
         Some(image) => text(entry, "container-image-reference-digest")
             .and_then(|digest| digest.parse().ok())
             .or_else(|| image.rsplit_once('@')?.1.parse().ok()),
-        // A deployment without a container image is identified only by its commit.
+        // Only the commit identifies a deployment without a container image.
         None => text(entry, "checksum").and_then(|checksum| format!("sha256:{checksum}").parse::<Digest>().ok()),
     };
     let image = image.or_else(|| text(entry, "origin")).unwrap_or_default();
@@ -149,7 +148,6 @@ fn strip_transport(image: &str) -> &str {
         .unwrap_or(image)
 }
 
-/// Returns the names of all packages that were layered, removed or replaced.
 fn packages(entry: &Entry) -> Vec<String> {
     let mut names: Vec<String> = LAYERS.iter().flat_map(|key| texts(entry, key)).collect();
     names.extend(replaced(entry));
@@ -158,8 +156,8 @@ fn packages(entry: &Entry) -> Vec<String> {
     names
 }
 
-/// Returns the names of packages replaced from a repository. The value is a dictionary or a list of pairs; all its
-/// texts are package names, except the repositories' names.
+/// Returns the packages replaced from a repository. The value is a dictionary or a list of pairs, whose texts are all
+/// package names, except the repositories' names.
 fn replaced(entry: &Entry) -> Vec<String> {
     let mut names = vec![];
     match entry.get(REMOTE_REPLACEMENTS).map(|value| inner(value)) {
@@ -190,7 +188,7 @@ fn collect_texts(value: &Variant<'_>, names: &mut Vec<String>) {
     }
 }
 
-/// Returns all changes of a deployment to its image. A missing key counts as false or empty.
+/// Returns all changes to the deployment's image. A missing key counts as false or empty.
 fn changes(entry: &Entry) -> (Vec<String>, Vec<Option<&Variant<'_>>>) {
     let others = OTHER_CHANGES.iter().map(|key| {
         let value = entry.get(*key).map(|value| inner(value));
@@ -214,7 +212,7 @@ struct ImageConfig {
     architecture: Option<String>,
 }
 
-/// Returns the OCI architecture from the image's configuration, which the commit contains.
+/// Returns the OCI architecture in the image's configuration, which is in the commit.
 fn architecture(entry: &Entry) -> Option<String> {
     let Variant::Dict(meta) = inner(entry.get("base-commit-meta")?) else {
         return None;

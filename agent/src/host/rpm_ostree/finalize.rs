@@ -1,6 +1,6 @@
-//! How a staged deployment is unlocked. If the host's ostree cannot unlock, the agent writes a note instead: it will
-//! request its next reboot from rpm-ostreed, which unlocks the deployment before the reboot. The note is valid for one
-//! boot and one digest, and outlives the agent.
+//! How a staged deployment is unlocked. If the host's ostree cannot unlock, the agent writes a note: it will request
+//! its next reboot from rpm-ostreed, which unlocks the deployment before the reboot. The note outlives the agent, and
+//! is valid for one boot and one digest.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ use crate::host::error::HostError;
 use crate::host::files;
 use crate::host::root::{HostRoot, RUN_DIR};
 
-/// Capability of the host's `ostree admin lock-finalization`.
+/// Abilities of the host's `ostree admin lock-finalization`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockTool {
     Unlocks,
     Locks,
-    /// The command does not exist: a file locks the deployment, and only rpm-ostree unlocks it.
+    /// Without the command, a file locks the deployment, and only rpm-ostree unlocks it.
     None,
 }
 
@@ -38,7 +38,7 @@ impl LockTool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Note {
-    /// ID of the boot when the agent wrote the note. The note is not valid in any other boot.
+    /// The boot that the note is valid for.
     pub(super) boot_id: BootId,
     pub(super) digest: Digest,
 }
@@ -51,7 +51,7 @@ impl NoteFile {
         Self(root.path(RUN_DIR).join("finalize.json"))
     }
 
-    /// Reads the note; `None` if there is none from this boot.
+    /// Reads the note of this boot.
     pub(super) fn read(&self, boot: &BootId) -> Option<Note> {
         files::load::<Note>(&self.0, "the note for an unlock by rpm-ostree").filter(|note| note.boot_id == *boot)
     }

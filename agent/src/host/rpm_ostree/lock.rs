@@ -1,8 +1,8 @@
 //! Reads the lock of the staged deployment from ostree's files.
 //!
-//! Since 2024.6, rpm-ostree locks with a key in the state file of the staged deployment. Before, it locked with a
-//! second file beside the state file. The daemon's property `finalization-locked` shows only the second file. A
-//! deployment counts as locked if the key or that file locks it.
+//! Since 2024.6, rpm-ostree locks with a key in the state file of the staged deployment. Earlier releases lock with a
+//! second file beside it, and the daemon's property `finalization-locked` shows only that file. A deployment counts as
+//! locked if the key or the file locks it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ use berth_core::agent::staged;
 use crate::host::root::HostRoot;
 
 pub(super) const STATE: &str = "/run/ostree/staged-deployment";
-/// File that locks the staged deployment if it exists.
+/// If this file exists, it locks the staged deployment.
 pub(super) const LOCK_FILE: &str = "/run/ostree/staged-deployment-locked";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,12 +22,12 @@ pub(super) enum Lock {
     Locked,
     /// A shutdown applies the deployment.
     Unlocked,
-    /// A file cannot be read or parsed, for this reason. The deployment may be locked or not.
+    /// A file cannot be read or parsed, for this reason, so the deployment may be locked or not.
     Unreadable(String),
 }
 
 impl Lock {
-    /// Reads the lock. If no deployment is staged, the result has no meaning.
+    /// Reads the lock. Without a staged deployment, the result has no meaning.
     pub(super) fn read(root: &HostRoot) -> Self {
         match root.path(LOCK_FILE).try_exists() {
             Ok(true) => return Self::Locked,
@@ -45,7 +45,7 @@ impl Lock {
     }
 }
 
-/// Reads at most one byte more than the length limit, so that the caller notices a longer state.
+/// Reads at most one byte more than the limit, so that the caller notices a longer state.
 fn read_state(path: &Path) -> io::Result<Vec<u8>> {
     let mut state = vec![];
     let most = u64::try_from(staged::MAX_LENGTH).unwrap_or(u64::MAX);
@@ -63,7 +63,7 @@ mod tests {
     const UNLOCKED: &[u8] = include_bytes!("../../../../fuzz/seeds/staged/unlocked.bin");
     const NO_KEY: &[u8] = include_bytes!("../../../../fuzz/seeds/staged/no-key.bin");
 
-    /// States as seen with rpm-ostreed 2026.2 and ostree 2026.4, and with older releases.
+    /// States of rpm-ostreed 2026.2 with ostree 2026.4, and of older releases.
     #[test]
     fn either_lock_counts() {
         let scratch = std::env::temp_dir().join(format!("berth-staged-lock-{}", std::process::id()));

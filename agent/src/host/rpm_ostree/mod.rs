@@ -1,8 +1,8 @@
 //! The rpm-ostree backend: its daemon over D-Bus, and ostree's own lock.
 //!
 //! The daemon can unlock a deployment only together with a reboot. If the host's ostree can unlock, the agent unlocks
-//! with ostree and reboots with logind, which checks inhibitors. Otherwise, to unlock, the agent writes a note that it
-//! must request its next reboot from the daemon.
+//! with ostree and reboots with logind, which checks inhibitors. Otherwise the agent "unlocks" by writing a note that
+//! it must request its next reboot from the daemon.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -43,7 +43,7 @@ pub(super) struct RpmOstree {
     pulls: Pulls,
     note: NoteFile,
     lock_tool: Mutex<Option<LockTool>>,
-    /// True if the booted image was pulled under an enforced signature policy, as of the agent's last query.
+    /// As of the agent's last query.
     signed: BootedSigned,
 }
 
@@ -91,7 +91,7 @@ impl RpmOstree {
         }
     }
 
-    /// Fails while rpm-ostree runs a transaction, which locks the host's deployments.
+    /// Fails while a transaction of rpm-ostree runs, because it locks the host's deployments.
     async fn refuse_beside_a_transaction(&self) -> Result<(), HostError> {
         match self.daemon.active().await? {
             Some(active) => Err(HostError::Busy(format!(
@@ -102,8 +102,8 @@ impl RpmOstree {
         }
     }
 
-    /// Returns what the host's `ostree admin lock-finalization` can do. The answer is cached for the life of the agent,
-    /// unless the command fails.
+    /// Returns the abilities of the host's `ostree admin lock-finalization`. An answer is cached for the life of the
+    /// agent.
     async fn lock_tool(&self) -> Result<LockTool, HostError> {
         if let Some(known) = *self.lock_tool.lock().unwrap_or_else(|e| e.into_inner()) {
             return Ok(known);
@@ -119,13 +119,12 @@ impl RpmOstree {
     }
 
     pub(super) async fn lock(&self) -> Result<(), HostError> {
-        // Removes the note first. With the note, a later reboot by the agent would still unlock and apply the
-        // deployment.
+        // First, because with the note a later reboot by the agent would still unlock and apply the deployment.
         self.note.remove()?;
         self.refuse_beside_a_transaction().await?;
         let command: &[&str] = match self.lock_tool().await? {
             LockTool::Unlocks | LockTool::Locks => &["/usr/bin/ostree", "admin", "lock-finalization"],
-            // ostree checks for this file when it finalizes. The hard link cannot be created if nothing is staged.
+            // ostree checks this file at finalization. The hard link cannot be created if nothing is staged.
             LockTool::None => &["/usr/bin/ln", STATE, LOCK_FILE],
         };
         match self.tools.run("lock", command).await {
@@ -138,7 +137,7 @@ impl RpmOstree {
         self.refuse_beside_a_transaction().await?;
         if self.lock_tool().await? == LockTool::Unlocks {
             // An older rpm-ostree locks only with the file, which `--unlock` would not remove. So ostree locks first,
-            // which replaces the file with ostree's own lock.
+            // which replaces the file by ostree's own lock.
             let lock = ["/usr/bin/ostree", "admin", "lock-finalization"];
             self.tools.run("lock", &lock).await?;
             let unlock = ["/usr/bin/ostree", "admin", "lock-finalization", "--unlock"];
@@ -157,7 +156,7 @@ impl RpmOstree {
         })
     }
 
-    /// Joins a transaction that the agent created, and starts it. A transaction that was not started blocks all others
+    /// Joins and starts a transaction that the agent created. A transaction that was not started blocks all others
     /// while its creator is connected. So after a failure the agent disconnects, and the daemon cancels the
     /// transaction. The error's flag is true if the reply to `Start` was lost: the transaction may then run.
     async fn start(&self, address: &str) -> Result<Transaction, (HostError, bool)> {
@@ -197,12 +196,13 @@ impl RpmOstree {
         self.complete(self.daemon.rollback().await, "queue the rollback").await
     }
 
-    /// Starts a short transaction at the address that the daemon returned, and waits for its end. `what`: its purpose.
+    /// Starts a short transaction at the address that the daemon returned, and waits for its end. `what` names its
+    /// purpose in an error.
     async fn complete(&self, created: Result<String, HostError>, what: &str) -> Result<(), HostError> {
         let address = match created {
             Ok(address) => address,
             Err(error) => {
-                // The daemon may have created the transaction, and only its reply was lost. Disconnecting cancels the
+                // The daemon may have created the transaction, although its reply was lost. Disconnecting cancels the
                 // transaction.
                 self.daemon.disconnect().await;
                 return Err(error);
@@ -222,8 +222,8 @@ impl RpmOstree {
         }
     }
 
-    /// Removes the staged deployment while a rollback is queued for the next boot. The daemon's `Cleanup` would remove
-    /// the rollback deployment too. ostree's index 0 is the staged deployment.
+    /// Removes the staged deployment, which has ostree's index 0, while a rollback is queued for the next boot. The
+    /// daemon's `Cleanup` would remove the rollback deployment too.
     async fn remove_before_a_rollback(&self) -> Result<(), HostError> {
         self.refuse_beside_a_transaction().await?;
         let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];
@@ -236,8 +236,8 @@ impl RpmOstree {
         let address = match self.daemon.finalize(&note.digest.to_string()).await {
             Ok(address) => address,
             Err(error) => {
-                // The daemon may have created the transaction, and only its reply was lost. Disconnecting cancels it
-                // before it has changed anything.
+                // The daemon may have created the transaction, although its reply was lost. Disconnecting cancels it
+                // before it changes anything.
                 self.daemon.disconnect().await;
                 return Err(match error {
                     // The caller retries when the other transaction has ended or the bus works again.
@@ -248,7 +248,7 @@ impl RpmOstree {
         };
         let mut transaction = match self.start(&address).await {
             Ok(transaction) => transaction,
-            // The transaction may have been started, so the caller waits for a reboot, as after a request to logind.
+            // The transaction may have started, so the caller waits for a reboot, as after a request to logind.
             Err((_, true)) => return Ok(()),
             Err((error, false)) => return Err(refused(error.to_string())),
         };

@@ -1,9 +1,9 @@
 //! Pulls by rpm-ostree, one at a time, each as a transaction of its daemon.
 //!
-//! A transaction continues without the agent. The agent writes a [`Record`] before the transaction begins, and the
-//! transaction's title contains the digest, so the next agent can join it (invariant I7). The agent writes the
-//! transaction's end to the record before it uses the result. If no agent received the end, the staged deployment shows
-//! whether the pull succeeded.
+//! A transaction continues without the agent. The agent writes a [`Record`] before the transaction, and the
+//! transaction's title contains the digest, so the next agent can join it (invariant I7). The agent records the
+//! transaction's end before it uses the result. If no agent received the end, the staged deployment shows whether the
+//! pull succeeded.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
 /// Timeout for joining a running transaction. Short, because the agent cannot report while it waits for the daemon.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Title of a transaction until its work begins. The daemon then sets the requested title.
+/// Title of a transaction that has not begun its work. Then the daemon sets the requested title.
 const NOT_YET_TITLED: &str = "new-deployment";
 /// Message of the daemon if the image is already staged or booted under the same reference.
 const SAME_REFERENCE: &str = "Old and new refs are equal";
@@ -46,13 +46,13 @@ pub(super) struct Pulls {
     following: Mutex<Option<Following>>,
 }
 
-/// A transaction whose signals the agent receives.
+/// A transaction whose signals this agent receives.
 #[derive(Debug)]
 struct Following {
     digest: Digest,
     tally: Arc<Mutex<Tally>>,
     task: JoinHandle<()>,
-    /// Sending to this channel cancels the transaction. `None` after that.
+    /// Cancels the transaction; `None` after that.
     stop: Option<oneshot::Sender<()>>,
 }
 
@@ -111,12 +111,12 @@ impl Pulls {
         tally.progress()
     }
 
-    /// Finds this boot's pull and its state; `None` if there is none or it was forgotten.
+    /// Finds this boot's pull; `None` if there is none or it was forgotten.
     pub(super) async fn find(&self, daemon: &Daemon, boot: &BootId) -> Result<Option<Pull>, HostError> {
         let Some(Record { digest, .. }) = self.own_record(boot) else {
             return Ok(None);
         };
-        // Checked before the record is read again: if the pull ends in between, its end is in the record by then.
+        // Before the second read of the record: if the pull ends in between, that read finds its end.
         let is_followed = self.is_followed(&digest);
         let Some(record) = self.own_record(boot) else {
             return Ok(None);
@@ -136,8 +136,8 @@ impl Pulls {
         (record.backend == Backend::RpmOstree).then_some(record)
     }
 
-    /// Returns the state of a pull whose transaction no task of this agent has joined. Joins the transaction if it
-    /// runs; otherwise the staged deployment shows whether the pull succeeded.
+    /// Returns the state of a pull that this agent does not follow. Joins the transaction if it runs. Otherwise the
+    /// staged deployment shows whether the pull succeeded.
     async fn adopt(&self, daemon: &Daemon, mut record: Record) -> Result<Option<PullState>, HostError> {
         if self.join_again(daemon, &record).await? {
             return Ok(Some(PullState::Running));
@@ -165,19 +165,19 @@ impl Pulls {
         Ok(Some(state))
     }
 
-    /// Joins the pull's transaction. Returns false if that transaction does not run.
+    /// Joins the pull's transaction; false if it does not run.
     ///
     /// # Errors
-    /// When a transaction runs but cannot be identified yet, so the pull must not count as ended; or when the bus does
-    /// not answer.
+    /// When a transaction runs but cannot be identified yet, so that the pull must not count as ended; or when the bus
+    /// does not answer.
     async fn join_again(&self, daemon: &Daemon, record: &Record) -> Result<bool, HostError> {
         let active = match daemon.active().await {
             Ok(Some(active)) => active,
             Ok(None) => return Ok(false),
             Err(error @ (HostError::Bus(_) | HostError::Timeout(_))) => return Err(error),
             Err(error) => {
-                // A daemon that cannot be started runs no transaction. If one runs after all, the next pull waits for
-                // it.
+                // A daemon that cannot be started runs no transaction. If one runs nevertheless, the next pull waits
+                // for it.
                 tracing::warn!(%error, "cannot find out from rpm-ostreed whether a transaction runs; assuming that none does");
                 return Ok(false);
             }
@@ -200,8 +200,8 @@ impl Pulls {
         Ok(true)
     }
 
-    /// Connects to the running transaction, and starts it if it is the pull of this record. Returns `None` if it is
-    /// another transaction.
+    /// Connects to the running transaction, and starts it if it is the record's pull. `None` if it is another
+    /// transaction.
     ///
     /// # Errors
     /// When the transaction does not answer, or cannot be identified yet.
@@ -224,7 +224,7 @@ impl Pulls {
 
     /// True if the image with this digest is staged or booted.
     async fn is_here(&self, daemon: &Daemon, digest: &Digest) -> Result<bool, HostError> {
-        // Only the image matters here, not the lock.
+        // The lock does not matter here.
         let status = deployments::parse(&daemon.deployments().await?, Lock::Unlocked);
         Ok(status.is_ok_and(|status| {
             let staged = status
@@ -264,8 +264,8 @@ impl Pulls {
                 self.record.write(&record)
             }
             Err(error) => {
-                // If the transaction was created but not started, it would block all others. The daemon cancels it when
-                // the agent disconnects.
+                // A transaction that was created but not started would block all others. Disconnecting makes the daemon
+                // cancel it.
                 daemon.disconnect().await;
                 self.record.remove()?;
                 Err(error)
@@ -315,7 +315,7 @@ impl Pulls {
                 ));
             }
         }
-        // The transaction may still run if its end was not reported. Then `find` joins it, and the next call cancels it
+        // If no end was reported, the transaction may still run. Then `find` joins it, and the next call cancels it
         // again.
         match self.find(daemon, boot).await? {
             Some(pull) if pull.digest == *digest && pull.state == PullState::Running => {
@@ -331,7 +331,7 @@ impl Pulls {
     }
 }
 
-/// Returns the time until a pull's timeout: at most [`TIMEOUT`], even if the clock was set back.
+/// Returns the time left until a pull times out: at most [`TIMEOUT`], even if the clock was set back.
 fn left(began: Option<Timestamp>, now: Timestamp) -> Duration {
     let so_far = began.map_or(Duration::ZERO, |began| {
         Duration::try_from(now.duration_since(began)).unwrap_or_default()
@@ -358,7 +358,7 @@ impl Listener {
                     None => return self.fail("rpm-ostreed ended during the pull".to_owned()),
                 },
                 asked = &mut stopped => {
-                    // An error means that [`Following`] was dropped, which also aborts this task.
+                    // On an error, [`Following`] was dropped, which also aborts this task.
                     if asked.is_ok() {
                         return self.cancel(transaction, "the pull was ended by signal: canceled").await;
                     }
@@ -379,9 +379,9 @@ impl Listener {
         }
     }
 
-    /// Cancels the transaction and waits for its end. The pull may still succeed. If no end is reported, the
-    /// transaction may still run, so the record stays without an end: the next `find` joins the transaction again, or
-    /// reads the result from the staged deployment.
+    /// Cancels the transaction and waits for its end. The pull may still succeed. Without a reported end, the
+    /// transaction may still run, so the record gets no end: the next `find` joins the transaction again, or reads the
+    /// result from the staged deployment.
     async fn cancel(mut self, mut transaction: Transaction, why: &str) {
         if let Err(error) = transaction.cancel().await {
             tracing::warn!(%error, "cannot cancel the transaction of rpm-ostree");
@@ -419,7 +419,8 @@ impl Listener {
         self.store();
     }
 
-    /// Writes the pull's end to the record. If that fails, a later `find` reads the result from the staged deployment.
+    /// Writes the pull's end to the record. After a failure, a later `find` reads the result from the staged
+    /// deployment.
     fn store(&self) {
         if let Err(error) = self.file.write(&self.record) {
             tracing::warn!(%error, "cannot record the pull's result; it will be inferred from the staged deployment");
@@ -475,7 +476,7 @@ mod tests {
 
     const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
 
-    /// Serves a transaction that runs until it is canceled. Returns the methods that were called.
+    /// Serves a transaction that runs until it is canceled. Returns the called methods.
     async fn endless(listener: tokio::net::UnixListener) -> Vec<String> {
         let (stream, _) = listener.accept().await.unwrap();
         let builder = zbus::connection::Builder::unix_stream(stream.into_std().unwrap()).server(zbus::Guid::generate());
@@ -492,7 +493,7 @@ mod tests {
         conn.emit_signal(None::<&str>, "/", INTERFACE, "Finished", &end)
             .await
             .unwrap();
-        // Until the client disconnects: it must have received the end.
+        // The client disconnects after it has received the end.
         while messages.next().await.is_some_and(|message| message.is_ok()) {}
         called
     }

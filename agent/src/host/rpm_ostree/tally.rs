@@ -1,7 +1,7 @@
 //! Progress of a transaction, computed from its signals. Does no I/O.
 //!
 //! For a container image, rpm-ostree reports only text: the size to fetch, and each layer when its download begins.
-//! Texts of any other form are ignored.
+//! Other texts are ignored.
 
 use berth_api::node::Progress;
 
@@ -12,7 +12,7 @@ pub(super) struct Tally {
     done: u64,
     total: u64,
     per_second: u64,
-    /// Size of the layer being fetched.
+    /// Size of the layer that is being downloaded.
     current: u64,
     seen: bool,
 }
@@ -31,7 +31,6 @@ impl Tally {
         *self != before
     }
 
-    /// Returns the progress; `None` until a signal reports any.
     pub(super) fn progress(&self) -> Option<Progress> {
         self.seen.then_some(Progress {
             bytes: self.done,
@@ -55,7 +54,7 @@ impl Tally {
     }
 }
 
-/// Parses the size in the last parentheses of a text, in GLib's format: `(15.1 MB)`, with a no-break space.
+/// Parses the size in the last parentheses of a text, in GLib's format with a no-break space: `(15.1 MB)`.
 fn size(text: &str) -> Option<u64> {
     let (_, rest) = text.rsplit_once('(')?;
     let (inside, _) = rest.split_once(')')?;
@@ -71,7 +70,7 @@ fn size(text: &str) -> Option<u64> {
         _ => return None,
     };
     let bytes = number * unit;
-    // Ignores negative, infinite and absurdly large values. The cast is safe in this range.
+    // Ignore negative, infinite and absurdly large values. The cast is safe in this range.
     (bytes.is_finite() && (0.0..1e15).contains(&bytes)).then_some(bytes as u64)
 }
 

@@ -1,7 +1,7 @@
 //! A transaction of rpm-ostree's daemon, joined over the transaction's own socket.
 //!
-//! After a client has called `Start`, the transaction continues without clients. A client that joins later calls
-//! `Start` too, and then also receives the signal of the end.
+//! After `Start`, the transaction continues without clients. A client that joins later calls `Start` too, and then also
+//! receives the signal of the end.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -36,7 +36,6 @@ pub(super) enum Signal {
         /// The daemon's message if the transaction failed.
         words: String,
     },
-    /// A signal that the agent does not use.
     Other,
 }
 
@@ -47,8 +46,7 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// Connects to the address that the daemon returned. The path in it is a path on the host. Signals that are sent
-    /// before this call are missed.
+    /// Connects to the address that the daemon returned. Its path is a path on the host. Earlier signals are missed.
     ///
     /// # Errors
     /// When the socket is missing or does not answer.
@@ -86,7 +84,7 @@ impl Transaction {
         self.call("Start").await.map(drop)
     }
 
-    /// Requests that the daemon cancel the transaction, which then ends as a failure unless it has already succeeded.
+    /// Asks the daemon to cancel the transaction, which then fails unless it has already succeeded.
     pub(super) async fn cancel(&self) -> Result<(), BusError> {
         self.call("Cancel").await.map(drop)
     }
@@ -111,7 +109,7 @@ impl Transaction {
         call.await.map_err(|error| translate(method, error))
     }
 
-    /// Returns the next signal; `None` if the daemon closed the connection or is gone.
+    /// Returns the next signal; `None` if the daemon closed the connection or ended.
     pub(super) async fn next(&mut self) -> Option<Signal> {
         loop {
             let message = self.signals.next().await?.ok()?;
@@ -121,8 +119,7 @@ impl Transaction {
         }
     }
 
-    /// Waits for the end of the transaction, at most for `within`. `None` if the daemon is gone or reports no end in
-    /// that time.
+    /// Waits for the end of the transaction. `None` if the daemon ended or reports no end within this time.
     pub(super) async fn end(&mut self, within: Duration) -> Option<Result<(), String>> {
         let end = async {
             loop {
@@ -170,7 +167,7 @@ fn read(message: &Message) -> Signal {
             Ok((.., (bytes, per_second))) => Signal::Download { bytes, per_second },
             Err(_) => Signal::Other,
         },
-        // A malformed `Finished` signal still shows that the transaction ended.
+        // Even a malformed `Finished` shows that the transaction ended.
         "Finished" => match body.deserialize::<(bool, String)>() {
             Ok((success, words)) => Signal::Finished { success, words },
             Err(error) => Signal::Finished {
@@ -182,8 +179,8 @@ fn read(message: &Message) -> Signal {
     }
 }
 
-/// Returns the address and the path of its socket, as the agent sees them: in a pod, the host's `/run` has another
-/// path. `None` if the address contains no valid path.
+/// Returns the address and the path of its socket as the agent sees them: in a pod, the host's `/run` has another path.
+/// `None` if the address has no valid path.
 fn under(root: &HostRoot, address: &str) -> Option<(String, PathBuf)> {
     let mut found = None;
     let rest = address.strip_prefix("unix:")?;

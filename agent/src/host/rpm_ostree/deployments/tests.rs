@@ -73,7 +73,7 @@ fn finds_booted_staged_and_rollback() {
     assert!(!found.pinned && !status.booted.pinned);
     let found = status.rollback.unwrap();
     assert_eq!((found.image.as_str(), found.pinned), ("quay.io/os:0", true));
-    // After `rpm-ostree rollback`, it comes before the booted one.
+    // `rpm-ostree rollback` moves the rollback deployment before the booted one.
     assert!(parse(&[rollback, booted()], Lock::Unlocked).unwrap().rollback_queued);
 }
 
@@ -133,7 +133,7 @@ fn layered_packages_are_named_and_compared() {
     );
 }
 
-/// Replacements from a repository: `a(sas)`, as some releases send it, or a dictionary.
+/// Replacements from a repository are `a(sas)` in some releases, and a dictionary in others.
 #[test]
 fn all_changes_of_an_admin_count() {
     let replaced = HashMap::from([("repo=updates".to_owned(), vec!["kernel".to_owned(), "bash".to_owned()])]);
@@ -200,7 +200,7 @@ fn references_of_all_kinds_lose_their_prefix() {
         ("ostree-image-signed:docker://r.io:5000/os:1", "r.io:5000/os:1", true),
         ("ostree-image-signed:registry:r.io/os:1", "r.io/os:1", true),
         ("ostree-remote-registry:fedora:r.io:5000/os:1", "r.io:5000/os:1", true),
-        // Here `registry` is a host name, not a transport.
+        // `registry` is a host name here, not a transport.
         (
             "ostree-remote-registry:fedora:registry:5000/os:1",
             "registry:5000/os:1",
@@ -282,7 +282,6 @@ const KEYS: [&str; 12] = [
 ];
 
 proptest! {
-    /// Any input parses without a panic, and the result fits the schema.
     #[test]
     fn anything_can_be_parsed(
         entries in prop::collection::vec(prop::collection::hash_map(prop::sample::select(KEYS.to_vec()), any_value(), 0..12), 0..5),
@@ -297,7 +296,6 @@ proptest! {
         }
     }
 
-    /// A missing or malformed key affects only its own field.
     #[test]
     fn one_bad_key_affects_only_itself(key in prop::sample::select(KEYS.to_vec()), value in prop::option::of(any_value())) {
         let whole = parse(&[staged(), booted()], Lock::Locked).unwrap();
