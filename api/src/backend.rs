@@ -1,4 +1,4 @@
-//! The backend of a host (the tool that stages and applies images) and the rule that chooses it.
+//! The backend of a host (the tool that stages and applies images), and the rule for its choice.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;

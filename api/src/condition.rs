@@ -1,4 +1,4 @@
-//! Conditions: their types, and the function that sets them.
+//! Condition types, and the function that sets conditions.
 //!
 //! `lastTransitionTime` changes only when the status changes (invariant I9), so that ages and alerts on duration are
 //! correct.
@@ -39,13 +39,13 @@ pub mod node {
     /// True if the API server rejects the agent's writes to other nodes' objects. Absent as long as every such write
     /// was rejected.
     pub const GUARDED: &str = "Guarded";
-    /// The node belongs to no pool, and Berth's changes to the node are undone. Not set before the node first left a
+    /// The node belongs to no pool, and Berth's changes to the node are undone. Not set until the node first leaves a
     /// pool.
     pub const RELEASED: &str = "Released";
     /// The node holds a berth, but its agent is silent, or it did not come back from its reboot in time. Set by the
     /// controller, because the agent cannot.
     pub const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
-    /// A reason specific to this node keeps it from being offered a berth. For people; no decision reads it.
+    /// A reason of this node alone keeps it from being offered a berth. For people; no decision reads it.
     pub const WAITING: &str = "Waiting";
     /// Conditions that the controller writes. The agent writes all others.
     pub const OF_CONTROLLER: [&str; 2] = [REBOOT_TIMED_OUT, WAITING];
@@ -220,9 +220,9 @@ fn status_text(status: Option<bool>) -> &'static str {
     }
 }
 
-/// Joins a text from a host tool or a registry into one line of at most [`MAX_MESSAGE`] characters.
+/// Joins the lines of a tool's or registry's text, and cuts the result to [`MAX_MESSAGE`] characters.
 pub fn one_line(text: &str) -> String {
-    // Some tools write terminal colours into their logs, so control characters separate words too.
+    // Control characters separate words too, because some tools write terminal colours into their logs.
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_MESSAGE) {

@@ -1,4 +1,4 @@
-//! Content digests, parsed once, when they are read.
+//! Content digests, parsed when they are read.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub struct Digest([u8; 32]);
 pub struct DigestError(String);
 
 impl Digest {
-    /// The first 16 hex digits: enough to name a unit or a file after the digest.
+    /// The first 16 hex digits, for names of units and files.
     pub fn short(&self) -> String {
         hex(self.0.get(..8).unwrap_or_default())
     }
@@ -34,7 +34,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn invalid(text: &str) -> DigestError {
-    // The text may come from an untrusted source: keep the error short.
+    // Keep the error short, because the text may come from an untrusted source.
     DigestError(text.chars().take(100).collect())
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::written::{Parse, Written};
 
-/// Schema pattern of a duration, equal to the grammar that [`parse`] reads.
+/// Schema pattern of a duration, equal to the grammar of [`parse`].
 pub const PATTERN: &str = "^(0|[0-9]{1,6}(s|m|h))$";
 
 /// Error for a text that is not a duration.
@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
         Some('h') => 3600,
         _ => return Err(invalid(text)),
     };
-    // The unit is one ASCII character, so the cut falls on a character boundary.
+    // The unit is one ASCII character, so the cut is on a character boundary.
     let digits = text.get(..text.len() - 1).unwrap_or_default();
     if digits.is_empty() || digits.len() > 6 || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err(invalid(text));
@@ -61,8 +61,8 @@ impl From<Duration> for Written<Duration> {
     }
 }
 
-/// Returns the duration in a field, or the fallback if the field is absent or invalid. The schema rejects an invalid
-/// field, but an old object may have one.
+/// Returns the duration in a field, or the fallback if the field is absent or invalid. Old objects may have fields that
+/// today's schema rejects.
 pub fn or(written: Option<&Written<Duration>>, fallback: Duration) -> Duration {
     match written.map(Written::get) {
         Some(Ok(duration)) => *duration,

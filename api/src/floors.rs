@@ -1,10 +1,9 @@
 //! Property tests that also fail when too few of their cases reach the situation under test.
 //!
-//! A property with a precondition passes if no case meets the precondition. To notice that, the property counts the
-//! cases that meet it, and sets a floor for the count: at most half of the average count per run. A property may have
-//! several such counts, each with a name.
+//! A property with a precondition passes if no case meets the precondition. So each property counts the cases that meet
+//! it, under a name, and sets a floor for each count: at most half of the average count per run.
 //!
-//! Other crates include this file by its path, so it is part of no feature and no program.
+//! Other crates include this file by its path, so the file is part of no feature and no program.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

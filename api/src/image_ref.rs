@@ -69,7 +69,7 @@ impl ImageRef {
         }
     }
 
-    /// Returns the reference with its tag but without its digest; `None` if it has no tag.
+    /// Returns the reference without its digest; `None` if it has no tag.
     pub fn without_digest(&self) -> Option<ImageRef> {
         self.tag.is_some().then(|| ImageRef {
             digest: None,
@@ -78,15 +78,15 @@ impl ImageRef {
     }
 }
 
-/// True if the reference begins with one of the prefixes, compared by whole path segments: `quay.io/example` allows
-/// `quay.io/example/os` but not `quay.io/example2/os`. Host and port must match exactly. Tag, digest and a slash at the
-/// end of a prefix are ignored. An empty list allows every reference; an empty or malformed prefix allows none.
+/// True if the reference begins with a prefix, by whole path segments: `quay.io/example` allows `quay.io/example/os`
+/// but not `quay.io/example2/os`. Host and port must match exactly. A prefix's tag, digest and final slash are ignored.
+/// An empty list allows every reference; an empty or malformed prefix allows none.
 pub fn allowed(prefixes: &[impl AsRef<str>], reference: &ImageRef) -> bool {
     let name = format!("{}/{}", reference.registry(), reference.repository());
     prefixes.is_empty() || prefixes.iter().any(|prefix| has_prefix(&name, prefix.as_ref()))
 }
 
-/// True if the name begins with the path segments of this prefix.
+/// True if the name begins with this prefix's path segments.
 fn has_prefix(name: &str, prefix: &str) -> bool {
     let rest = name.strip_prefix(prefix.trim_end_matches('/'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -116,7 +116,7 @@ fn is_repository(path: &str) -> bool {
         })
 }
 
-/// True for the letters and digits that a repository's name may have.
+/// Letters and digits in repository names.
 fn is_alphanumeric(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit()
 }
@@ -130,7 +130,6 @@ fn is_tag(tag: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
-/// Returns the start of a text, for an error.
 fn shown(text: &str) -> String {
     text.chars().take(120).collect()
 }

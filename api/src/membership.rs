@@ -56,9 +56,9 @@ impl Conflict {
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
     pools: BTreeMap<NodeName, PoolName>,
-    /// Nodes of each pool: an index of `pools`, so that finding a pool's members does not scan every node.
+    /// Nodes of each pool: an index of `pools`, so that a search for a pool's members need not scan every node.
     members: BTreeMap<PoolName, BTreeSet<NodeName>>,
-    /// Nodes that are leaving a pool: their BootcNode names this pool, but they are no longer its members.
+    /// Nodes that are leaving each pool: their BootcNode names the pool, but they are no longer its members.
     leaving: BTreeMap<PoolName, BTreeSet<NodeName>>,
     /// Nodes that more than one pool selects.
     pub conflicts: BTreeMap<NodeName, Conflict>,
@@ -97,7 +97,7 @@ impl Membership {
         self.members.get(pool).unwrap_or(&NONE).iter()
     }
 
-    /// Records the pool that a node's BootcNode names. If the node is not a member of that pool, it is leaving it.
+    /// Records the pool that a node's BootcNode names. A node that is not a member of that pool is leaving it.
     pub fn record_pool(&mut self, node: NodeName, pool: PoolName) {
         if self.pools.get(&node) != Some(&pool) {
             self.leaving.entry(pool).or_default().insert(node);

@@ -59,9 +59,9 @@ name!(
 const MAX_LABEL: usize = 63;
 
 impl NodeName {
-    /// Label value for this node. A Node name may have 253 characters, a label value 63: a longer name is cut and ends
-    /// in a hash of the whole name. All programs must agree on this value, so the rule never changes. Two names could
-    /// in theory share a label value, so callers that select by the label must still compare the names.
+    /// Label value for this node. A Node name may have 253 characters, a label value 63, so a longer name is cut and
+    /// ends in a hash of the whole name. All programs and versions must use this rule. In theory two names can share a
+    /// value, so a caller that selects by the label must also compare the names.
     pub fn label(&self) -> Cow<'_, str> {
         let name = self.as_str();
         if name.len() <= MAX_LABEL {
@@ -94,7 +94,7 @@ mod tests {
     fn the_label_of_a_long_name_never_changes() {
         let name = format!("worker-1.{}.example.com", "a".repeat(60));
         let label = NodeName::from(name.as_str()).label().into_owned();
-        // Existing Leases carry this value, so it must not change between versions.
+        // Existing Leases have this value, so it must not change between versions.
         assert_eq!(label, format!("worker-1.{}-f5da50f600667942", "a".repeat(37)));
     }
 
@@ -104,7 +104,6 @@ mod tests {
             names in prop::collection::btree_set("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", 2..8),
             long in "[a-z0-9][-a-z0-9.]{80,200}[a-z0-9]",
         ) {
-            // Also names with a common beginning.
             let names = names.into_iter().chain(["0", "1", "00"].map(|end| format!("{long}{end}")));
             let names: std::collections::BTreeSet<_> = names.collect();
             let labels: std::collections::BTreeSet<_> =

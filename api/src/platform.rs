@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::keys;
 
-/// Prefix of the labels for CPU features that node-feature-discovery puts on amd64 nodes.
+/// Prefix of node-feature-discovery's labels for CPU features of amd64 nodes.
 const NFD: &str = "feature.node.kubernetes.io/cpu-cpuid.";
-/// CPU features that identify a level of x86-64, among those that node-feature-discovery reports by default. Every CPU
-/// with these features has all other features of the level.
+/// CPU features that identify a level of x86-64, out of those that node-feature-discovery reports by default. A CPU
+/// with these features has all other features of the level too.
 const LEVELS: [(&str, &[&str]); 2] = [
     ("v4", &["AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"]),
     ("v3", &["AVX2", "FMA3"]),
@@ -99,9 +99,8 @@ impl Machine {
 
     /// Platform of the machine, given its agent's report.
     ///
-    /// The label takes precedence. On amd64 it can lower the reported level but not raise it, because a CPU cannot run
-    /// an image that needs missing instructions. Labels of node-feature-discovery count only if the agent reports no
-    /// level.
+    /// The label takes precedence. On amd64 it can lower the reported level but not raise it, because the CPU would
+    /// lack instructions. Labels of node-feature-discovery count only if the agent reports no level.
     pub fn platform<'a>(&'a self, reported: Variant<'a>) -> Platform<'a> {
         let variant = match (self.label.as_deref(), reported) {
             (Some(label), Variant::Known(level)) if self.architecture == "amd64" && is_above(label, level) => reported,
@@ -117,7 +116,7 @@ impl Machine {
 }
 
 impl<'a> Variant<'a> {
-    /// Variant according to a BootcNode's status. `has_reported`: the agent has written a status for this Node.
+    /// Variant in a BootcNode's status. `has_reported`: the agent has written a status for this Node.
     pub fn reported(has_reported: bool, variant: Option<&'a str>) -> Self {
         match variant {
             _ if !has_reported => Self::NotReported,
@@ -136,8 +135,8 @@ impl<'a> Variant<'a> {
 }
 
 impl Platform<'_> {
-    /// True if the machine is known to run the image: it has the image's architecture, and the image needs the
-    /// machine's variant or a less demanding one.
+    /// True if the machine is known to run the image: the architecture is equal, and the image needs the machine's
+    /// variant or a less demanding one.
     pub fn runs(&self, image: &PlatformDigest) -> bool {
         let Some(asked) = &image.variant else {
             return self.architecture == image.architecture;
@@ -149,8 +148,8 @@ impl Platform<'_> {
 
     /// Returns the most demanding image that the machine is known to run.
     ///
-    /// If the agent does not know the variant, this is the image that every machine of the architecture can run. Before
-    /// the agent's first report, an image is returned only if the report could not change the choice.
+    /// If the agent does not know the variant, returns the image that every machine of the architecture can run. Before
+    /// the agent's first report, returns an image only if the report cannot change the choice.
     pub fn choose<'a>(&self, images: &'a [PlatformDigest]) -> Choice<'a> {
         let of_architecture = images.iter().filter(|image| image.architecture == self.architecture);
         let count = of_architecture.clone().count();
@@ -162,7 +161,7 @@ impl Platform<'_> {
         }
         let own = self.variant.known();
         let runnable = of_architecture.filter(|image| self.runs(image));
-        // Of equal images, the first is wanted, but `max_by_key` returns the last.
+        // Take the first of equal images: `max_by_key` returns the last.
         let best = runnable.rev().max_by_key(|image| {
             let variant = image.variant.as_deref();
             (variant.is_some() && variant == own, variant.and_then(level))
@@ -194,13 +193,12 @@ fn write(f: &mut fmt::Formatter<'_>, architecture: &str, variant: Option<&str>) 
     }
 }
 
-/// True if a variant is more demanding than another variant of the same architecture.
+/// True if `variant` is more demanding than `other`, of the same architecture.
 fn is_above(variant: &str, other: &str) -> bool {
     level(other).is_some() && level(variant) > level(other)
 }
 
-/// Rank of a variant within its architecture: `v3` is above `v2`, `v8.2` above `v8`. `None` for a name without a
-/// version.
+/// Rank of a variant in its architecture: `v3` is above `v2`, `v8.2` above `v8`. `None` for a name without a version.
 pub fn level(variant: &str) -> Option<(u32, u32)> {
     let version = variant.strip_prefix('v')?;
     let (major, minor) = version.split_once('.').unwrap_or((version, "0"));

@@ -14,8 +14,8 @@ pub trait Reason: Copy + 'static {
     fn word(self) -> &'static str;
 }
 
-/// Defines an enum of words, such as the reasons of conditions, with `ALL`, `as_str` and `from_word`. A variant's word
-/// is its name, or the text after `=`.
+/// Defines an enum of words, such as condition reasons, with `ALL`, `as_str` and `from_word`. A variant's word is its
+/// name, or the text after `=`.
 #[macro_export]
 macro_rules! reasons {
     ($(#[$of_type:meta])* pub enum $name:ident { $($(#[$of_one:meta])* $variant:ident $(= $word:literal)?,)+ }) => {
@@ -50,7 +50,7 @@ macro_rules! reasons {
     (@word $variant:ident $word:literal) => { $word };
 }
 
-/// The word of a reason. Can only be made from a [`Reason`], or copied from a condition.
+/// The word of a reason: made from a [`Reason`], or copied from a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word(Cow<'static, str>);
 
@@ -139,11 +139,11 @@ reasons! {
         Ready,
         /// The last turn failed, and the next attempt is not due yet.
         BackingOff,
-        /// The image is staged and locked, but the agent has other work to do before a berth may be offered.
+        /// The image is staged and locked, but the agent must do other work before a berth may be offered.
         NotReady,
         /// The drain did not end in time.
         DrainTimeout,
-        /// The node is drained except for pods that could not be moved but do not block the reboot.
+        /// The node is drained, except for pods that could not be moved and do not block the reboot.
         LeftBehind,
         /// A failure whose reason this version does not know.
         Failed,

@@ -1,6 +1,6 @@
 //! Deliberate bugs that the tests and the model checker must find. Compiled in only with the feature `seeded-bugs`,
-//! which no shipped program has. A bug is inactive until it is woken: by the environment variable `BERTH_SEEDED_BUG` in
-//! a program, by [`wake`] in the model checker.
+//! which no shipped program has. A bug is inactive until the environment variable `BERTH_SEEDED_BUG` (in a program) or
+//! [`wake`] (in the model checker) wakes it.
 
 macro_rules! bugs {
     ($($(#[$doc:meta])* $variant:ident => $name:literal),+ $(,)?) => {
@@ -82,7 +82,7 @@ bugs! {
     LeavingNotCounted => "leaving-not-counted",
     /// Open berths based on a silent watch, or on a pool that has changed since the last watch event.
     StaleWatchOpens => "stale-watch-opens",
-    /// Continue with an observation of the host from before another process wrote the berth.
+    /// Use an observation of the host from before another process wrote the berth.
     OldLookTrusted => "old-look-trusted",
     /// Reboot under an old commit without checking the cordon and the drain again.
     OldCommitUsed => "old-commit-used",
@@ -92,9 +92,9 @@ bugs! {
     UnseenLetsGo => "unseen-lets-go",
     /// Roll an unproven boot back again, although the host booted the same image after the first rollback.
     RollbackTwice => "rollback-twice",
-    /// Undo a proven boot as well, if its deadline has passed.
+    /// Undo even a proven boot after its deadline.
     UndoneAlways => "undone-always",
-    /// Roll back to whatever deployment the host has.
+    /// Roll back to any deployment of the host.
     RollbackToAny => "rollback-to-any",
     /// Begin a turn although the host cannot record it.
     MemoryNotNeeded => "memory-not-needed",

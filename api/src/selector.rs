@@ -1,5 +1,5 @@
-//! Schema and parsing of label selectors. The schema of the Kubernetes types validates neither the operator nor the
-//! combination of fields, so that a typing error would select no node or all nodes.
+//! Schema and parser of label selectors. The schema of the Kubernetes types checks neither the operator nor the
+//! combination of fields, so a typing error would select no node or all nodes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::Selector;

@@ -20,8 +20,8 @@ pub trait Parse: Sized {
     fn parse(raw: &Self::Raw) -> Result<Self, Self::Error>;
 }
 
-/// A field as written, together with its parsed value or the parse error. The field is parsed once, when the object is
-/// read. If the field is invalid, the object stays readable, and the field is written back unchanged.
+/// A field as written, and its value or parse error. The field is parsed when the object is read. An object with an
+/// invalid field stays readable, and the field is written back unchanged.
 pub struct Written<T: Parse>(Arc<Parsed<T>>);
 
 struct Parsed<T: Parse> {

@@ -250,7 +250,9 @@ impl Agent {
     /// settings.
     fn cannot_drain(&self, error: &anyhow::Error) -> Ending {
         let known = self.knowledge.turn.drain.last_pass.blockers.first();
-        let reason = one_line(&format!("{error:#}; no pod is moved until it is corrected"));
+        let reason = one_line(&format!(
+            "{error:#}; no pod is moved until an admin corrects the setting"
+        ));
         let blocker = DrainBlocker {
             pod: "drain.podSelector".to_owned(),
             reason: reason.chars().take(MAX_BLOCKER_REASON).collect(),

@@ -136,7 +136,7 @@ pub(super) fn target(image: &DesiredImage) -> Result<&ImageRef, HostError> {
     if reference.digest() != Some(&image.digest) {
         return Err(invalid_reference(&format!(
             "spec.image.ref {reference} of the BootcNode does not contain spec.image.digest {}; only Berth's \
-             controller may write them: find out what else did",
+             controller may write these fields: find the client that changed them",
             image.digest
         )));
     }

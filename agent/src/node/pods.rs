@@ -167,13 +167,13 @@ impl Obstacle {
     pub fn reason(self) -> &'static str {
         match self {
             Self::Unmanaged => {
-                "Unmanaged: no controller would create it again; delete it, let a controller own it, or set drain.force in the node's pool"
+                "Unmanaged: no controller would create the pod again; delete the pod, let a controller own it, or set drain.force in the node's pool"
             }
             Self::EmptyDir => {
-                "EmptyDir: the data in its emptyDir volumes would be lost; delete it, or set drain.deleteEmptyDirData in the node's pool"
+                "EmptyDir: the data in the pod's emptyDir volumes would be lost; delete the pod, or set drain.deleteEmptyDirData in the node's pool"
             }
             Self::UnmanagedEmptyDir => {
-                "Unmanaged, with EmptyDir: no controller would create it again, and the data in its emptyDir volumes would be lost; delete it, or set drain.force and drain.deleteEmptyDirData in the node's pool"
+                "Unmanaged, with EmptyDir: no controller would create the pod again, and the data in its emptyDir volumes would be lost; delete the pod, or set drain.force and drain.deleteEmptyDirData in the node's pool"
             }
         }
     }

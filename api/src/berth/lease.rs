@@ -1,5 +1,5 @@
-//! Stores a berth as a `coordination.k8s.io/v1` Lease. Reading is strict: an edited or half-written Lease gives an
-//! error with the cause, never a guess. Where capacity is counted, an unreadable Lease counts as held.
+//! Stores a berth as a `coordination.k8s.io/v1` Lease. Reading is strict: an edited or half-written Lease is an error
+//! with the cause. An unreadable Lease counts as held wherever capacity is counted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -131,7 +131,7 @@ pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
         .strip_prefix(pool.as_str())
         .and_then(|rest| rest.strip_prefix('-'))
         .and_then(|n| n.parse().ok())
-        // Only the canonical form counts: `workers-02` is not berth 2.
+        // Only the canonical name counts: `workers-02` is not berth 2.
         .filter(|index: &u32| name.ends_with(&format!("-{index}")));
     let Some(index) = index else {
         return reader.error(format!("its name does not have the form {pool}-NUMBER"));
@@ -218,8 +218,8 @@ fn holder(berth: &Berth) -> String {
     }
 }
 
-/// Writes a berth into the Lease that it was read from. Keeps all fields that Berth does not own, and the UID and
-/// resourceVersion as read, so that the PUT is a compare-and-swap.
+/// Writes a berth into the Lease that it was read from. Fields of other owners stay, as do UID and resourceVersion, so
+/// that the PUT is a compare-and-swap.
 pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
     let annotations_map = lease.metadata.annotations.get_or_insert_default();
     for (key, value) in annotations(berth) {
@@ -230,8 +230,8 @@ pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
     }
     let labels = lease.metadata.labels.get_or_insert_default();
     labels.insert(keys::LABEL_POOL.to_owned(), berth.pool.to_string());
-    // A closed berth keeps the label of its last node, so that the node's agent sees when its berth is closed by
-    // another writer.
+    // A closed berth keeps the label of its last node, so that the node's agent notices when another writer closes its
+    // berth.
     if let Some((node, _)) = berth.node() {
         labels.insert(keys::LABEL_NODE.to_owned(), node.label().into_owned());
     }
@@ -240,8 +240,8 @@ pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
     spec.renew_time = Some(MicroTime::from(now));
 }
 
-/// Returns the Lease of a new berth. `reboot_timeout` becomes `leaseDurationSeconds`, for people and dashboards only: a
-/// berth never expires.
+/// Returns the Lease of a new berth. `reboot_timeout` becomes `leaseDurationSeconds`, which is only for people and
+/// dashboards, because a berth never expires.
 pub fn create(berth: &Berth, namespace: &str, reboot_timeout: Duration, now: Timestamp) -> Lease {
     let mut lease = Lease {
         metadata: ObjectMeta {

@@ -40,9 +40,9 @@ pub struct Closed {
     pub last_node: Option<NodeName>,
     /// Target digest of the last turn or offer.
     pub last_target: Option<Digest>,
-    /// Outcome of the last turn; [`Outcome::Lapsed`] after a lapsed offer. `None` if there was no outcome, or once the
-    /// pool's status lists the failure. With [`Outcome::Failed`], the berth stays closed until the status lists the
-    /// failure (I8).
+    /// Outcome of the last turn; [`Outcome::Lapsed`] after a lapsed offer. With [`Outcome::Failed`], the berth stays
+    /// closed until the pool's status lists the failure, which clears the outcome (I8). `None` also if there was no
+    /// outcome.
     pub outcome: Option<Outcome>,
 }
 
@@ -80,8 +80,8 @@ pub struct Offer {
     pub uid: NodeUid,
     /// The digest that the node may boot.
     pub target: Digest,
-    /// Latest time for the reboot to start. The node compares it with its own clock: no other time is compared across
-    /// machines. `None`: no window or later exclusion limits the start.
+    /// Latest time for the reboot to start, by the node's own clock: no other time is compared across machines. `None`
+    /// if neither a window nor a later exclusion limits the start.
     pub open_until: Option<Timestamp>,
 }
 
@@ -100,8 +100,8 @@ pub struct Holding {
     pub boot_id: BootId,
     /// Progress of the holder.
     pub phase: HoldPhase,
-    /// Why the controller asks for the berth back. A holder that has not committed then gives it back. A committed
-    /// holder continues, but may not switch to another digest.
+    /// Why the controller asks for the berth back. A holder that has not committed then gives the berth back. A
+    /// committed holder continues, but may not switch to another digest.
     pub revoke: Option<String>,
     /// Latest time for the reboot to start, as in [`Offer`].
     pub open_until: Option<Timestamp>,
@@ -152,8 +152,8 @@ pub struct Refused {
 }
 
 impl Berth {
-    /// Makes a new berth. The berth starts closed, so that no node may use it if a former leader's request to create it
-    /// arrives late.
+    /// Makes a new berth. The berth is closed, so that a former leader's late request to create it gives no node a
+    /// licence.
     pub fn new(pool: PoolName, index: u32, epoch: u64) -> Self {
         let state = BerthState::Closed(Closed {
             reason: ClosedReason::New,
@@ -210,9 +210,9 @@ impl Berth {
         }
     }
 
-    // Transitions made by the controller.
+    // Transitions by the controller.
 
-    /// Stamps a new leader's epoch on the berth, so that writes of an older leader that are still in flight fail.
+    /// Stamps a new leader's epoch on the berth. An older leader's writes in flight then fail.
     pub fn stamped(&self, epoch: u64) -> Self {
         Self { epoch, ..self.clone() }
     }
@@ -254,7 +254,7 @@ impl Berth {
         Ok(self.with(BerthState::Closed(closed)))
     }
 
-    /// Clears the outcome of a closed berth, because the pool's status now records the failure.
+    /// Clears the outcome of a closed berth after the pool's status has recorded the failure.
     ///
     /// # Errors
     /// When the berth is not closed.
@@ -268,13 +268,12 @@ impl Berth {
         }
     }
 
-    /// Closes an offered or held berth whose node cannot give it back. The caller has one of these reasons: the Node no
-    /// longer exists under that UID, as a live read has confirmed ([`ClosedReason::Gone`]); the Node is excluded and
-    /// not Ready ([`ClosedReason::Excluded`]); an admin vouches for it ([`ClosedReason::Admin`]). A target that was
+    /// Closes an offered or held berth whose node cannot give it back. The caller has one of three reasons: a live read
+    /// has shown that the Node no longer exists under that UID ([`ClosedReason::Gone`]); the Node is excluded and not
+    /// Ready ([`ClosedReason::Excluded`]); an admin vouches for it ([`ClosedReason::Admin`]). A target that was
     /// committed but never proven counts as failed (I5).
     ///
     /// # Errors
-    ///
     /// When the berth is closed.
     pub fn ended(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let (node, target, outcome) = match &self.state {
@@ -298,8 +297,7 @@ impl Berth {
         })))
     }
 
-    /// Asks a holder to give the berth back, or withdraws that request. A committed holder continues its turn
-    /// regardless.
+    /// Asks a holder to give the berth back, or withdraws that request. A committed holder continues its turn anyway.
     ///
     /// # Errors
     /// When no node holds the berth.
@@ -310,11 +308,10 @@ impl Berth {
         }
     }
 
-    /// Updates the latest reboot start of a holder: windows may change while the berth is held, and a node that is
-    /// stuck on a bad image may have to wait for the next window.
+    /// Updates the holder's latest reboot start. Windows may change while the berth is held, and a node stuck on a bad
+    /// image may have to wait for the next window.
     ///
     /// # Errors
-    ///
     /// When no node holds the berth.
     pub fn open_until(&self, open_until: Option<Timestamp>) -> Result<Self, Refused> {
         match &self.state {
@@ -326,7 +323,7 @@ impl Berth {
         }
     }
 
-    // Transitions made by the agent of the named node.
+    // Transitions by the agent of the named node.
 
     /// Takes an offer that was made to this Node.
     ///
@@ -384,13 +381,11 @@ impl Berth {
         self.moved(HoldPhase::Committed, Some(boot_id))
     }
 
-    /// Commits a held berth to another digest, because the holder's new boot cannot be proven (I2, I10). A single write
-    /// keeps the node licensed throughout. `from` stays unchanged. The caller has staged and locked the digest, and has
-    /// checked that the node is cordoned and drained. A digest may be committed a second time if the last reboot did
-    /// not boot it.
+    /// Commits a held berth to another digest, because the holder's new boot cannot be proven (I2, I10). One write
+    /// keeps the node licensed throughout; `from` stays. The caller has staged and locked the digest, and has checked
+    /// that the node is cordoned and drained. A digest may be committed again if the last reboot did not boot it.
     ///
     /// # Errors
-    ///
     /// When the berth is not held, is being released, is revoked, or is already licensed for this digest and boot.
     pub fn relicensed(&self, target: Digest, boot_id: BootId) -> Result<Self, Refused> {
         let BerthState::Held(holding) = &self.state else {
@@ -409,7 +404,7 @@ impl Berth {
         })))
     }
 
-    /// Takes back a commit. The caller has made sure that no shutdown is pending and that the image is locked.
+    /// Takes back a commit. The caller has checked that no shutdown is pending and that the image is locked.
     ///
     /// # Errors
     /// When the berth is not committed.
@@ -417,10 +412,9 @@ impl Berth {
         self.moved(HoldPhase::Taken, None)
     }
 
-    /// Begins to give the berth back and records the boot ID. Only [`Berth::given_back`] can follow.
+    /// Begins to give the berth back, and records the boot ID. Only [`Berth::given_back`] can follow.
     ///
     /// # Errors
-    ///
     /// When the berth is neither taken nor committed.
     pub fn releasing(&self, outcome: Outcome, boot_id: BootId) -> Result<Self, Refused> {
         self.moved(HoldPhase::Releasing(outcome), Some(boot_id))

@@ -56,7 +56,6 @@ fn the_variant_follows_label_and_agent_report() {
     assert_eq!(image("amd64", Some("v2")).to_string(), "amd64/v2");
 }
 
-/// Returns the variant of the chosen image of these variants.
 fn chosen(architecture: &str, variants: &[Option<&str>], variant: Variant<'_>) -> String {
     let images: Vec<_> = variants.iter().map(|variant| image(architecture, *variant)).collect();
     match (Platform { architecture, variant }).choose(&images) {

@@ -1,4 +1,4 @@
-//! A cron schedule of five fields, as calendar days and minutes of the day. Independent of time zones.
+//! A cron schedule of five fields, as calendar days and minutes of the day, without a time zone.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::error::shortened;
 struct Field {
     name: &'static str,
     instead: &'static str,
-    /// True if a single value, without list, range or step, is accepted.
+    /// True for a value of this field, without list, range or step.
     accepts: fn(&str) -> bool,
 }
 
@@ -50,8 +50,8 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-/// Years that include each kind of year (starting on each day of the week, common and leap). A day that matches in none
-/// of them never matches.
+/// A span with each kind of year (starting on each day of the week, common and leap). A day that matches in none of
+/// these years never matches.
 const EVERY_KIND_OF_YEAR: (Date, Date) = (date(2000, 1, 1), date(2027, 12, 31));
 
 /// A schedule that matches at least once.
@@ -63,7 +63,7 @@ pub(super) struct Cron {
 }
 
 impl fmt::Debug for Cron {
-    // The `Debug` of the pattern prints a line for each of 5,000 years.
+    // The pattern's own `Debug` prints a line for each of 5,000 years.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Cron({:?})", self.days.as_str())
     }
@@ -102,7 +102,7 @@ impl Cron {
                 return Err(not_valid(&shown, text, field.name, field.instead));
             }
         }
-        // Each field is valid on its own, so the whole schedule is valid.
+        // Each field is valid, so the schedule is valid.
         let days = parser()
             .parse(&text)
             .map_err(|_| not_valid(&shown, &text, "schedule", "five fields, such as 0 22 * * FRI"))?;
@@ -118,7 +118,6 @@ impl Cron {
         Ok(cron)
     }
 
-    /// True if windows start on this day.
     pub(super) fn matches(&self, day: Date) -> bool {
         self.matches_month(day) && self.matches_in_month(day)
     }
@@ -211,7 +210,7 @@ fn is_month(value: &str) -> bool {
 }
 
 fn is_day_of_week(value: &str) -> bool {
-    // Accepts `2`, `TUE`, `TUE#2`, `TUE#L` and `TUEL`, but not `L` without a day.
+    // `2`, `TUE`, `TUE#2`, `TUE#L` and `TUEL` are accepted, `L` without a day is not.
     let day = match value.split_once('#') {
         Some((day, "L" | "1" | "2" | "3" | "4" | "5")) => day,
         Some(_) => return false,

@@ -30,10 +30,10 @@ pub use error::WindowError;
 pub use spec::{MAX_DURATION, MIN_DURATION, WindowSpec};
 use window::Window;
 
-/// How far [`Schedule::at`] follows an opening. The end reported for a longer opening is at least this far away.
+/// How far [`Schedule::at`] follows an opening. For a longer opening, it reports an end at least this far away.
 const HORIZON: SignedDuration = SignedDuration::from_hours(168);
 
-/// Limits of [`Schedule::longest`], in time and in number of openings.
+/// Limits of [`Schedule::longest`], in time and in openings.
 const LOOK_AHEAD: SignedDuration = SignedDuration::from_hours(400 * 24);
 const MAX_OPENINGS: usize = 1_000;
 
@@ -69,15 +69,13 @@ pub enum ClosedCause {
 #[derive(Debug, Clone, Default)]
 pub struct Schedule {
     windows: Vec<Window>,
-    /// Pairs of from (inclusive) and to (exclusive), sorted. None of them overlap or adjoin.
+    /// Pairs of from (inclusive) and to (exclusive), sorted, without overlaps or contact.
     exclusions: Vec<(Timestamp, Timestamp)>,
 }
 
 impl Schedule {
     /// Validates windows and exclusions (pairs of from, inclusive, and to, exclusive), and prepares them for
-    /// [`Self::at`].
-    ///
-    /// Takes about 0.1 ms per window: keep the result while the texts do not change.
+    /// [`Self::at`]. Takes about 0.1 ms per window: keep the result while the texts do not change.
     ///
     /// # Errors
     /// The first invalid window or exclusion, by position, and what to write instead.
@@ -100,11 +98,11 @@ impl Schedule {
         })
     }
 
-    /// Returns whether reboots may start at `now`, and the time of the next change. `salt` is the name of the pool and
-    /// selects its splay.
+    /// Returns whether reboots may start at `now`, and the time of the next change. `salt` is the pool's name, which
+    /// selects the splay.
     ///
-    /// Takes a few microseconds, and at worst some tenths of a millisecond: with a window of one minute in every
-    /// minute, on a day with a clock change. Does not consider starts of more than a week ago.
+    /// Takes a few microseconds. The worst case is some tenths of a millisecond: a window of one minute in every
+    /// minute, on a day with a clock change. Starts of more than a week ago are ignored.
     pub fn at(&self, now: Timestamp, salt: &str) -> Opening {
         if let Some((_, end)) = self.exclusion_at(now) {
             return Opening::Closed {
@@ -127,8 +125,8 @@ impl Schedule {
         }
     }
 
-    /// Longest opening from `now` on, within 400 days and the next 1,000 openings, for a message that all openings are
-    /// too short. `None` if an opening lasts for a week or has no end; zero if no opening follows.
+    /// Longest opening from `now` on, within 400 days and the next 1,000 openings, for the message that all openings
+    /// are too short. `None` if an opening lasts for a week or never ends; zero if no opening follows.
     pub fn longest(&self, now: Timestamp, salt: &str) -> Option<Duration> {
         let mut longest = SignedDuration::ZERO;
         for (from, until) in self.openings(now, salt) {
@@ -143,7 +141,7 @@ impl Schedule {
     /// Openings from `now` on, within [`LOOK_AHEAD`] and [`MAX_OPENINGS`].
     fn openings(&self, now: Timestamp, salt: &str) -> impl Iterator<Item = (Timestamp, Option<Timestamp>)> {
         let limit = now.saturating_add(LOOK_AHEAD).unwrap_or(Timestamp::MAX);
-        // The first opening counts however late it comes: a window may be for leap days.
+        // The first opening counts even beyond the limits: a window may be for leap days.
         std::iter::successors(self.opening_from(now, salt), move |&(_, until)| {
             let opening = self.opening_from(until?, salt)?;
             (opening.0 <= limit).then_some(opening)
@@ -151,7 +149,7 @@ impl Schedule {
         .take(MAX_OPENINGS)
     }
 
-    /// First opening from `t` on. An opening that has begun before is returned with `t` as its start.
+    /// First opening from `t` on. An opening that has begun before gets `t` as its start.
     fn opening_from(&self, t: Timestamp, salt: &str) -> Option<(Timestamp, Option<Timestamp>)> {
         match self.at(t, salt) {
             Opening::Open { until } => Some((t, until)),
@@ -165,8 +163,7 @@ impl Schedule {
         }
     }
 
-    /// End of the merged windows that are open at `now`, ignoring exclusions. Stops at `cut` or after [`HORIZON`],
-    /// whichever is earlier.
+    /// End of the merged windows that are open at `now`, without exclusions. Stops at `cut` or after [`HORIZON`].
     fn union_end(&self, now: Timestamp, cut: Option<Timestamp>, salt: &str) -> Option<Timestamp> {
         let horizon = now.saturating_add(HORIZON).unwrap_or(Timestamp::MAX);
         let far_enough = cut.map_or(horizon, |cut| cut.min(horizon));
@@ -185,8 +182,7 @@ impl Schedule {
         self.windows.iter().filter_map(|w| w.open_until(t, salt)).max()
     }
 
-    /// First open instant at or after `from`. Each iteration passes an exclusion, so there are at most as many
-    /// iterations as exclusions.
+    /// First open instant at or after `from`. Each iteration passes an exclusion, so the loop ends.
     fn next_open(&self, from: Timestamp, salt: &str) -> Option<Timestamp> {
         let mut t = from;
         loop {

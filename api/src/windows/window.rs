@@ -10,15 +10,15 @@ use super::cron::Cron;
 use super::error::{shortened, text};
 use super::spec::{MAX_DURATION, MIN_DURATION, WindowSpec};
 
-/// Years until each kind of year recurs: 28, or up to 40 across a year such as 2100 without a leap day.
+/// Years until each kind of year recurs: 28, or up to 40 across a year such as 2100, which has no leap day.
 const RAREST_YEARS: i64 = 41;
 
 /// A validated window.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     cron: Cron,
-    /// For each start in `cron.minutes`: position of the last start that the window reaches without closing. Does not
-    /// hold on days when the clocks change.
+    /// For each start in `cron.minutes`: position of the last start that the window reaches without closing. Invalid on
+    /// days when the clocks change.
     run_ends: Vec<usize>,
     zone: TimeZone,
     duration: SignedDuration,
@@ -66,8 +66,8 @@ impl Window {
         })
     }
 
-    /// End of the opening at `t`, or an earlier instant; `None` if the window is closed. The window may still be open
-    /// at the returned instant: call again with it.
+    /// End of the opening at `t`, or an earlier instant when the window may still be open: call again with that
+    /// instant. `None` if the window is closed.
     pub(super) fn open_until(&self, t: Timestamp, salt: &str) -> Option<Timestamp> {
         let start = self.starts_until(t).find(|start| self.opens(start.at, salt) <= t)?;
         Some(add(self.last_of_run(&start), self.duration))
@@ -92,7 +92,7 @@ impl Window {
     fn starts_until(&self, t: Timestamp) -> impl Iterator<Item = Start> {
         let latest = self.latest_civil(t);
         let oldest = t.saturating_sub(self.duration).unwrap_or(Timestamp::MIN);
-        // Include an extra day, because the clock may have jumped since.
+        // With an extra day, because the clock may have jumped since.
         let first_day = self.zone.to_datetime(oldest).date().saturating_sub(Span::new().days(1));
         let days = std::iter::successors(Some(latest.date()), |day| day.yesterday().ok())
             .take_while(move |&day| day >= first_day)
@@ -131,7 +131,7 @@ impl Window {
             .skip_while(move |start| start.at <= t)
     }
 
-    /// Latest time that the wall clock has shown up to `t`, or slightly later. While the clock repeats an hour, it has
+    /// Latest time that the wall clock has shown up to `t`, or slightly later. In a repeated hour, the clock has
     /// already shown later times than now.
     fn latest_civil(&self, t: Timestamp) -> DateTime {
         let civil = self.zone.to_datetime(t);
@@ -151,7 +151,7 @@ impl Window {
         })
     }
 
-    /// First instant when the wall clock shows this time, or a later time if it skips this one.
+    /// First instant when the wall clock shows this time, or a later time if the clock skips this time.
     fn instant(&self, civil: DateTime) -> Option<Timestamp> {
         let ambiguous = self.zone.to_ambiguous_timestamp(civil);
         match ambiguous.offset() {
@@ -167,7 +167,7 @@ impl Window {
         }
     }
 
-    /// Last start on the same day that the window reaches without closing, after it opened at `start`.
+    /// Last start on that day that the window reaches without closing after it opened at `start`.
     fn last_of_run(&self, start: &Start) -> Timestamp {
         // With splay, each start has its own delay.
         let last = self
@@ -185,7 +185,7 @@ impl Window {
         }
     }
 
-    /// Instant when a start takes effect: delayed by its share of the splay.
+    /// Instant when a start takes effect, after its share of the splay.
     fn opens(&self, start: Timestamp, salt: &str) -> Timestamp {
         if self.splay.is_zero() {
             return start;
@@ -197,10 +197,10 @@ impl Window {
     }
 }
 
-/// Returns the delay of a start in seconds: from 0 to `whole`, evenly distributed. The result is equal for the same
-/// salt and start, in every program and version.
+/// Returns the delay of a start in seconds: from 0 to `whole`, evenly distributed. Every program and version gets an
+/// equal result for the same salt and start.
 pub(super) fn share(salt: &str, start: Timestamp, whole: i64) -> i64 {
-    // FNV-1a. Its upper bits alone would hardly differ between similar texts, so the hash is mixed before it is scaled.
+    // FNV-1a, mixed before it is scaled: its upper bits alone hardly differ between similar texts.
     let seconds = start.as_second().to_be_bytes();
     let hash = salt
         .bytes()

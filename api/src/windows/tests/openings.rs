@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Checks a schedule at several instants.
 #[track_caller]
 fn check(schedule: &Schedule, cases: &[(&str, Opening)]) {
     for (now, expected) in cases {
@@ -74,7 +73,7 @@ fn berlin_start_in_the_gap_opens_after_it() {
             ("2026-03-29T03:00:00Z", outside("2026-03-30T00:30:00Z")),
         ],
     );
-    // A start before the gap: three elapsed hours end at 05:00, not at 04:00, on the wall.
+    // A start before the gap. Three elapsed hours end at 05:00 on the wall, not at 04:00.
     check(
         &schedule(&[("0 1 * * *", "3h", "Europe/Berlin")], &[]),
         &[("2026-03-29T00:30:00Z", open("2026-03-29T03:00:00Z"))],
@@ -93,7 +92,7 @@ fn berlin_start_in_the_fold_opens_once() {
             ("2026-10-25T01:30:00Z", outside("2026-10-26T01:30:00Z")),
         ],
     );
-    // While 02:10 is shown for the second time, the window of the first 02:50 is still open.
+    // The wall shows 02:10 for the second time, and the window of the first 02:50 is still open.
     check(
         &schedule(&[("50 2 * * *", "1h", "Europe/Berlin")], &[]),
         &[("2026-10-25T01:10:00Z", open("2026-10-25T01:50:00Z"))],
@@ -186,7 +185,7 @@ fn an_exclusion_cuts_a_window_in_two() {
     let exclusions = [
         ("2026-06-10T03:00:00Z", "2026-06-10T04:00:00Z"),
         ("2026-06-10T02:00:00Z", "2026-06-10T03:00:00Z"),
-        // From the middle of one window to the middle of another, and up to the end of a third.
+        // From the middle of a window to the middle of another, and up to the end of a third.
         ("2026-06-11T05:00:00Z", "2026-06-12T05:00:00Z"),
         ("2026-06-13T00:00:00Z", "2026-06-13T06:00:00Z"),
     ];

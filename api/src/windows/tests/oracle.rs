@@ -1,5 +1,5 @@
-//! Compares [`Schedule::at`] with an oracle that steps through the minutes. The oracle knows nothing about cron, gaps
-//! or folds, only the time that the wall clock shows.
+//! Compares [`Schedule::at`] with an oracle that steps through the minutes. The oracle knows only the time on the wall
+//! clock, and nothing about cron, gaps or folds.
 
 use jiff::SignedDuration;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
@@ -10,9 +10,8 @@ use super::*;
 use crate::windows::window::share;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
-/// Lead before the first start that counts, so that the oracle sees the times that the clock repeats.
+/// How long before the first start that counts the oracle begins, so that it sees times that the clock repeats.
 const WARM_UP: SignedDuration = SignedDuration::from_hours(3);
-/// How far the oracle looks ahead.
 const AHEAD: SignedDuration = SignedDuration::from_hours(48);
 
 /// A window as sets of numbers. An empty set is a `*`.
@@ -66,7 +65,7 @@ impl Fields {
         let zone: TimeZone = TimeZoneDatabase::bundled().get(self.zone).unwrap();
         let mut intervals = Vec::new();
         let mut t = from - SignedDuration::from_secs(from.as_second().rem_euclid(60));
-        // Latest time that the wall clock has shown so far. An earlier or equal time is a repetition.
+        // Latest time that the wall clock has shown. An earlier or equal time is a repetition.
         let mut latest = zone.to_datetime(t - MINUTE);
         while t <= to {
             let shown = zone.to_datetime(t);
@@ -165,7 +164,7 @@ impl Oracle {
         !self.is_excluded(t) && self.intervals.iter().any(|&(from, to)| from <= t && t < to)
     }
 
-    /// First instant after `now` when it is open, or closed.
+    /// First instant after `now` when the schedule is open, or closed.
     fn turns(&self, now: Timestamp, open: bool) -> Option<Timestamp> {
         let edges = self
             .intervals

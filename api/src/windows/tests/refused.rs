@@ -10,7 +10,6 @@ fn message(rows: &[Row<'_>]) -> String {
     parsed(rows, &[]).unwrap_err().to_string()
 }
 
-/// Error of a window of one hour in UTC with this schedule.
 fn of(schedule: &str) -> String {
     message(&[(schedule, "1h", "UTC")])
 }
