@@ -1,4 +1,4 @@
-//! Lines of an API server's audit log as typed records: who wrote what, when, and with what answer.
+//! Lines of an API server's audit log as typed records: writer, object, time and answer of each request.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// An audited request. A watch has two records: when it started, and when it ended.
+/// An audited request. A watch has two records: one at its start, one at its end.
 #[derive(Debug, Clone, Serialize)]
 pub struct Record {
-    /// Time when the API server received the request. The log is ordered by completion, not by this.
+    /// Time when the API server received the request. The log itself is ordered by completion.
     pub received: Timestamp,
     /// Time when this stage was reached.
     pub at: Timestamp,
-    /// `ResponseComplete` for everything that has an answer; `ResponseStarted` for a watch that runs.
+    /// `ResponseComplete` for every answered request; `ResponseStarted` for a running watch.
     pub stage: String,
     /// ID shared by all entries of one request.
     pub audit_id: String,
@@ -37,9 +37,9 @@ pub struct Record {
     pub name: String,
     /// HTTP status of the answer; 0 if there was none.
     pub code: u16,
-    /// Message of the server when it refused.
+    /// Message of the server if it rejected the request.
     pub message: String,
-    /// True if Berth's own rules refused it: the permissions of its programs, or one of its admission policies.
+    /// True if Berth's own rules rejected the request: its programs' permissions, or one of its admission policies.
     pub refused_by_own_rules: bool,
     /// The path and query.
     pub uri: String,
@@ -74,7 +74,7 @@ impl Record {
         }
     }
 
-    /// True if it is about this resource or subresource, in the form of [`Record::target`].
+    /// True if the record is about this resource or subresource, in the form of [`Record::target`].
     pub fn is_of(&self, target: &str) -> bool {
         let (resource, subresource) = target.split_once('/').unwrap_or((target, ""));
         self.resource == resource && self.subresource == subresource
@@ -124,7 +124,7 @@ struct Event {
     stage_timestamp: Timestamp,
 }
 
-/// Head of a line. Reading it skips the bodies: most lines of a large log are not needed.
+/// Head of a line. A read of the head skips the bodies, which are not needed for most lines of a large log.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Head {
@@ -134,7 +134,6 @@ pub(crate) struct Head {
     pub(crate) object_ref: ObjectRef,
 }
 
-/// Reference to the object that a request is about.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct ObjectRef {
@@ -161,9 +160,10 @@ struct ResponseStatus {
 
 /// Audit annotation with the authorizer's decision: `allow` or `forbid`.
 const AUTHORIZED: &str = "authorization.k8s.io/decision";
-/// Audit annotation with the validating policies that a write failed, as JSON. Written if their bindings audit.
+/// Audit annotation with the validating policies that a write failed, as JSON. Only policies whose bindings audit are
+/// in it.
 const FAILED_VALIDATIONS: &str = "validation.policy.admission.k8s.io/validation_failure";
-/// Beginning of the names of Berth's own policies.
+/// Name prefix of Berth's own policies.
 const OWN_POLICIES: &str = "berth-";
 
 /// A policy that a write failed.
@@ -172,7 +172,7 @@ struct FailedValidation {
     policy: String,
 }
 
-/// True if the annotations of an event say that Berth's own rules refused the request.
+/// True if an event's annotations show that Berth's own rules rejected the request.
 fn is_refused_by_own_rules(annotations: &BTreeMap<String, String>) -> bool {
     if annotations.get(AUTHORIZED).is_some_and(|decision| decision == "forbid") {
         return true;
@@ -185,7 +185,7 @@ fn is_refused_by_own_rules(annotations: &BTreeMap<String, String>) -> bool {
 /// Reads the head of a line.
 ///
 /// # Errors
-/// If it is not an audit event in JSON.
+/// If the line is not an audit event in JSON.
 pub(crate) fn head(line: &[u8]) -> serde_json::Result<Head> {
     serde_json::from_slice(line)
 }
@@ -196,14 +196,14 @@ const YEARS: std::ops::Range<i64> = 0..(9000 - 1970) * 31_556_952;
 /// Reads a line; `None` if it is blank.
 ///
 /// # Errors
-/// If it is not an audit event in JSON, or has an invalid time.
+/// If the line is not an audit event in JSON, or has an invalid time.
 pub fn parse(line: &[u8]) -> serde_json::Result<Option<Record>> {
     if line.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
     }
     let event: Event = serde_json::from_slice(line)?;
     for time in [event.request_received_timestamp, event.stage_timestamp] {
-        // The rules add tolerances to it, which must not overflow.
+        // The rules add tolerances to this time, which must not overflow.
         if !YEARS.contains(&time.as_second()) {
             return Err(serde::de::Error::custom(format_args!(
                 "{time} is not a valid time of an audit log"
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn annotations_show_whose_rules_refused() {
-        // As written by an API server 1.36 for a policy whose binding has the actions Deny and Audit.
+        // An API server 1.36 writes this for a policy whose binding has the actions Deny and Audit.
         fn failed(policy: &str) -> String {
             format!(
                 r#"[{{"message":"no","policy":"{policy}","binding":"b","expressionIndex":1,"validationActions":["Deny","Audit"]}}]"#

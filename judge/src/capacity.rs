@@ -20,11 +20,10 @@ struct Cordoned {
     unschedulable: bool,
 }
 
-/// The other berths when a berth is written.
+/// The other berths at the time of a write.
 struct Others {
-    /// How many of them are held.
     held: usize,
-    /// UIDs of the nodes that hold one, or that one is offered to.
+    /// UIDs of the nodes that hold these berths or are offered them.
     nodes: BTreeSet<String>,
 }
 
@@ -40,7 +39,7 @@ impl Others {
 }
 
 impl Judge<'_> {
-    /// Checks every opening and every taking of a berth, in the server's order.
+    /// Checks every opened and every taken berth, in the order of resourceVersions.
     pub(super) fn beyond_capacity(&self, history: &History) -> Vec<Violation> {
         let totals = self.totals();
         let (cordoned, members) = (self.cordoned(), self.members());
@@ -83,7 +82,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Finds the openings of a berth beyond the limit of the fleet, which counts the berths and members of all pools.
+    /// Finds berths that were opened beyond the fleet's limit, which counts the berths and members of all pools.
     pub(super) fn beyond_fleet(&self, history: &History) -> Vec<Violation> {
         let Some(limit) = self.fleet else { return vec![] };
         let (cordoned, members) = (self.cordoned(), self.members());
@@ -111,7 +110,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Returns the published capacities: pool, place in the order, capacity.
+    /// Returns the published capacities: pool, resourceVersion, capacity.
     fn totals(&self) -> Vec<(String, u64, usize)> {
         let pools = self.writes("bootcnodepools/status").iter();
         let totals = pools.filter_map(|(version, record, object)| {
@@ -129,7 +128,7 @@ impl Judge<'_> {
         usize::try_from(totals.max().unwrap_or(0)).unwrap_or(usize::MAX)
     }
 
-    /// Returns the published memberships: UID of the Node, place in the order, pool.
+    /// Returns the published memberships: UID of the Node, resourceVersion, pool.
     fn members(&self) -> Vec<(String, u64, String)> {
         let nodes = self.writes("bootcnodes").iter();
         let members = nodes.filter_map(|(version, _, object)| {
@@ -152,7 +151,8 @@ impl Judge<'_> {
         states.collect()
     }
 
-    /// Returns the UIDs of nodes that had been unschedulable for longer than the lag, so that Berth must have seen it.
+    /// Returns the UIDs of Nodes that had been unschedulable for longer than the lag, so that Berth must have seen
+    /// that.
     fn unavailable(&self, cordoned: &[Cordoned], state: &RecordedState) -> BTreeSet<String> {
         let mut since: BTreeMap<&str, Timestamp> = BTreeMap::new();
         for change in cordoned.iter().take_while(|c| c.version < state.version) {
@@ -169,13 +169,13 @@ impl Judge<'_> {
             .collect()
     }
 
-    /// True if the node itself may have counted as unavailable: then it may be offered a berth whatever else is
-    /// unavailable.
+    /// True if the node itself may have counted as unavailable. Such a node may be offered a berth regardless of other
+    /// unavailable nodes.
     fn is_repaired(&self, cordoned: &[Cordoned], state: &RecordedState, uid: &str) -> bool {
         self.lately_cordoned(cordoned, state, uid) || self.lately_joined(state, uid)
     }
 
-    /// True if the node was unschedulable at some earlier time: then it may have counted as unavailable.
+    /// True if the node was unschedulable earlier, so that it may have counted as unavailable.
     fn lately_cordoned(&self, cordoned: &[Cordoned], state: &RecordedState, uid: &str) -> bool {
         let mut last = false;
         for change in cordoned
@@ -191,7 +191,7 @@ impl Judge<'_> {
         false
     }
 
-    /// True if the Node is so new that it may not have been seen Ready: then it may have counted as unavailable.
+    /// True if the Node is so new that Berth may not have seen it Ready, so that it may have counted as unavailable.
     pub(super) fn lately_joined(&self, state: &RecordedState, uid: &str) -> bool {
         let joined = self.writes("nodes").iter().find(|(_, record, object)| {
             record.verb == "create" && text(object, "/metadata/uid") == Some(uid) && record.at <= state.received
@@ -203,26 +203,25 @@ impl Judge<'_> {
         })
     }
 
-    /// True if the Node with this UID was deleted by then.
+    /// True if the Node with this UID was deleted before this state.
     pub(super) fn vanished(&self, uid: &str, state: &RecordedState) -> bool {
         let name = self.name_of_uid(uid);
         name.is_some_and(|name| self.was_deleted(name, state.at))
     }
 }
 
-/// Violation of an offer that is beyond a limit.
 fn opened(state: &RecordedState, offer: &Offer, in_use: &str) -> Violation {
     let (lease, node, at) = (state.berth.name(), &offer.node, state.at);
     let text = format!("{lease} was opened for {node} at {at} while {in_use}");
     Violation::of_write("I1b", state, text)
 }
 
-/// Returns the published capacity in a pool's status.
+/// Returns the capacity in a pool's status.
 fn total(object: &Value) -> Option<u64> {
     object.pointer("/status/berths/total")?.as_u64()
 }
 
-/// A node holds one berth at a time, whatever its pools. Returns a violation if it takes a second one.
+/// Returns a violation if a node takes a second berth. A node may hold only one, even after it has changed its pool.
 fn second_berth(
     now: &BTreeMap<String, &RecordedState>,
     lease: &str,
@@ -243,7 +242,7 @@ fn second_berth(
     Some(Violation::of_write("I1", state, text).and(&other.audit_id))
 }
 
-/// Returns the pool of a Node at a place in the order.
+/// Returns the pool of a Node before this resourceVersion.
 fn pool_of<'a>(members: &'a [(String, u64, String)], uid: &str, version: u64) -> Option<&'a str> {
     members
         .iter()
@@ -251,7 +250,8 @@ fn pool_of<'a>(members: &'a [(String, u64, String)], uid: &str, version: u64) ->
         .map(|(_, _, pool)| pool.as_str())
 }
 
-/// Returns the published capacity at a place in the order, and the place where it was published. `None` before the first.
+/// Returns a pool's capacity before this resourceVersion, and the resourceVersion that published it. `None` before the
+/// first.
 fn published(totals: &[(String, u64, usize)], pool: &str, version: u64) -> Option<(u64, usize)> {
     totals
         .iter()

@@ -1,4 +1,4 @@
-//! I1: when a node goes down under a licence, it is cordoned, and the pods that could be moved are gone.
+//! I1: before a node goes down under a licence, it is cordoned, and the pods that can be moved are gone.
 
 use std::collections::BTreeMap;
 
@@ -11,34 +11,32 @@ use crate::names::name_of;
 use crate::violation::Violation;
 use crate::write::text;
 
-/// Time between the agent's last check of its Node and the host going down: commit, unlock and shutdown.
+/// Longest time from the agent's last check of its Node until the host goes down: commit, unlock and shutdown.
 const LAST_LOOK: SignedDuration = SignedDuration::from_secs(10);
 
-/// How long after its grace period a pod counts as overdue. An overdue pod may be left behind if its kubelet is away.
+/// How long after its grace period a pod counts as overdue. An overdue pod may stay on the node if its kubelet is away.
 const OVERDUE: SignedDuration = SignedDuration::from_secs(30);
-/// How long a Node must be not Ready before its kubelet counts as away. After an outage of the API server a running
-/// kubelet is marked not Ready too, and watches its pods again within 50 s.
+/// A kubelet counts as away when its Node has been not Ready for this long. An outage of the API server also makes the
+/// Node of a running kubelet not Ready, and that kubelet then needs up to 50 s to watch its pods again.
 const KUBELET_AWAY: SignedDuration = SignedDuration::from_secs(90);
-/// Grace period of a pod that names none, as in Kubernetes.
+/// Kubernetes' default grace period, in seconds.
 const DEFAULT_GRACE: i64 = 30;
 
-/// A pod, as the log shows it.
 #[derive(Default)]
 struct Pod {
-    /// Namespace and name.
     name: String,
-    /// Its node, and since when it is bound to it.
+    /// Node that the pod is bound to, and the time of the binding.
     bound: Option<(String, Timestamp)>,
-    /// Time of its first eviction or deletion.
+    /// Time of the pod's first eviction or deletion.
     leaving: Option<Timestamp>,
-    /// Its grace period in seconds, if it names one.
+    /// Grace period in seconds, if the pod names one.
     grace: Option<i64>,
-    /// Time of its last deletion.
+    /// Time of the pod's last deletion.
     gone: Option<Timestamp>,
 }
 
 impl Pod {
-    /// True if it should have ended long before.
+    /// True if the pod should have ended by then.
     fn is_overdue(&self, at: Timestamp) -> bool {
         let grace = SignedDuration::from_secs(self.grace.unwrap_or(DEFAULT_GRACE).clamp(0, 365 * 86_400));
         self.leaving.is_some_and(|since| since + grace + OVERDUE <= at)
@@ -46,7 +44,7 @@ impl Pod {
 }
 
 impl Judge<'_> {
-    /// Compares every reboot under a licence with the API server's state of the node at that time.
+    /// Compares each host that went down under a licence with the state of its Node at that time.
     pub(super) fn uncleared_reboots(&self, history: &History) -> Vec<Violation> {
         let pods = self.pods();
         let mut wrong = vec![];
@@ -84,7 +82,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Returns since when the Node is schedulable; `None` if it is not, or the log does not show it.
+    /// Returns since when the Node has been schedulable; `None` if it is not, or the log does not show it.
     fn uncordoned_since(&self, host: &str, at: Timestamp) -> Option<Timestamp> {
         let mut since = None;
         for (_, record, node) in self.writes("nodes").iter().rev() {
@@ -99,7 +97,7 @@ impl Judge<'_> {
         since
     }
 
-    /// Returns since when the Node was not Ready; `None` if it was Ready at `at`, or the log does not show it.
+    /// Returns since when the Node has been not Ready; `None` if it was Ready at `at`, or the log does not show it.
     fn not_ready_since(&self, host: &str, at: Timestamp) -> Option<Timestamp> {
         let mut since = None;
         for (_, record, node) in self.writes("nodes/status") {
@@ -168,7 +166,7 @@ impl Judge<'_> {
                     }
                 }
                 ("delete", "") => {
-                    // The kubelet sends the last deletion, when the pod has ended.
+                    // The kubelet deletes the pod last, after the pod has ended.
                     if let Some(life) = lives.last_mut() {
                         life.leaving.get_or_insert(record.at);
                         life.gone = Some(record.at);

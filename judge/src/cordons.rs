@@ -1,4 +1,4 @@
-//! I4: Berth does not undo a cordon of an admin, and leaves no cordon of its own behind.
+//! I4: Berth does not undo an admin's cordon, and leaves no cordon of its own behind.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::write::{our_cordon, text};
 impl Judge<'_> {
     /// Checks every write of a Node by an agent against the admins' earlier writes.
     pub(super) fn broken_cordons(&self) -> Vec<Violation> {
-        // Nodes by UID: the last write, and whether an admin's own cordon applies: one made while there was none of
-        // Berth's.
+        // Nodes by UID: the last write, and whether an admin's own cordon applies. A cordon is an admin's own if the
+        // Node had no cordon of Berth when it was set.
         let mut admins: BTreeMap<&str, (u64, bool)> = BTreeMap::new();
         let mut wrong = vec![];
         for &(version, record, node) in self.writes("nodes") {
@@ -62,7 +62,7 @@ impl Judge<'_> {
     }
 }
 
-/// True if an admin had cordoned the Node before the first write on record, which left it like this.
+/// True if an admin cordoned the Node before the first recorded write, which left it in this state.
 fn admins_before(node: &Value, unschedulable: bool) -> bool {
     let annotations = node.get("metadata").and_then(|m| m.get("annotations"));
     let record = annotations

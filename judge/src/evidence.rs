@@ -1,18 +1,18 @@
-//! Evidence in a set of records. A rule without its evidence reports no violation, but does not pass either: the verdict
-//! lists it as not judged.
+//! Evidence in a set of records. Without its evidence, a rule reports no violation, but does not pass either: the
+//! verdict lists the rule as not judged.
 
 use std::collections::BTreeMap;
 
 /// Evidence in a set of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
-    /// True if the log has all writes from the first one on, with their bodies.
+    /// True if the log has all writes from the first on, with their bodies.
     pub whole: bool,
-    /// True if every reboot that Berth did not cause is known ([`crate::Truth::excused`]).
+    /// True if every reboot that Berth did not cause is known (see [`crate::Truth::excused`]).
     pub all_reboots: bool,
-    /// True if the hosts' boots were recorded by a witness that saw each of them at once.
+    /// True if a witness recorded each boot of a host when it happened.
     pub boots: bool,
-    /// True if it is known when each Node was Ready, by boot.
+    /// True if it is known when each Node was Ready in each boot.
     pub ready: bool,
     /// True if the records of Nodes have their bodies.
     pub nodes: bool,
@@ -22,12 +22,12 @@ pub struct Evidence {
     pub pool_statuses: bool,
     /// True if it is known where each pod ran, and until when.
     pub pods: bool,
-    /// Lines that showed that a boot had ended, by host and ended boot.
+    /// Line that showed the end of a boot, by host and ended boot.
     pub lines: BTreeMap<(String, String), String>,
 }
 
 impl Evidence {
-    /// Evidence of a test: the harness saw the hosts, and its log is complete.
+    /// Evidence of a test: the harness records every change of its hosts, and its log is complete.
     pub fn of_harness() -> Self {
         Self {
             whole: true,

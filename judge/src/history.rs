@@ -1,5 +1,5 @@
-//! History of each berth, write by write, in the order of the API server's counter: the resourceVersions of all objects
-//! come from one counter.
+//! History of each berth, write by write, in the order of resourceVersions, which the API server takes from one counter
+//! for all objects.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,34 @@ use serde_json::Value;
 use crate::audit::Record;
 use crate::write::{has_pool, is_doubtful, version};
 
-/// A recorded state of a berth, and the write of it.
+/// A recorded state of a berth, and the write that stored it.
 #[derive(Debug, Clone)]
 pub(super) struct RecordedState {
     pub(super) at: Timestamp,
-    /// Time when the request that wrote it was received.
+    /// Time when the API server received the write.
     pub(super) received: Timestamp,
     pub(super) version: u64,
     /// `berth-agent`, `berth-controller`, or another program.
     pub(super) program: String,
-    /// Line that shows it; empty if none does.
+    /// Audit ID of the line that shows the state; empty if no line does.
     pub(super) audit_id: String,
     /// Node that the writer's token is bound to.
     pub(super) claim: Option<String>,
-    /// True if unrecorded writes came between this state and the one before.
+    /// True if writes between the state before and this one are not recorded.
     pub(super) after_gap: bool,
-    /// True if the next state came after a gap: it is unknown how long this one lasted.
+    /// True if writes between this state and the next are not recorded, so that it is unknown how long this state
+    /// lasted.
     pub(super) before_gap: bool,
     pub(super) berth: Berth,
 }
 
-/// Name of any program with the controller's identity.
+/// Program name for any client with the controller's identity.
 pub(super) const CONTROLLER: &str = "berth-controller";
 
-/// States of each berth, by Lease name, in the order of the server's answers.
+/// States of each berth, by Lease name, in the order of resourceVersions.
 pub(super) type History = BTreeMap<String, Vec<RecordedState>>;
 
-/// Returns the states of all berths in the order of the server's answers.
+/// Returns the states of all berths in the order of resourceVersions.
 pub(super) fn in_order(history: &History) -> Vec<&RecordedState> {
     let mut ordered: Vec<&RecordedState> = history.values().flatten().collect();
     ordered.sort_by_key(|state| state.version);
@@ -58,7 +59,7 @@ pub(super) fn history(audit: &[Record]) -> History {
             continue;
         };
         let states = history.entry(name).or_default();
-        // The next write may build on one that was stored and whose answer was lost.
+        // This write may build on a stored write whose answer was lost.
         let built_on = record
             .request
             .as_ref()
@@ -104,7 +105,7 @@ fn recorded_state(record: &Record, object: &Value) -> Option<(String, RecordedSt
     Some((state.berth.name(), state))
 }
 
-/// Reads an unanswered write to that berth at that version, which may have been stored.
+/// Reads an unanswered write of this berth on top of the resourceVersion `built_on`. It may have been stored.
 fn unanswered(record: &Record, name: &str, built_on: u64) -> Option<RecordedState> {
     let request = record.request.as_ref()?;
     let (_, state) = recorded_state(record, request).filter(|(n, _)| n == name && version(request) == built_on)?;
@@ -119,7 +120,7 @@ fn is_berth_write(record: &Record) -> bool {
     writes && record.resource == "leases" && record.succeeded() && record.response.as_ref().is_some_and(has_pool)
 }
 
-/// Returns the commit that allows a host to go down at that time: target and previous image.
+/// Returns the commit that allowed a host to go down at this time: target and previous image.
 pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) -> Option<(String, Option<String>)> {
     history.values().find_map(|states| {
         let now = states.iter().rev().find(|s| s.at <= at)?;
@@ -135,13 +136,13 @@ pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) 
 }
 
 impl RecordedState {
-    /// True if the berth is offered to or held by the host.
+    /// True if the berth is offered to the host or held by it.
     pub(super) fn is_of(&self, host: &str) -> bool {
         self.berth.node().is_some_and(|(node, _)| node.as_str() == host)
     }
 }
 
-/// True if the host holds a berth at that time, or less than `slack` before or after it.
+/// True if the host holds a berth at this time, or less than `slack` before or after it.
 pub(super) fn holds(history: &History, host: &str, at: Timestamp, slack: SignedDuration) -> bool {
     history.values().any(|states| {
         let begun = states.iter().rposition(|s| s.at <= at - slack);

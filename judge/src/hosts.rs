@@ -18,7 +18,7 @@ pub enum HostChange {
     },
     /// The host went down.
     Down,
-    /// The host's kubelet is about to report, for the first time under this boot, that it is Ready. Simulated hosts only.
+    /// The host's kubelet is about to report Ready for the first time in this boot. Simulated hosts only.
     #[serde(rename_all = "camelCase")]
     Ready {
         /// Boot ID that the kubelet reports.
@@ -38,10 +38,10 @@ pub enum HostChange {
     },
 }
 
-/// An entry of the record.
+/// An event of a host, with its time.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct HostEvent {
-    /// Time when it was seen, by the clock of the API server.
+    /// Time of the event, by the API server's clock.
     pub at: Timestamp,
     /// The host's name, which is its Node's name.
     pub host: String,

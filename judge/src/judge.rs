@@ -1,4 +1,4 @@
-//! The records of a [`Truth`], indexed once for all rules: writes by object, events by host, and the gaps of the log.
+//! The records of a [`Truth`], indexed for all rules: writes by object, events by host, and the gaps of the log.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -11,14 +11,14 @@ use crate::hosts::{HostChange, HostEvent};
 use crate::truth::Truth;
 use crate::write::{Write, is_doubtful, text, written};
 
-/// The index of a [`Truth`] that the rules read.
+/// Index of a [`Truth`] for the rules.
 pub(crate) struct Judge<'a> {
     truth: &'a Truth<'a>,
-    /// Writes by resource and subresource, in order.
+    /// Writes by resource and subresource, in the order of resourceVersions.
     writes: BTreeMap<(&'a str, &'a str), Vec<Write<'a>>>,
     /// Writes that may or may not have been stored.
     doubtful: Vec<&'a Record>,
-    /// Name of the Node of each UID.
+    /// Node names by UID.
     names: BTreeMap<&'a str, &'a str>,
     /// Time of the first request to delete each Node, by name.
     deleted: BTreeMap<&'a str, Timestamp>,
@@ -26,7 +26,7 @@ pub(crate) struct Judge<'a> {
     gaps: Vec<Gap>,
 }
 
-/// Two successive recorded states of a berth with writes missing between them. Writes of other objects in that time may
+/// Span between two recorded states of a berth with missing writes in between. Writes of other objects in this span may
 /// be missing too.
 struct Gap {
     versions: (u64, u64),
@@ -78,50 +78,48 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Returns the writes of that kind of object, in order.
+    /// Returns the writes of this kind of object, in order.
     pub(crate) fn writes(&self, target: &'static str) -> &[Write<'a>] {
         let key = target.split_once('/').unwrap_or((target, ""));
         self.writes.get(&key).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the writes of that kind of object that may or may not have been stored.
+    /// Returns the writes of this kind of object that may or may not have been stored.
     pub(crate) fn doubtful<'s>(&'s self, target: &'s str) -> impl Iterator<Item = &'a Record> + 's {
         self.doubtful.iter().copied().filter(move |r| r.is_of(target))
     }
 
-    /// Returns the events of a host, in order.
     pub(crate) fn of_host(&self, host: &str) -> &[&'a HostEvent] {
         self.events.get(host).map_or(&[], Vec::as_slice)
     }
 
-    /// True if a deletion of the Node of that name was requested by then.
+    /// True if the deletion of the Node of this name was requested by then.
     pub(crate) fn was_deleted(&self, name: &str, by: Timestamp) -> bool {
         self.deleted.get(name).is_some_and(|at| *at <= by)
     }
 
-    /// Returns the name of the Node with that UID.
     pub(crate) fn name_of_uid(&self, uid: &str) -> Option<&'a str> {
         self.names.get(uid).copied()
     }
 
-    /// True if a state surely lasted until the next recorded one. A complete log has no gaps.
+    /// True if the state certainly lasted until the next recorded one. A complete log has no gaps.
     pub(crate) fn lasts(&self, state: &RecordedState) -> bool {
         self.evidence.whole || !state.before_gap
     }
 
-    /// True if writes may be missing between two places in the order.
+    /// True if writes may be missing between two resourceVersions.
     pub(crate) fn misses(&self, from: u64, until: u64) -> bool {
         let mut gaps = self.gaps.iter().map(|gap| gap.versions);
         gaps.any(|(begin, end)| begin.max(from) < end.min(until))
     }
 
-    /// True if writes may be missing between two times.
     pub(crate) fn misses_time(&self, from: Timestamp, until: Timestamp) -> bool {
         let mut gaps = self.gaps.iter().map(|gap| gap.times);
         gaps.any(|(begin, end)| begin.max(from) <= end.min(until))
     }
 
-    /// Returns the digest that the host booted last before or first after a time, and when.
+    /// Returns the digest of the host's last boot before this time, or (`after`) of the first boot after it, and the
+    /// boot's time.
     pub(crate) fn booted(&self, host: &str, at: Timestamp, after: bool) -> Option<(Timestamp, &'a str)> {
         let mut ups = self.of_host(host).iter().filter_map(|e| match &e.change {
             HostChange::Up { digest, .. } => Some((e.at, digest.as_str())),

@@ -1,12 +1,13 @@
 //! The judge checks that every disruption was licensed, and that there were never too many at once.
 //!
-//! [`Truth`] joins records: the events of each host, every write of a Lease and of a Node from the API server's audit
-//! log, and the reboots that Berth did not cause. A violation is a sentence that names the invariant. The rules are the
-//! same for a test and for a cluster; the [`Evidence`] differs. A test has the harness's own record of its hosts and a
-//! complete log, and trusts no report of Berth about itself. For a cluster there is only the log: [`log`] reads it, and
-//! [`sightings`] derives when each host ran which boot. The verdict lists what the log does not show; that is not a pass.
+//! [`Truth`] joins three kinds of records: the events of each host, every write of a Lease and of a Node from the API
+//! server's audit log, and the reboots that Berth did not cause. A violation is a sentence that names the invariant.
+//! Tests and clusters have the same rules but different [`Evidence`]. A test has the harness's record of its hosts and
+//! a complete log, and trusts no report of Berth about itself. A cluster has only the log: [`log`] reads it, and
+//! [`sightings`] derives from it when each host ran which boot. The verdict lists the rules that the log cannot prove,
+//! because they have not passed.
 //!
-//! No I/O: the lines come from the caller.
+//! No I/O: the caller supplies the lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +45,7 @@ mod violation;
 mod write;
 
 impl Truth<'_> {
-    /// Returns everything that was wrong, one sentence each. A test expects none.
+    /// Returns all violations. A test expects none.
     pub fn violations(&self) -> Vec<Violation> {
         let history = history(self.audit);
         Judge::new(self, &history).violations(&history)
@@ -52,7 +53,6 @@ impl Truth<'_> {
 }
 
 impl Judge<'_> {
-    /// Returns everything that was wrong.
     fn violations(&self, history: &History) -> Vec<Violation> {
         let mut wrong = self.unlicensed_reboots(history);
         wrong.extend(self.too_many(history));
@@ -67,8 +67,8 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Berth must not attempt a write of a berth that its own permissions or admission policies refuse. A refusal by
-    /// another policy or webhook is not a violation.
+    /// Finds writes of a berth by Berth that its own permissions or admission policies rejected: Berth must not try
+    /// such a write. A rejection by another policy or webhook is not a violation.
     fn refused(&self) -> impl Iterator<Item = Violation> {
         self.audit.iter().filter(|r| is_refused_by_own_rules(r)).map(|r| {
             let who = r.node_claim.as_deref().unwrap_or("the controller");
@@ -80,8 +80,8 @@ impl Judge<'_> {
         })
     }
 
-    /// I2 and I3: a host goes down only under a commit for its boot, and boots only the image that the commit names. A
-    /// host that is rebooted otherwise boots the image that it ran before.
+    /// I2 and I3: a host goes down only under a commit for its boot, and then boots only the image of that commit. A
+    /// host that another program reboots must boot its previous image.
     fn unlicensed_reboots(&self, history: &History) -> Vec<Violation> {
         let mut wrong = vec![];
         for (host, at, boot) in self.downs() {
@@ -122,8 +122,8 @@ impl Judge<'_> {
         wrong
     }
 
-    /// True if a reboot undid the boot that a commit licensed: the host ran the target and came back with the previous
-    /// image. A commit covers one such reboot, from the boot after the one that it was made in.
+    /// True if a reboot undid the boot that a commit licensed: the host ran the target and then the previous image
+    /// again. A commit covers one such reboot.
     fn is_undone(
         &self,
         history: &History,
@@ -139,9 +139,9 @@ impl Judge<'_> {
         licensed.is_some_and(|(target, from)| *before == Some(target) && (after.is_none() || *after == from))
     }
 
-    /// True if this evidence shows that Berth caused a reboot without a licence. If all other reboots are known, Berth
-    /// did. An audit log does not show who rebooted a machine that runs the same image afterwards; but a member of a pool
-    /// that then runs another image was updated without a licence.
+    /// True if the evidence shows that Berth caused a reboot without a licence. Berth did if all other reboots are
+    /// known. An audit log does not show who rebooted a machine into the same image. But a pool's member that runs
+    /// another image after the reboot was updated without a licence.
     fn is_accused(
         &self,
         history: &History,
@@ -151,13 +151,13 @@ impl Judge<'_> {
         after: &Option<String>,
     ) -> bool {
         let changed = after.is_some() && before.is_some() && after != before;
-        // The time when it went down is not known.
+        // The log does not show when the host went down, so begin at its last boot.
         let since = self.booted(host, at, false).map_or(at, |(since, _)| since);
         self.evidence.all_reboots || changed && self.is_member(host, at) && !self.is_unknown(history, host, since, at)
     }
 
-    /// Returns reboots without a licence that are not shown to be Berth's: host, time, and whether another image runs
-    /// since.
+    /// Returns reboots without a licence that cannot be attributed to Berth: host, time, and whether another image has
+    /// run since.
     pub(crate) fn reboots_by_others(&self, history: &History) -> Vec<(String, Timestamp, bool)> {
         let mut found = vec![];
         for (host, at, boot) in self.downs() {
@@ -175,7 +175,7 @@ impl Judge<'_> {
         found
     }
 
-    /// True if the node was published as a member of a pool when it went down.
+    /// True if the published pool of the node was not empty when it went down.
     fn is_member(&self, host: &str, at: Timestamp) -> bool {
         let mut before = self
             .writes("bootcnodes")
@@ -185,21 +185,21 @@ impl Judge<'_> {
         last.is_some_and(|(_, _, object)| text(object, "/spec/poolName").is_some_and(|pool| !pool.is_empty()))
     }
 
-    /// True if the log may lack a berth that the node held between these times: it begins within a turn of that node, or
-    /// misses writes of any berth, perhaps of a whole turn.
+    /// True if the log may lack a berth that the node held between these times: because the log begins within a turn of
+    /// the node, or misses writes of any berth, perhaps a whole turn.
     fn is_unknown(&self, history: &History, host: &str, from: Timestamp, until: Timestamp) -> bool {
         let firsts = history.values().filter_map(|states| states.first());
         let mut late = firsts.filter(|first| first.at >= until);
         !self.evidence.whole && (self.misses_time(from, until) || late.any(|first| first.is_of(host)))
     }
 
-    /// Violation shown by the end of a boot, with the line that showed the next one.
+    /// Returns a violation at the end of a boot, with the audit ID of the line that showed the host's next boot.
     fn of_boot(&self, rule: &'static str, host: &str, at: Timestamp, boot: &str, text: String) -> Violation {
         let next = self.evidence.lines.get(&(host.to_owned(), boot.to_owned()));
         Violation::of_host(rule, host, at, text).and(next.map_or("", String::as_str))
     }
 
-    /// Returns the digests that the host booted last before and first after a time.
+    /// Returns the digests of the host's last boot before this time and first boot after it.
     fn around(&self, host: &str, at: Timestamp) -> (Option<String>, Option<String>) {
         let both = [false, true].map(|after| self.booted(host, at, after));
         both.map(|booted| booted.map(|(_, digest)| digest.to_owned())).into()
@@ -245,7 +245,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Tolerance for the clocks of the log: several API servers have several clocks.
+    /// Tolerance between the times of different API servers, whose clocks may differ.
     fn slack(&self) -> jiff::SignedDuration {
         if self.evidence.boots {
             jiff::SignedDuration::ZERO
@@ -254,7 +254,7 @@ impl Judge<'_> {
         }
     }
 
-    /// I1(a): Berth cordons and evicts only under a berth of that node.
+    /// I1(a): Berth cordons a Node or evicts its pods only under a berth of that node.
     fn unlicensed_disruptions(&self, history: &History) -> Vec<Violation> {
         let slack = self.slack();
         let mut wrong = vec![];
@@ -277,14 +277,14 @@ impl Judge<'_> {
     }
 }
 
-/// True if Berth tried to write a berth, and its own rules refused that.
+/// True if Berth's own rules rejected a write of a berth by Berth.
 fn is_refused_by_own_rules(record: &Record) -> bool {
     let is_ours = record.program() == "berth-agent" || record.user.ends_with(":berth-controller");
     let is_refused = matches!(record.code, 403 | 422) && record.refused_by_own_rules;
     is_ours && is_refused && record.is_write() && record.is_of("leases")
 }
 
-/// True if the request itself asked for unschedulable. A restore of a node that an admin cordoned does not.
+/// True if the request itself sets `unschedulable`. A restore of a node that an admin cordoned does not.
 fn sets_cordon(record: &Record) -> bool {
     let asked = record.request.as_ref().and_then(|r| r.pointer("/spec/unschedulable"));
     asked.and_then(serde_json::Value::as_bool) == Some(true)

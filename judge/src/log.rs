@@ -1,5 +1,5 @@
-//! Reads a large audit log line by line. Keeps only what a rule reads, and of statuses only changes, so that memory grows
-//! with the writes of berths and Nodes, not with the heartbeats of a cluster.
+//! Reads a large audit log line by line. Keeps only fields that a rule reads, and only changes of a status. So memory
+//! grows with the writes of berths and Nodes, but not with a cluster's heartbeats.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,13 @@ use crate::audit::{Head, Record, head, parse};
 use crate::sightings::Sightings;
 use crate::write::{has_pool, is_doubtful};
 
-/// Maximum number of bad lines that are listed in the report.
 const NAMED: usize = 5;
 
 /// The part of a log that the judge reads.
 #[derive(Debug, Default)]
 pub struct Log {
     records: Vec<Record>,
-    /// Audit IDs of the kept records: a rotated file may be given twice.
+    /// Audit IDs of the kept records, because a rotated file may be read twice.
     ids: BTreeSet<String>,
     /// Last kept status of each pool.
     pools: BTreeMap<String, Value>,
@@ -27,27 +26,27 @@ pub struct Log {
     leases_of_others: u64,
 }
 
-/// Kinds of writes that came at least once with their body.
+/// Kinds of writes that the log has with their bodies.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Bodies {
     pub(crate) nodes: bool,
     pub(crate) published: bool,
     pub(crate) pool_statuses: bool,
-    /// Writes of Leases in Berth's namespace without a body.
+    /// Writes of Leases in Berth's namespace without their body.
     bare: u64,
     /// Writes of Leases in Berth's namespace with their body.
     leases: u64,
 }
 
-/// Lines that cannot be read.
+/// Lines that cannot be parsed.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Bad {
     pub(crate) count: u64,
-    /// File and number of the first ones.
+    /// File and line number of the first such lines.
     pub(crate) named: Vec<String>,
 }
 
-/// A log that cannot be judged.
+/// Why a log cannot be judged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// The audit policy keeps no bodies of Leases.
@@ -70,7 +69,7 @@ pub enum Unfit {
 }
 
 impl Log {
-    /// Reads line `number` of `file`. Counts a bad line and otherwise ignores it.
+    /// Reads line `number` of `file`. A bad line is only counted.
     pub fn take(&mut self, file: &str, number: u64, line: &[u8], namespace: &str) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
@@ -108,7 +107,7 @@ impl Log {
             "bootcnodepools/status" => self.bodies.pool_statuses |= is_stored && has_body,
             _ => {}
         }
-        // The controller renews its own Lease every two seconds.
+        // Count and drop writes of the controller's own Lease, which it renews every two seconds.
         if record.is_of("leases") && is_stored && record.response.as_ref().is_some_and(|lease| !has_pool(lease)) {
             self.leases_of_others += 1;
             return;
@@ -134,7 +133,7 @@ impl Log {
         self.records.push(record);
     }
 
-    /// Returns the kept records, ordered by their times.
+    /// Returns the kept records, ordered by time.
     ///
     /// # Errors
     /// If the log shows no berth.
@@ -157,12 +156,11 @@ impl Log {
         &self.records
     }
 
-    /// Number of bad lines, and file and number of the first ones.
+    /// Number of bad lines, and file and line number of the first ones.
     pub fn bad_lines(&self) -> (u64, &[String]) {
         (self.bad.count, &self.bad.named)
     }
 
-    /// Number of kept audit IDs.
     #[cfg(test)]
     pub(crate) fn ids(&self) -> usize {
         self.ids.len()
@@ -172,7 +170,7 @@ impl Log {
         &self.bad
     }
 
-    /// Number of writes of Leases that are not berths but the controller's own. These are not kept.
+    /// Number of writes of Leases that are not berths, which are not kept.
     pub fn leases_of_others(&self) -> u64 {
         self.leases_of_others
     }
@@ -183,7 +181,7 @@ impl Log {
     }
 }
 
-/// True if any rule reads such a line. Stages before the answer do not show the stored object.
+/// True if a rule reads such a line. Stages before the answer do not show the stored object.
 fn is_of_interest(head: &Head, namespace: &str) -> bool {
     if matches!(head.stage.as_str(), "RequestReceived" | "ResponseStarted") {
         return false;
@@ -200,7 +198,7 @@ fn is_of_interest(head: &Head, namespace: &str) -> bool {
     }
 }
 
-/// Reduces the bodies to the fields that a rule reads.
+/// Reduces the bodies to the fields that the rules read.
 fn prune(record: &mut Record) {
     let target = record.target();
     for body in [&mut record.request, &mut record.response] {
@@ -225,7 +223,7 @@ fn prune(record: &mut Record) {
     }
 }
 
-/// Name, UID, resourceVersion and deletion of an object.
+/// Returns name, UID, resourceVersion and deletion time of an object.
 fn metadata(object: &Value) -> Map<String, Value> {
     let keys = ["name", "uid", "resourceVersion", "deletionTimestamp"];
     let found = keys.iter().filter_map(|key| {
@@ -235,7 +233,7 @@ fn metadata(object: &Value) -> Map<String, Value> {
     found.collect()
 }
 
-/// A Node or a patch of one: a field that is absent stays absent.
+/// Reduces a Node, or a patch of a Node. Absent fields stay absent.
 fn node(object: &Value) -> Value {
     let mut kept = metadata(object);
     for key in ["labels", "annotations"] {

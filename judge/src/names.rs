@@ -1,11 +1,9 @@
-//! Names of the objects that records are about.
-
 use serde_json::Value;
 
 use crate::audit::Record;
 use crate::write::text;
 
-/// Returns the name of a written object. Requests that create an object do not name it.
+/// Returns the name of the written object. A request that creates an object does not contain the name.
 pub(crate) fn name_of<'a>(record: &'a Record, object: &'a Value) -> &'a str {
     match record.name.as_str() {
         "" => text(object, "/metadata/name").unwrap_or_default(),
@@ -13,7 +11,7 @@ pub(crate) fn name_of<'a>(record: &'a Record, object: &'a Value) -> &'a str {
     }
 }
 
-/// Returns the name of a record's object.
+/// Returns the name of the record's object.
 pub(crate) fn name(record: &Record) -> &str {
     match (record.name.as_str(), record.response.as_ref()) {
         ("", Some(object)) => text(object, "/metadata/name").unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Order of the pools: no berth of a pool is opened while a pool that goes before it has a member to update.
+//! Order of the pools: no berth of a pool is opened while an earlier pool has a member to update.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::names::name_of;
 use crate::violation::Violation;
 use crate::write::text;
 
-/// Values that the objects of one kind had, by name, in order.
+/// Values of the objects of one kind, by name, in order.
 type Changes<T> = BTreeMap<String, Vec<Change<T>>>;
 
 /// A value of an object, and the write that set it.
@@ -23,18 +23,18 @@ struct Change<T> {
     value: T,
 }
 
-/// The published pool and image of a node, from its BootcNode.
+/// A node's published pool and image, from its BootcNode.
 #[derive(PartialEq)]
 struct Published {
     uid: String,
     pool: String,
-    /// The digest; `None` while it is not resolved, or while the object is being deleted.
+    /// `None` while the digest is not resolved, or while the object is being deleted.
     wanted: Option<String>,
 }
 
 impl Judge<'_> {
-    /// Finds the openings of a berth out of order. Order, membership and digest count only if they were unchanged for
-    /// longer than the lag, so that Berth must have seen them.
+    /// Finds berths that were opened out of order. Only order, membership and digests older than the lag count, because
+    /// Berth must have seen these.
     pub(super) fn out_of_order(&self, history: &History) -> Vec<Violation> {
         if !self.evidence.ready {
             return vec![];
@@ -60,7 +60,7 @@ impl Judge<'_> {
                 }
                 let left = published.keys().find_map(|node| {
                     let member = self.settled(&published, node, state)?;
-                    // The node may have been moved, or excluded.
+                    // The node may have been excluded or moved to another pool.
                     let is_known = self.settled(&labels, node, state).is_some();
                     let counts = after.contains(&member.pool) && is_known && !self.vanished(&member.uid, state);
                     (counts && self.is_left(node, member, state)).then_some((node, member))
@@ -81,7 +81,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Returns the values of all objects of a kind, each from the first write that has it.
+    /// Returns the values of all objects of a kind, each with the first write that has it.
     fn changes<T: PartialEq>(&self, target: &'static str, value: impl Fn(&Value) -> T) -> Changes<T> {
         let mut changes: Changes<T> = BTreeMap::new();
         for &(version, record, object) in self.writes(target) {
@@ -95,14 +95,14 @@ impl Judge<'_> {
         changes
     }
 
-    /// Returns the value that an object had when a berth was written, if it is older than the lag.
+    /// Returns an object's value at the time of a write of a berth, if the value was older than the lag.
     fn settled<'c, T>(&self, changes: &'c Changes<T>, name: &str, state: &RecordedState) -> Option<&'c T> {
         let last = changes.get(name)?.iter().rfind(|c| c.version < state.version)?;
         (last.at + self.lag < state.received && !self.misses(last.version, state.version)).then_some(&last.value)
     }
 
-    /// True if the node may not have been Ready: such a node does not wait for other pools. Hosts without records of
-    /// their kubelets count as not Ready, so this rule does not judge them.
+    /// True if the node may not have been Ready: such a node does not wait for earlier pools. A host without records of
+    /// its kubelet counts as not Ready, so this rule does not judge it.
     fn goes_first(&self, offer: &Offer, state: &RecordedState) -> bool {
         let settled = state.received - self.lag;
         !self.is_ready(offer.node.as_str(), settled) || self.lately_joined(state, &offer.uid.to_string())
@@ -111,7 +111,7 @@ impl Judge<'_> {
     /// True if a member was not updated when the berth was opened.
     fn is_left(&self, node: &str, member: &Published, state: &RecordedState) -> bool {
         let booted = self.booted(node, state.received, false);
-        // A log may not have an event of this host yet, or may miss the last one.
+        // A log may lack events of this host, or only the last one.
         let is_known = booted.is_some_and(|(since, _)| {
             let mut events = self.of_host(node).iter().filter(|e| e.at <= state.received);
             let is_ready_known = events.any(|e| matches!(e.change, HostChange::Ready { .. }));
@@ -124,7 +124,7 @@ impl Judge<'_> {
         member.wanted.is_some() && !(runs_wanted && self.is_ready(node, state.received))
     }
 
-    /// True if the host's kubelet had reported by then that it is Ready under the running boot.
+    /// True if by then the host's kubelet had reported Ready in the boot that was running.
     fn is_ready(&self, host: &str, by: Timestamp) -> bool {
         let mut ready = false;
         for event in self.of_host(host).iter().filter(|e| e.at <= by) {

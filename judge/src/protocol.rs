@@ -1,5 +1,5 @@
-//! The protocol of the berth, write by write: which program may make which change (design, section 3), and what must be
-//! true of the host then.
+//! The protocol of the berth, write by write: the changes that each program may make, and the state that the host must
+//! have.
 
 use berth_api::BootId;
 use berth_api::berth::{BerthState, Closed, ClosedReason, HoldPhase, Holding, Outcome};
@@ -18,9 +18,9 @@ struct Change<'a> {
     lease: &'a str,
     before: &'a RecordedState,
     after: &'a RecordedState,
-    /// Boot that took the held berth, if that is on record.
+    /// Boot ID of the host when it took the held berth, if that is recorded.
     taken_under: Option<&'a BootId>,
-    /// First write of `Releasing` in this turn. A new leader may have stamped the berth since.
+    /// resourceVersion of the turn's first write of `Releasing`. A new leader may have stamped the berth since.
     releasing_since: Option<u64>,
     /// True if the log begins in `Releasing`.
     began_before: bool,
@@ -54,8 +54,8 @@ fn shown(state: &BerthState) -> String {
     }
 }
 
-/// Returns the part of a held berth that its holder writes. A controller may ask for the berth back, and change the
-/// window.
+/// Returns the fields of a held berth that only its holder writes. The controller may change the other fields: `revoke`
+/// and `openUntil`.
 fn of_holder(holding: &Holding) -> Holding {
     Holding {
         revoke: None,
@@ -72,7 +72,7 @@ fn is_releasing(state: &RecordedState) -> bool {
 }
 
 impl Judge<'_> {
-    /// Checks that every write of a berth by Berth follows the protocol.
+    /// Checks that all writes of berths by Berth follow the protocol.
     pub(super) fn broken_protocol(&self, history: &History) -> Vec<Violation> {
         let mut wrong = vec![];
         for (lease, states) in history {
@@ -106,7 +106,7 @@ impl Judge<'_> {
                 wrong.extend(match after.program.as_str() {
                     "berth-agent" => self.by_agent(&change),
                     CONTROLLER => self.by_controller(&change),
-                    // An admin, or the test acting as one.
+                    // An admin's write, or the test's own write as an admin.
                     _ => vec![],
                 });
             }
@@ -137,7 +137,7 @@ impl Judge<'_> {
     }
 
     fn holder_moved(&self, change: &Change<'_>, before: &Holding, after: &Holding) -> Vec<Violation> {
-        // A fence: writes of a former agent still in flight now conflict.
+        // A fence: it makes a former agent's writes in flight conflict.
         if before == after {
             return vec![];
         }
@@ -154,7 +154,7 @@ impl Judge<'_> {
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
                 wrong.extend(self.of_another_node(change, after));
             }
-            // A licence for another target, without giving the berth back.
+            // A licence for another target, without a new berth.
             (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Committed) => {
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
             }
@@ -162,7 +162,7 @@ impl Judge<'_> {
                 wrong.extend(self.not_running(change, before.boot_id.as_str()));
             }
             (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Releasing(outcome)) => {
-                // If the berth was licensed again under this boot, which came after the first commit, it must be proven
+                // The berth was licensed again in a later boot than the one that took it, so that boot must be proven
                 // like any other.
                 let anew = change.taken_under.is_some_and(|boot| *boot != after.boot_id);
                 let is_known = self.evidence.whole || change.taken_under.is_some();
@@ -179,7 +179,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// I2, I5: an agent acts only under the boot that runs. Its write may arrive late.
+    /// I2, I5: an agent acts only in the boot that runs, although its write may arrive late.
     fn not_running(&self, change: &Change<'_>, boot: &str) -> Option<Violation> {
         let host = change.after.berth.holding()?.node.as_str();
         let mut ups = self.of_host(host).iter();
@@ -192,7 +192,7 @@ impl Judge<'_> {
             match &event.change {
                 HostChange::Up { boot_id, .. } if event.at <= change.after.received => running = Some(boot_id.as_str()),
                 HostChange::Down if event.at + self.lag <= change.after.received => running = None,
-                // The write may have been sent before this boot.
+                // The agent may have sent the write before this boot.
                 HostChange::Up { boot_id, .. } if boot_id == boot => return None,
                 _ => {}
             }
@@ -202,7 +202,7 @@ impl Judge<'_> {
         (!known).then(|| change.wrong("I2", &format!("boot {boot} does not run on {host}")))
     }
 
-    /// Returns the boots that ran at that moment or less than the lag before.
+    /// Returns the boots that ran at this time or less than the lag before it.
     fn boots_within(&self, host: &str, at: Timestamp) -> Vec<&str> {
         let mut boots: Vec<(&str, Option<Timestamp>)> = vec![];
         for event in self.of_host(host).iter().filter(|e| e.at <= at) {
@@ -220,8 +220,8 @@ impl Judge<'_> {
         boots.into_iter().map(|(boot, _)| boot).collect()
     }
 
-    /// I5: after a new boot a berth is given back only if the booted image is the target or the previous one, and the
-    /// Node was Ready under this boot.
+    /// I5: after a new boot, a berth is given back only if the booted image is the target or the previous image, and
+    /// the Node was Ready in this boot.
     fn unproven(&self, change: &Change<'_>, after: &Holding) -> Vec<Violation> {
         let boot = after.boot_id.as_str();
         let events = self.of_host(after.node.as_str()).iter();
@@ -255,7 +255,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// I4: between Releasing and closed, the agent wrote its Node and left no cordon of Berth's.
+    /// I4: between `Releasing` and the close, the agent wrote its Node and left no cordon of Berth.
     fn unrestored(&self, change: &Change<'_>, holding: &Holding) -> Vec<Violation> {
         if !self.evidence.nodes || change.began_before {
             return vec![];
@@ -280,7 +280,7 @@ impl Judge<'_> {
         }
     }
 
-    /// I2: the target that is taken was published for the node, now or less than the lag before.
+    /// I2: the taken target was published for the node, at this time or less than the lag before it.
     fn undesired(&self, change: &Change<'_>, taken: &Holding) -> Option<Violation> {
         if self.doubtful("bootcnodes").any(|r| r.name == taken.node.as_str()) {
             return None;
@@ -311,7 +311,7 @@ impl Judge<'_> {
         (!fits).then(|| change.wrong("I2", &format!("it took {target}, but {lately:?} was published")))
     }
 
-    /// I2: the UID in the berth belongs to the Node that exists, or existed when the write was sent.
+    /// I2: the berth's UID is the UID of the Node that exists, or existed when the write was sent.
     fn of_another_node(&self, change: &Change<'_>, holding: &Holding) -> Option<Violation> {
         let nodes = self.writes("nodes");
         let created: Vec<_> = nodes
@@ -368,13 +368,13 @@ impl Judge<'_> {
         }
     }
 
-    /// I8: the failure of a berth is in the status of its pool before it is acknowledged.
+    /// I8: the failure of a berth is in its pool's status before it is acknowledged.
     fn unrecorded(&self, change: &Change<'_>, closed: &Closed) -> Vec<Violation> {
         let (Some(digest), Some(node)) = (&closed.last_target, &closed.last_node) else {
             return vec![];
         };
         let node = match closed.reason {
-            // A new Node may get that name, and nothing failed on it.
+            // A new Node may get this name, and the digest has not failed on it.
             ClosedReason::Gone => format!("{node} (deleted)"),
             _ => node.to_string(),
         };
@@ -394,7 +394,7 @@ impl Judge<'_> {
         if !self.evidence.whole && (!self.evidence.pool_statuses || !is_reported) {
             return vec![];
         }
-        // An admin may have cleared it since.
+        // An admin may have cleared the failure since.
         if is_recorded || self.doubtful("bootcnodepools/status").next().is_some() {
             return vec![];
         }
@@ -407,8 +407,8 @@ impl Judge<'_> {
         is_gone || self.misses(change.before.version, change.after.version)
     }
 
-    /// A leader that opens a berth of a pool has fenced all berths of the pool: older leaders must not write there any
-    /// more.
+    /// A leader that opens a berth of a pool has fenced all berths of the pool. Older leaders must not write these
+    /// berths afterwards.
     fn late_leaders(&self, history: &History) -> Vec<Violation> {
         let mut opened: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
         let mut wrong = vec![];

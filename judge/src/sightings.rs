@@ -1,5 +1,5 @@
-//! Hosts as an audit log shows them, by the boot IDs in the statuses of agents and kubelets. The log does not show when a
-//! host goes down; a new boot shows that the previous one has ended.
+//! Hosts as an audit log shows them, by the boot IDs in the statuses of agents and kubelets. The log does not show when
+//! a host goes down: a new boot shows that the previous one has ended.
 
 use std::collections::BTreeMap;
 
@@ -17,20 +17,20 @@ use crate::write::text;
 #[derive(Debug, Default)]
 pub struct Sightings {
     hosts: BTreeMap<String, BTreeMap<String, Boot>>,
-    /// True if a status of a BootcNode came with its body.
+    /// True if the log has a BootcNode's status with its body.
     pub(crate) agents: bool,
-    /// True if a status of a Node came with its body.
+    /// True if the log has a Node's status with its body.
     pub(crate) kubelets: bool,
 }
 
-/// A boot of a host.
 #[derive(Debug, Default)]
 struct Boot {
-    /// Time of the first request that shows it, and its line.
+    /// Time of the first request that shows the boot, and the request's audit ID.
     first: Option<(Timestamp, String)>,
-    /// Time, digest and version of the running image in the last status of this boot: an early status may lack it.
+    /// Time, digest and version of the running image in the last status of this boot. Early statuses may lack the
+    /// image.
     image: Option<(Timestamp, String, String)>,
-    /// First time when the kubelet reported that it is Ready under this boot.
+    /// First time when the kubelet reported Ready in this boot.
     ready: Option<Timestamp>,
 }
 
@@ -86,8 +86,8 @@ impl Sightings {
         Some(boot)
     }
 
-    /// Derives the events of the hosts. A host with a commit for its boot went down after that commit, any other just
-    /// before its next boot was seen.
+    /// Derives the events of the hosts. A host with a commit for its boot went down after that commit, any other host
+    /// just before its next boot was seen.
     pub(crate) fn events(&self, history: &History) -> Vec<HostEvent> {
         let mut events = vec![];
         for (host, boots) in &self.hosts {
@@ -99,7 +99,7 @@ impl Sightings {
                     let just_before = first.checked_sub(SignedDuration::from_micros(1)).unwrap_or(first);
                     changes.push((commit.unwrap_or(just_before), HostChange::Down));
                 }
-                // Without a status of its agent the image is unknown.
+                // Without a status of the agent, the image is unknown.
                 if let Some((_, digest, version)) = &boot.image {
                     let up = HostChange::Up {
                         boot_id: id.to_owned(),
@@ -123,7 +123,7 @@ impl Sightings {
         events
     }
 
-    /// Returns the lines that showed the end of each boot, by host and boot.
+    /// Returns the line that showed the end of each boot, by host and boot.
     pub(crate) fn lines(&self) -> BTreeMap<(String, String), String> {
         let mut lines = BTreeMap::new();
         for (host, boots) in &self.hosts {
@@ -149,7 +149,7 @@ fn ordered(boots: &BTreeMap<String, Boot>) -> Vec<(&str, Timestamp, &Boot)> {
     ordered
 }
 
-/// Returns when a berth was last committed for that boot of that host, before a time.
+/// Returns the last time before `before` when a berth was committed for this boot of this host.
 fn last_commit(history: &History, host: &str, boot: &str, before: Timestamp) -> Option<Timestamp> {
     let states = history.values().flatten().filter(|state| {
         state.at < before

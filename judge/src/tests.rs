@@ -1,5 +1,5 @@
-//! Tests of the judge with made-up histories: each violation is reported for a history that has it, and none for one
-//! without it.
+//! Tests of the judge with made-up histories. Each violation is reported for a history that has it, and none for a
+//! history without it.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl World {
                 other => other.to_owned(),
             },
             node_claim: None,
-            // As the programs do: the controller sends no user agent.
+            // As in a real log: the controller sends no user agent.
             user_agent: if program == CONTROLLER {
                 String::new()
             } else {
@@ -215,14 +215,14 @@ impl World {
         );
     }
 
-    /// A pool of one berth, offered to n1, which runs 1 and shall run 2.
+    /// A world with a pool of one berth, which is offered to n1. n1 runs image 1, and image 2 is published for it.
     fn offered() -> Self {
         let mut world = Self::default();
         world.offers();
         world
     }
 
-    /// Adds the same to a world with a past.
+    /// Adds the offer of [`World::offered`] to a world with a past.
     fn offers(&mut self) -> &mut Self {
         self.up("b1", 1)
             .ready("b1")
@@ -292,7 +292,7 @@ fn take(berth: &Berth) -> Berth {
 fn a_correct_turn_has_no_violation() {
     let world = World::given_back();
     assert_eq!(world.judged(), Vec::<String>::new());
-    // A new agent's fence rewrites the same state.
+    // A new agent's fence rewrites the berth unchanged.
     let mut world = World::committed();
     world.next(AGENT, Berth::clone);
     assert_eq!(world.judged(), Vec::<String>::new());
@@ -337,8 +337,8 @@ fn a_host_is_cordoned_and_drained_first() {
     );
 }
 
-/// A kubelet that is away ends no pod, and the reboot is the repair. A kubelet that lost the API server for a moment
-/// still ends them.
+/// A kubelet that is away ends no pods, and the reboot repairs that. A kubelet that lost the API server for a moment
+/// still ends its pods.
 #[test]
 fn pods_of_an_absent_kubelet_may_stay() {
     fn world(evicted_before: i64, not_ready_before: i64, ready_before: Option<i64>) -> World {
@@ -374,7 +374,7 @@ fn pods_of_an_absent_kubelet_may_stay() {
     }
     assert_eq!(world(100, 100, None).judged(), Vec::<String>::new());
     for (evicted, not_ready, ready) in [
-        // Its grace period and 30 s are not over.
+        // The pod's grace period plus 30 s is not over.
         (80, 100, None),
         // The kubelet may be about to watch its pods again.
         (100, 60, None),
@@ -424,9 +424,9 @@ fn a_write_refused_by_policy_is_a_violation() {
     }
     refused(AGENT, 422).blamed("Policy", "only the controller opens a berth");
     refused(CONTROLLER, 403).blamed("Policy", "the controller tried to write workers-0");
-    // A policy of the cluster's admin, or a Lease whose annotations are full.
+    // The rejection is by a policy of the cluster's admin, or of a Lease whose annotations are full.
     assert_eq!(refused_by(false, CONTROLLER, 422).judged(), Vec::<String>::new());
-    // A conflict is not a violation, nor is a refused write of another program.
+    // Neither a conflict nor a rejected write of another program is a violation.
     assert_eq!(refused(AGENT, 409).judged(), Vec::<String>::new());
     assert_eq!(refused(ADMIN, 422).judged(), Vec::<String>::new());
 }
@@ -438,13 +438,13 @@ fn cordons_of_admins_are_kept() {
         .node(ADMIN, "patch", "n1", true, false)
         .node(AGENT, "patch", "n1", false, false)
         .blamed("I4", "was uncordoned");
-    // Cordoned by us, and left so.
+    // Berth cordoned the node and left it so.
     let mut world = World::taken();
     world
         .node(AGENT, "patch", "n1", true, true)
         .node(AGENT, "patch", "n1", true, false)
         .blamed("I4", "was left cordoned");
-    // Uncordoned by an admin during our turn, and cordoned by us in the end.
+    // An admin uncordons the node during the turn, and Berth cordons it in the end.
     let mut world = World::default();
     world.node(ADMIN, "patch", "n1", true, false);
     let mut world = World { berth: None, ..world };

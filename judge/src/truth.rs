@@ -18,23 +18,22 @@ pub struct Truth<'a> {
     pub audit: &'a [Record],
     /// Reboots that the test itself caused: host and time.
     pub excused: &'a [(String, Timestamp)],
-    /// Most berths that may be held at once in each pool, over the whole test.
+    /// Maximum number of berths that may be held at once in each pool, over the whole test.
     pub capacity: BTreeMap<String, usize>,
-    /// Most nodes of all pools that may be held, offered or unavailable at once, over the whole test; `None`: the fleet
-    /// has no limit.
+    /// Maximum number of nodes of all pools that may be held, offered or unavailable at once, over the whole test;
+    /// `None` without a limit of the fleet.
     pub fleet: Option<usize>,
     /// Evidence in these records.
     pub evidence: &'a Evidence,
-    /// Longest delay that the test causes between Berth and the API server: of a request, or of a change until Berth sees
-    /// it.
+    /// Longest delay that the test causes between Berth and the API server: of a request, or until Berth sees a change.
     pub lag: jiff::SignedDuration,
 }
 
-/// How long after a reboot by the test the host may go down for it.
+/// How long after a reboot by the test the host may go down because of it.
 const EXCUSED_FOR: jiff::SignedDuration = jiff::SignedDuration::from_secs(20);
 
 impl Truth<'_> {
-    /// Returns the number of reboots with a licence. A test that saw none has proven nothing.
+    /// Returns the number of licensed reboots. A test without any has proven nothing.
     pub fn licensed_reboots(&self) -> usize {
         let history = history(self.audit);
         self.downs()
@@ -42,7 +41,7 @@ impl Truth<'_> {
             .count()
     }
 
-    /// Returns each time when a host went down: host, time, and the boot ID that ended.
+    /// Returns each time that a host went down: host, time, and ended boot ID.
     pub(crate) fn downs(&self) -> impl Iterator<Item = (&str, Timestamp, String)> {
         let mut boots: BTreeMap<&str, String> = BTreeMap::new();
         self.hosts.iter().filter_map(move |event| match &event.change {
@@ -59,7 +58,7 @@ impl Truth<'_> {
         })
     }
 
-    /// Returns the most holders that a pool may have had; `None` if unknown.
+    /// Returns the largest number of holders that the pool may have had; `None` if unknown.
     pub(crate) fn most(&self, pool: &str) -> Option<usize> {
         let known = self.capacity.get(pool).copied();
         known.or_else(|| self.evidence.whole.then_some(0))

@@ -1,4 +1,4 @@
-//! The turns in a log: which node held which berth, the images before and after, and the proof of a good end.
+//! The turns in a log: each node and its berth, the images before and after, and the proof of a good end.
 
 use berth_api::berth::{BerthState, HoldPhase, Holding, Outcome};
 use jiff::Timestamp;
@@ -24,7 +24,7 @@ pub struct Turn {
     pub from: Option<String>,
     /// Last digest that the berth licensed.
     pub to: String,
-    /// Time of the first recorded state of the turn: the take, unless the log begins later.
+    /// Time of the take, or of the turn's first recorded state if the log begins later.
     pub start: Timestamp,
     /// Time of the close; absent while the turn is open.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct Turn {
     /// Last boot that the berth was committed for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub committed_boot: Option<String>,
-    /// Boot that gave it back.
+    /// Boot ID of the host when it gave the berth back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_boot: Option<String>,
     /// Outcome written by the agent.
@@ -47,25 +47,25 @@ pub struct Turn {
     pub audit_ids: Vec<String>,
 }
 
-/// Evidence in a log of the boot that a turn ended with.
+/// Evidence in the log of a turn's last boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Proof {
     /// The turn ended without a reboot.
     NoReboot,
-    /// The image ran, and the Node was Ready, under the boot that gave the berth back.
+    /// In the boot that gave the berth back, the image ran and the Node was Ready.
     Booted {
         /// Digest of the running image.
         digest: String,
-        /// First time when the Node was Ready under this boot.
+        /// First time when the Node was Ready in this boot.
         ready: Timestamp,
     },
     /// The log lacks the evidence.
     Missing {
-        /// Missing evidence.
+        /// The evidence that is missing.
         what: &'static str,
     },
-    /// The turn failed by its own outcome, or was not ended by its holder.
+    /// The turn failed by its own outcome, or its holder did not end it.
     Failed,
     /// The turn is still open at the end of the log.
     Open,
@@ -88,7 +88,6 @@ pub enum Verdict {
     Open,
 }
 
-/// States of one turn.
 struct Draft<'a> {
     states: Vec<&'a RecordedState>,
     end: Option<&'a RecordedState>,
@@ -106,7 +105,7 @@ pub(crate) fn turns(history: &History, hosts: &[HostEvent], wrong: &[Violation],
     turns
 }
 
-/// Splits states into runs with the same holder.
+/// Splits the states of a berth into runs with one holder each.
 fn drafts(states: &[RecordedState]) -> Vec<Draft<'_>> {
     let mut drafts: Vec<Draft<'_>> = vec![];
     let mut open = false;
@@ -122,7 +121,7 @@ fn drafts(states: &[RecordedState]) -> Vec<Draft<'_>> {
             (Some(_), _) => drafts.push(Draft {
                 states: vec![state],
                 end: None,
-                // If the log begins here, it lacks the take.
+                // A log that begins here lacks the take.
                 has_gap: state.after_gap || place == 0,
             }),
             (None, Some(draft)) => {
@@ -156,7 +155,7 @@ impl Draft<'_> {
                 what: "writes of this berth",
             },
             None if is_open => Proof::Open,
-            // Not closed by its holder.
+            // The holder did not close the berth.
             None => Proof::Failed,
             Some(outcome) => proof(last, committed, outcome, hosts),
         };
@@ -177,7 +176,7 @@ impl Draft<'_> {
             _ if !rules.is_empty() => Verdict::Violated { rules },
             Proof::Missing { .. } => Verdict::NotJudged,
             Proof::Open => Verdict::Open,
-            // Rules that apply to every turn could not be checked.
+            // Rules for every turn could not be checked.
             _ if !(evidence.nodes && evidence.published && evidence.pool_statuses) => Verdict::NotJudged,
             _ => Verdict::Kept,
         };

@@ -15,15 +15,14 @@ use crate::turns::{Turn, turns};
 use crate::violation::Violation;
 use crate::write::written;
 
-/// Knowledge of the caller besides the log.
+/// Facts that the log does not contain.
 #[derive(Debug, Clone)]
 pub struct Terms {
     /// Namespace of the berths.
     pub namespace: String,
-    /// The fleet's limit, if it had the same one throughout.
+    /// The fleet's limit, if it did not change; `None` if unknown or unset.
     pub fleet: Option<usize>,
-    /// Longest time until a write is seen by all programs; also the largest difference between the clocks of the API
-    /// servers.
+    /// Longest time until all programs see a write. Also the largest difference between the clocks of the API servers.
     pub lag: SignedDuration,
 }
 
@@ -41,27 +40,27 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// Rules that cannot be judged by this log, and why.
     pub not_judged: Vec<String>,
-    /// Reboots without a berth that are not shown to be Berth's.
+    /// Reboots without a berth that cannot be attributed to Berth.
     pub others: Vec<Reboot>,
 }
 
-/// A reboot that is not shown to be Berth's.
+/// A reboot that cannot be attributed to Berth.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reboot {
     /// The node.
     pub node: String,
-    /// Latest time when it can have gone down.
+    /// Latest time when the node can have gone down.
     pub at: Timestamp,
-    /// True if another image runs since.
+    /// True if the node has run another image since.
     pub other_image: bool,
 }
 
 impl Log {
-    /// Judges all lines that were read.
+    /// Judges the lines read so far.
     ///
     /// # Errors
-    /// If it shows no berth, or no bodies of berths.
+    /// If the log shows no berth, or no bodies of berths.
     pub fn judge(&mut self, terms: &Terms) -> Result<Report, Unfit> {
         self.records(&terms.namespace)?;
         let records = self.kept();
@@ -107,7 +106,7 @@ impl Log {
         })
     }
 
-    /// Returns sentences about missing evidence.
+    /// Returns a sentence about each missing kind of evidence.
     fn not_judged(&self, terms: &Terms, evidence: &Evidence, history: &History) -> Vec<String> {
         let missing = [
             (
@@ -162,7 +161,7 @@ impl Log {
         said
     }
 
-    /// Returns a sentence about the lines that cannot be read, if there are any.
+    /// Returns a sentence about the lines that cannot be parsed, if any.
     fn bad_lines_named(&self) -> Option<String> {
         let bad = self.bad();
         let more = if bad.count > bad.named.len() as u64 {

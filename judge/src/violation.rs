@@ -1,4 +1,4 @@
-//! A violation: the rule, a sentence, and the lines of the audit log that show it.
+//! A violation: the rule, a sentence, and the audit log lines that show it.
 
 use std::fmt;
 
@@ -14,14 +14,14 @@ use crate::history::RecordedState;
 pub struct Violation {
     /// The invariant, `I1` to `I12`; or `Fence`, `Order`, `Policy` for the rules without a number.
     pub rule: &'static str,
-    /// A sentence.
+    /// Sentence that describes the violation.
     pub text: String,
     /// Node involved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Time of the violation, by the clock of the API server.
+    /// Time of the violation, by the API server's clock.
     pub at: Timestamp,
-    /// Lines of the audit log that show it.
+    /// Audit IDs of the lines that show the violation.
     #[serde(rename = "auditIDs")]
     pub audit_ids: Vec<String>,
 }
@@ -33,7 +33,7 @@ impl fmt::Display for Violation {
 }
 
 impl Violation {
-    /// Violation that a host's events show, and no line of the audit log.
+    /// Returns a violation that a host's events show, but no line of the audit log.
     pub(crate) fn of_host(rule: &'static str, host: &str, at: Timestamp, text: String) -> Self {
         Self {
             rule,
@@ -44,7 +44,6 @@ impl Violation {
         }
     }
 
-    /// Violation shown by a line.
     pub(crate) fn of_record(rule: &'static str, node: &str, record: &Record, text: String) -> Self {
         Self {
             rule,
@@ -55,7 +54,6 @@ impl Violation {
         }
     }
 
-    /// Violation shown by a write of a berth.
     pub(crate) fn of_write(rule: &'static str, state: &RecordedState, text: String) -> Self {
         Self {
             rule,
@@ -66,7 +64,7 @@ impl Violation {
         }
     }
 
-    /// Adds a line.
+    /// Adds the audit ID of another line that shows the violation.
     pub(crate) fn and(mut self, audit_id: &str) -> Self {
         if !audit_id.is_empty() && !self.audit_ids.iter().any(|id| id == audit_id) {
             self.audit_ids.push(audit_id.to_owned());

@@ -1,4 +1,4 @@
-//! Writes on record, and fields of the objects that they stored.
+//! Recorded writes, and fields of the objects that they stored.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::audit::Record;
 
-/// A successful write with its answer on record: place in the order, record, and the object as it was stored.
+/// A successful write with a recorded answer: resourceVersion, record, and the object as it was stored.
 pub(crate) type Write<'a> = (u64, &'a Record, &'a Value);
 
-/// True if it is unknown whether this write was stored: the server failed, or did not answer.
+/// True if the write may or may not have been stored: the server failed or did not answer.
 pub(crate) fn is_doubtful(record: &Record) -> bool {
     record.is_write()
         && !record.succeeded()
@@ -23,7 +23,7 @@ pub(crate) fn has_pool(object: &Value) -> bool {
     labels.is_some_and(|l| l.contains_key(keys::LABEL_POOL))
 }
 
-/// Returns an object's place in the order of all writes.
+/// Returns an object's resourceVersion as a number, which orders all writes; 0 if it is missing.
 pub(crate) fn version(object: &Value) -> u64 {
     text(object, "/metadata/resourceVersion")
         .and_then(|v| v.parse().ok())
@@ -34,7 +34,7 @@ pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> Option<&'a str> {
     object.pointer(pointer).and_then(Value::as_str)
 }
 
-/// Returns the successful writes with their answers on record, by resource and subresource, in order.
+/// Returns the successful writes with a recorded answer, by resource and subresource, in the order of resourceVersions.
 pub(crate) fn written(audit: &[Record]) -> BTreeMap<(&str, &str), Vec<Write<'_>>> {
     let mut found: BTreeMap<(&str, &str), Vec<Write<'_>>> = BTreeMap::new();
     for record in audit.iter().filter(|r| r.is_write() && r.succeeded()) {
@@ -51,7 +51,7 @@ pub(crate) fn written(audit: &[Record]) -> BTreeMap<(&str, &str), Vec<Write<'_>>
     found
 }
 
-/// True if a Node carries the record of Berth's cordon.
+/// True if a Node has the annotation with the record of Berth's cordon.
 pub(crate) fn our_cordon(node: &Value) -> bool {
     let annotations = node.pointer("/metadata/annotations").and_then(|a| a.as_object());
     annotations.is_some_and(|a| a.contains_key(keys::ANNOTATION_CORDON))

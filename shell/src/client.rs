@@ -1,8 +1,8 @@
-//! A client of the API server that disables Nagle's algorithm and supports proxies.
+//! Client of the API server, without Nagle's algorithm and with support for proxies.
 //!
-//! kube's own client leaves Nagle's algorithm on (<https://github.com/kube-rs/kube/issues/2056>). The first request
-//! on a new connection then waits until the server acknowledges the end of the TLS handshake, which the server delays
-//! for 40 ms. An agent that has waited an hour for a berth always needs a new connection to take the berth.
+//! kube's own client leaves Nagle's algorithm on (<https://github.com/kube-rs/kube/issues/2056>). The first request on
+//! a new connection then waits until the server acknowledges the end of the TLS handshake, which the server delays by
+//! 40 ms. An agent that has waited an hour for a berth needs a new connection to take it.
 
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
@@ -96,8 +96,8 @@ mod tests {
         (address, asked)
     }
 
-    /// A TLS proxy that connects all clients to this server. Returns its port, the certificate authority that signed
-    /// its certificate for `localhost`, and the log of its requests.
+    /// A TLS proxy that connects all clients to this server. Returns its port, the authority of its certificate for
+    /// `localhost`, and the log of its requests.
     async fn secure_proxy(server: SocketAddr) -> (u16, Vec<u8>, Arc<Mutex<Vec<String>>>) {
         crate::install_crypto();
         let mut authority = CertificateParams::default();
@@ -138,7 +138,7 @@ mod tests {
         byte[0]
     }
 
-    /// Performs a SOCKS 5 handshake without credentials, for a host given by name. Returns the log entry.
+    /// Performs a SOCKS 5 handshake without credentials, for a host name. Returns the log entry.
     async fn socks(stream: &mut TcpStream) -> String {
         let mut greeting = [0; 3];
         stream.read_exact(&mut greeting).await.unwrap();
@@ -152,7 +152,7 @@ mod tests {
         format!("SOCKS {}", String::from_utf8(name).unwrap())
     }
 
-    /// The configuration that kube makes from a kubeconfig with this server while HTTPS_PROXY has this value.
+    /// The configuration that kube makes from a kubeconfig with this server if HTTPS_PROXY has this value.
     fn config(server: &str, proxy: &str) -> Config {
         crate::install_crypto();
         let mut config = Config::new(server.parse().unwrap());
@@ -189,7 +189,7 @@ mod tests {
         fn with(proxy: &str, authority: Vec<u8>) -> Config {
             let mut config = config("http://api.cluster.test:6443", proxy);
             config.root_cert = Some(vec![authority]);
-            // Name of the API server, not of the proxy.
+            // This is the API server's name, not the proxy's.
             config.tls_server_name = Some("api.cluster.test".to_owned());
             config
         }
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(answer, "reached");
         let line = "CONNECT api.cluster.test:6443 HTTP/1.1";
         assert_eq!(asked.lock().unwrap().clone(), [line]);
-        // The proxy is not trusted under another name or with another authority.
+        // A proxy under another name, or with another authority, is not trusted.
         let (_, other, _) = secure_proxy(server().await).await;
         let by_address = format!("https://127.0.0.1:{port}");
         for (proxy, authority) in [(&by_address, authority), (&proxy, other)] {
@@ -214,7 +214,7 @@ mod tests {
         let server = server().await;
         let (proxy, asked) = proxy(server).await;
         let proxy = format!("http://{proxy}");
-        // Also this host, but not a loopback address, which never needs a proxy.
+        // This host too, but not by a loopback address, which never needs a proxy.
         let address = format!("http://0.0.0.0:{}", server.port());
         let environment = Environment::new(&proxy, "cluster.test,0.0.0.0/32");
         assert_eq!(ask(config(&address, &proxy), &environment).await, "reached");

@@ -1,5 +1,5 @@
-//! Code shared by all Berth programs that do I/O: the client of the API server, timeouts, retries, logs and hashes;
-//! with the feature `pages` also the server of metrics and probes.
+//! Code of all Berth programs that do I/O: the client of the API server, timeouts, retries, logs and hashes, and with
+//! the feature `pages` the server of metrics and probes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,15 +16,15 @@ pub mod retry;
 
 pub use hash::sha256;
 
-/// Locks a mutex, even a poisoned one: no panic in Berth leaves its value half changed.
+/// Locks a mutex, even a poisoned one, because no panic in Berth leaves its value half changed.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Selects the TLS implementation for this process. Must be called before the first client is made; repeated calls
-/// are harmless.
+/// Selects the TLS implementation for this process. Must be called before the first client is made, and may be called
+/// again.
 ///
-/// A program with two compiled-in implementations panics at the first connection unless one is selected.
+/// A program with two compiled-in implementations panics at its first connection unless it has selected one.
 pub fn install_crypto() {
     // An error means that an implementation is already selected.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -1,12 +1,12 @@
-//! A client that reports traffic on watches. A watch stream of kube does not report bookmarks, or a restart of the
-//! watch without a change.
+//! A client that reports traffic on watches. kube's watch stream reports neither bookmarks nor a restart without a
+//! change.
 
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 
-/// Wraps a client. Calls `hear(true)` when the API server answers a new watch, and `hear(false)` when it sends data
-/// on a watch.
+/// Wraps a client. Calls `hear(true)` when the API server answers a new watch, and `hear(false)` when it sends data on
+/// a watch.
 pub fn with_watch_listener(client: &Client, hear: impl Fn(bool) + Clone + Send + Sync + 'static) -> Client {
     let inner = client.clone();
     let service = tower::service_fn(move |request: http::Request<Body>| {

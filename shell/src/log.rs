@@ -13,11 +13,11 @@ pub enum LogFormat {
     Json,
 }
 
-/// Selects which log lines to write: the lowest level for all modules, and levels for single modules.
+/// The log lines to write: a lowest level for all modules, and levels for single modules.
 pub type Filter = Targets;
 
-/// Parses the value of `--log-level`, for clap. Rejects a word without `=` that is not a level. The library would
-/// take a misspelled level for the name of a module, and log only lines of that module.
+/// Parses the value of `--log-level`, for clap. A word without `=` must be a level: the library would take a misspelled
+/// level for a module, and log only that module.
 ///
 /// # Errors
 /// When the text is neither a level nor a list of directives.

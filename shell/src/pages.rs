@@ -19,12 +19,12 @@ mod families;
 
 pub use families::{Board, Families};
 
-/// Most connections that a server handles at the same time.
+/// Maximum number of connections that a server handles at the same time.
 const MAX_CONNECTIONS: usize = 8;
 /// Timeout for reading a request, and for the whole connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Content type of OpenMetrics. Prometheus requests it. Other clients get the older text format, which is the only
-/// one that `promtool check metrics` reads.
+/// Content type of OpenMetrics, for clients that request it, as Prometheus does. Other clients get the older text
+/// format, because `promtool check metrics` reads no other.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Health of a process, as reported to probes. An error is a message of one line.
@@ -67,16 +67,16 @@ async fn bind(address: &str) -> anyhow::Result<TcpListener> {
     let port: u16 = port.parse()?;
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => Ok(listener),
-        // The machine has no IPv6.
+        // This machine has no IPv6.
         Err(_) => Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?),
     }
 }
 
-/// For each address that is not empty, listens on it and serves its page in the background. Each page has its own
-/// server, so that many requests for one page cannot block another page.
+/// Listens on each non-empty address and serves its page in the background. Each page has its own server, so that many
+/// requests for one page cannot block another.
 ///
 /// # Errors
-/// When it cannot listen on an address.
+/// When an address cannot be used.
 pub async fn start(pages: impl IntoIterator<Item = (&str, &str, Page)>) -> anyhow::Result<()> {
     for (option, address, page) in pages {
         if !address.is_empty() {

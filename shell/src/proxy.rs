@@ -1,7 +1,7 @@
-//! The route of a connection to the API server: direct, or through a proxy.
+//! The route to the API server: direct, or through a proxy.
 //!
-//! kube reads `proxy-url` of a kubeconfig or, if absent, `HTTPS_PROXY`. Berth does not use kube's own support for
-//! proxies, because it compares `NO_PROXY` with the name of the proxy instead of the server.
+//! Like kube, Berth reads `proxy-url` of a kubeconfig or, if absent, `HTTPS_PROXY`. But kube's own support for proxies
+//! compares `NO_PROXY` with the name of the proxy instead of the server, so Berth does not use it.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use kube::config::AuthInfo;
 use tokio::net::TcpStream;
 use tower::Service;
 
-/// The environment variables that name the proxy and the hosts to reach without it.
+/// Environment variables that name the proxy, and the hosts to reach without it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Environment {
     proxy: Option<Uri>,
@@ -43,7 +43,7 @@ impl Environment {
         Self::new(&proxy, &no_proxy)
     }
 
-    /// True if requests to this server do not go through a proxy. The local host never needs one.
+    /// True if requests to this server bypass the proxy. The local host never needs one.
     fn bypasses_proxy(&self, server: &Uri) -> bool {
         let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
         let is_own = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
@@ -51,7 +51,7 @@ impl Environment {
     }
 }
 
-/// Returns the value of the first of these variables that is not empty.
+/// Returns the first of these variables that is not empty.
 fn first_variable(names: [&str; 2]) -> String {
     let mut values = names.iter().filter_map(|name| std::env::var(name).ok());
     values.find(|value| !value.is_empty()).unwrap_or_default()
@@ -72,8 +72,8 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// Returns the route to the server of this configuration. `NO_PROXY` applies only to a proxy from the
-    /// environment. A proxy from a kubeconfig is always used, as in `kubectl`.
+    /// Returns the route to the server of this configuration. `NO_PROXY` applies only to a proxy from the environment.
+    /// A kubeconfig's proxy is always used, as in `kubectl`.
     ///
     /// # Errors
     /// When the proxy cannot be used.
@@ -85,7 +85,7 @@ impl Route {
         if environment.proxy.as_ref() == Some(url) && environment.bypasses_proxy(server) {
             return Ok(Self::Direct(connector()));
         }
-        // Errors show only the host: the URL may contain credentials.
+        // Errors show only the host, because the URL may contain credentials.
         let shown = url.host().unwrap_or_default();
         let Some(proxy) = through(&url.to_string(), "", server) else {
             bail!(
@@ -118,23 +118,23 @@ impl Route {
 
 fn connector() -> HttpConnector {
     let mut connector = HttpConnector::new();
-    // Allows `https` URLs: TLS is added on top of this connector.
+    // Allow `https` URLs: TLS is added on top of this connector.
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector
 }
 
-/// A connector to a proxy that is reached over TLS. Verifies the proxy's certificate with the certificate authority
-/// of the kubeconfig, or else of the system, as `kubectl` does. Sends no client certificate to the proxy.
+/// A connector to a proxy over TLS. Like `kubectl`, verifies the proxy's certificate with the kubeconfig's certificate
+/// authority, or else the system's. Sends the proxy no client certificate.
 fn secure_connector(config: &Config) -> anyhow::Result<HttpsConnector<HttpConnector>> {
     let mut of_proxy = config.clone();
     of_proxy.auth_info = AuthInfo::default();
-    // The configured name is the API server's.
+    // The configured name is the API server's, not the proxy's.
     of_proxy.tls_server_name = None;
     Ok(of_proxy.rustls_https_connector_with_connector(connector())?)
 }
 
-/// A connection to the API server, or to a proxy on the way to it.
+/// A connection to the API server or to its proxy.
 pub(crate) type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
 
 type Connecting = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The API server did not answer in time. It may still have executed the request.
+/// The API server did not answer in time, but may have executed the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the API server did not answer within {} s", .0.as_secs())]
 pub struct NoAnswer(pub Duration);

@@ -6,8 +6,8 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 
 pub use backon::Retryable;
 
-/// Endless delays that double from `first` to `most`. Adds a random time of at most its own length to each delay, so
-/// that requests that failed together are not retried together.
+/// Endless delays that double from `first` to `most`. A random time is added, up to the delay's own length, so that
+/// requests that failed together are not retried together.
 pub const fn delays(first: Duration, most: Duration) -> ExponentialBuilder {
     ExponentialBuilder::new()
         .with_min_delay(first)
@@ -16,7 +16,7 @@ pub const fn delays(first: Duration, most: Duration) -> ExponentialBuilder {
         .with_jitter()
 }
 
-/// Returns the delay after this number of failures in a row, as in [`delays`].
+/// Returns the delay after this number of consecutive failures, as in [`delays`].
 pub fn delay(failures: u32, first: Duration, most: Duration) -> Duration {
     // After 32 doublings, every limit is reached.
     let drawn = usize::try_from(failures.saturating_sub(1).min(32)).unwrap_or_default();

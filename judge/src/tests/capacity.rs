@@ -1,10 +1,8 @@
-//! Histories of berths that are opened and taken within the capacity and beyond it.
-
 use super::*;
 
 #[test]
 fn the_published_capacity_applies() {
-    // A second berth is opened while the first is held, and only one may be.
+    // A second berth is opened while the first is held, but the capacity is one.
     let mut world = World::taken();
     world
         .berth(CONTROLLER, new(1))
@@ -38,7 +36,7 @@ fn a_node_holds_one_berth_at_a_time() {
         .berth(CONTROLLER, other)
         .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
     world.next(AGENT, take).blamed("I1", "already held workers-0");
-    // Nodes move between pools one berth after the other.
+    // Nodes move between pools, one berth at a time.
     let mut world = World::given_back();
     world
         .ready("b2")
@@ -62,7 +60,7 @@ fn nodes_cordoned_by_others_use_capacity() {
     world.write(CONTROLLER, "create", "bootcnodes", "n2", json!({}), member);
     world.now += 5;
     world.berth(CONTROLLER, new(0));
-    // A member of another pool does not count in this one.
+    // A member of another pool does not count in this pool.
     let mut other = World {
         audit: world.audit.clone(),
         now: world.now,
@@ -83,7 +81,7 @@ fn nodes_cordoned_by_others_use_capacity() {
     world
         .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
         .blamed("I1b", "held, open or cordoned");
-    // The cordoned node itself may be repaired.
+    // The offer is for the cordoned node itself, to repair it.
     same.next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
     assert_eq!(same.judged(), Vec::<String>::new());
 }
@@ -131,7 +129,7 @@ fn the_pools_of_a_fleet_share_its_limit() {
     assert_eq!(second(None).judged(), Vec::<String>::new());
     assert_eq!(second(Some(2)).judged(), Vec::<String>::new());
     second(Some(1)).blamed("I1b", "1 of the fleet's 1");
-    // Cordoned by others, in any pool.
+    // Nodes of any pool, cordoned by other programs.
     fn cordoned(offered: &str) -> World {
         let mut world = World {
             fleet: Some(1),

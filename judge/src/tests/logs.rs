@@ -1,4 +1,4 @@
-//! Made-up histories given as an audit log alone: the same rules, with the log's evidence about the hosts.
+//! Made-up histories in an audit log alone. The rules are unchanged, but the evidence about the hosts is the log's.
 
 use super::*;
 use crate::audit::Record;
@@ -8,7 +8,7 @@ use crate::verdict::{Report, Terms};
 
 const NAMESPACE: &str = "berth-system";
 
-/// Returns the line of the log for a record.
+/// Returns the record's line in the log.
 fn line(record: &Record, number: usize) -> Value {
     let group = match record.resource.as_str() {
         "leases" => "coordination.k8s.io",
@@ -30,7 +30,7 @@ fn line(record: &Record, number: usize) -> Value {
 }
 
 impl World {
-    /// Adds a status of the agent of n1 under that boot, and one of its kubelet.
+    /// Adds a status of n1's agent and one of its kubelet, both with this boot ID.
     fn told(&mut self, boot: &str, n: u8) -> &mut Self {
         self.agent_says(boot, n).kubelet_says(boot, "True")
     }
@@ -59,7 +59,7 @@ impl World {
         world
     }
 
-    /// A whole turn of n1, and one of n2 behind it.
+    /// A whole turn of n1, then one of n2.
     fn two_turns() -> Self {
         let mut world = Self::default();
         world.capacity(1).joined();
@@ -71,7 +71,7 @@ impl World {
         world
     }
 
-    /// Makes the records from index `from` about n2, with boots c1 and c2.
+    /// Makes the records from index `from` on about n2, with boots c1 and c2.
     fn renamed(&mut self, from: usize) {
         for record in &mut self.audit[from..] {
             record.user = record.user.replace("node:n1", "node:n2");
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Adds n1, which runs 1 and shall run 2.
+    /// Adds n1, which runs image 1, with image 2 published for it.
     fn joined(&mut self) -> &mut Self {
         self.node(ADMIN, "create", "n1", false, false)
             .wants("n1", "workers", 2)
@@ -106,7 +106,7 @@ impl World {
             .next(AGENT, |b| b.given_back().unwrap())
     }
 
-    /// The log, with each line changed or left out.
+    /// Returns the log. `forge` changes each line, or drops it.
     fn log(&self, forge: impl Fn(Value) -> Option<Value>) -> Log {
         let mut log = Log::default();
         for (number, record) in self.audit.iter().enumerate() {
@@ -142,8 +142,8 @@ fn is_commit(event: &Value) -> bool {
     event["responseObject"]["metadata"]["annotations"]["berth.dev/phase"] == "Committed"
 }
 
-/// Asserts that a violation begins with `rule` and contains `what`, that every violation names its line, and that a turn
-/// is violated.
+/// Asserts that a violation begins with `rule` and contains `what`, that every violation names its line, and that a
+/// turn is marked as violated.
 fn blamed(report: &Report, rule: &str, what: &str) {
     let said = said(report);
     assert!(
@@ -298,7 +298,7 @@ fn a_missing_file_causes_no_violation() {
     let berths: Vec<usize> = (0..world.audit.len())
         .filter(|n| world.audit[*n].resource == "leases")
         .collect();
-    // Each stretch that has a write of the berth, with one before it and one behind it.
+    // Each run of lines with a write of the berth in it, one before it and one after it.
     let (first, last) = (berths[0], berths[berths.len() - 1]);
     for from in first + 1..=last {
         for until in from + 1..=last {
@@ -322,7 +322,7 @@ fn a_missing_file_causes_no_violation() {
 
 #[test]
 fn a_gap_may_hide_writes_of_others() {
-    // n2 is cordoned by an admin before the gap, and perhaps uncordoned within it.
+    // An admin cordons n2 before the gap, and perhaps uncordons it within the gap.
     let mut world = World::default();
     world.capacity(1).joined();
     let from = world.audit.len();
@@ -338,7 +338,7 @@ fn a_gap_may_hide_writes_of_others() {
     assert!(accused(&world));
     world.audit.remove(missing);
     assert_eq!(said(&world.report(Some)), Vec::<String>::new());
-    // An admin uncordons n1 in a gap within its turn, and cordons it after another one.
+    // An admin uncordons n1 in a gap within its turn, and cordons it after a second gap.
     let mut world = World::default();
     world
         .capacity(1)
@@ -368,7 +368,7 @@ fn clock_differences_cause_no_violation() {
         cordon.received -= SignedDuration::from_secs(seconds);
         said(&world.report(Some))
     }
-    // The berth was taken a second before, by the clock of the server that stored it.
+    // The berth was taken a second earlier, by the clock of the server that stored it.
     assert_eq!(early(8), Vec::<String>::new());
     assert!(
         early(40)

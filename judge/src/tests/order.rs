@@ -1,10 +1,9 @@
-//! Histories of two pools, one of them ordered after the other.
-
 use super::*;
 
 const LAG: SignedDuration = SignedDuration::from_secs(3);
 
-/// Pool workers, with the Ready node n1, goes after pool infra, with node n2, which runs 1 and shall run 2.
+/// Pool workers, with the Ready node n1, goes after pool infra. Infra's node n2 runs image 1, and image 2 is published
+/// for it.
 fn one_after_the_other() -> World {
     let mut world = World::default();
     world
@@ -28,7 +27,6 @@ fn opened(mut world: World) -> World {
     world
 }
 
-/// Returns only the violations of the order.
 fn judged(world: World) -> Vec<String> {
     let mut said = opened(world).judged_with(LAG);
     said.retain(|violation| violation.starts_with("Order"));
@@ -96,7 +94,7 @@ fn only_an_order_older_than_the_lag_counts() {
     let mut world = one_after_the_other();
     world.wants("n2", "infra", 3);
     world.now += 10;
-    // Written again with the same image, for example with another permit to pull.
+    // The BootcNode is written again with an unchanged image, for example with another permit to pull.
     world.wants("n2", "infra", 3).pool("workers", &["infra"]);
     assert_eq!(judged(world).len(), 1, "the image is older than the lag");
 }

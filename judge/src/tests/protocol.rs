@@ -1,5 +1,3 @@
-//! Histories of single berths that follow the protocol or break it.
-
 use super::*;
 
 #[test]
@@ -62,7 +60,7 @@ fn a_release_writes_the_node_first() {
         .node(AGENT, "patch", "n1", true, true)
         .next(AGENT, |b| b.given_back().unwrap())
         .blamed("I4", "its cordon in place");
-    // A new leader stamped it meanwhile.
+    // A new leader has stamped the berth meanwhile.
     let mut world = World::releasing();
     world
         .node(AGENT, "patch", "n1", false, false)
@@ -107,7 +105,7 @@ fn a_licence_is_for_one_uid() {
     world
         .next(AGENT, |b| b.committed(BootId::from("b1")).unwrap())
         .blamed("I2", "has the UID another");
-    // A Node that was just created counts like one that has existed for long.
+    // A newly created Node counts like an old one.
     let mut world = World::default();
     let former = json!({ "metadata": { "name": "n1", "uid": "former" }, "spec": {} });
     world.write(ADMIN, "create", "nodes", "", json!({}), former);
@@ -211,7 +209,7 @@ fn an_unanswered_write_counts_if_built_on() {
     let lost = &mut world.audit[lost.unwrap()];
     (lost.code, lost.response) = (504, Some(json!({ "metadata": {}, "code": 504 })));
     assert_eq!(world.judged(), Vec::<String>::new());
-    // Without any record of it that write is not judged, but the reboot has no licence.
+    // The log lacks the write, so the write is not judged, but the reboot has no licence.
     world.audit.retain(|r| r.code != 504);
     let said = world.judged();
     assert!(said.len() == 1 && said[0].starts_with("I2: n1 went down"), "{said:#?}");

@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Metric, Registry};
 
-/// All metrics of a program, and the names of their series. A family without series has a name too.
+/// All metrics of a program, and the names of their series. Families without series are named too.
 #[derive(Debug, Default)]
 pub struct Families {
     registry: Registry,
@@ -58,7 +58,7 @@ impl Board {
         Self(Arc::new(Mutex::new(gauges)))
     }
 
-    /// Replaces all gauges at once. A reader sees either all old ones or all new ones.
+    /// Replaces all gauges at once: a reader never sees a mix of old and new.
     pub fn show(&self, gauges: Vec<Gauge>) {
         *locked(&self.0) = gauges;
     }
