@@ -97,7 +97,8 @@ impl PoolFacts {
 struct Future {
     /// Facts for the next plan. Between rounds, they contain only the members that take part in every round.
     facts: PoolFacts,
-    /// The other members, by rank and zone. A zone has the name of its first member as its key.
+    /// Members that do not take part in every round, by rank and zone. The key of a zone is the name of its first
+    /// member.
     fit: BTreeMap<Rank, BTreeMap<NodeName, VecDeque<Member>>>,
     /// Blocked members that were removed so that other members can be updated.
     aside: Vec<Member>,
@@ -178,7 +179,7 @@ impl Future {
         (self.facts.capacity, self.facts.published) = (capacity, capacity);
     }
 
-    /// Simulates one round. Returns the members that had their turn with their waves, and true if anything changed.
+    /// Simulates one round. Returns each member that had its turn, with its wave, and true if anything changed.
     fn round(&mut self, now: Timestamp) -> (Vec<(NodeName, usize)>, bool) {
         let hands = self.deal();
         let mut done = busy(&self.facts);
@@ -246,7 +247,7 @@ impl Future {
                     turns.push((member.name.clone(), member.place.wave));
                     (member.agent.booted, member.node.ready) = (Some(digest), true);
                 }
-                // The member runs the target already and is about to be proven.
+                // The member already runs the target and only has to be proven.
                 Err(BlockReason::UpToDate) => member.node.ready = true,
                 Err(_) => {}
             }
@@ -342,7 +343,7 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
         member.agent.clock_synchronized,
     ) = (true, true, true);
     member.place.control_plane = None;
-    // The berth's next turn overwrites its record of the lapsed offer, so the member carries it.
+    // The member carries the lapse, because the berth's next turn overwrites the berth's record of it.
     member.lapses = member.lapses.max(u32::from(lapsed));
     member
 }

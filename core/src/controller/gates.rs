@@ -195,7 +195,6 @@ fn window(inputs: Inputs<'_>) -> Gates {
     }
 }
 
-/// Formats a duration: `1h 30m`.
 fn words(duration: Duration) -> String {
     SignedDuration::try_from(duration).map_or("forever".to_owned(), |d| format!("{d:#}"))
 }

@@ -41,7 +41,7 @@ pub struct MeasuredPool<'a> {
     pub timed_out: Vec<&'a NodeName>,
     /// BootcNodes of its members.
     pub members: Vec<&'a BootcNodeContent>,
-    /// For each member that is not offered a berth, why.
+    /// Why each member without an offer is not offered a berth.
     pub waiting: Vec<BlockReason>,
 }
 

@@ -110,7 +110,8 @@ pub fn history<'a>(
     shown.collect()
 }
 
-/// Returns the digest of the image that `digest` belongs to: the image of a known manifest, otherwise `digest` itself.
+/// Returns the digest of the image that `digest` belongs to: of the index if the manifest is known, otherwise `digest`
+/// itself.
 fn name_of<'a>(names: &BTreeMap<&Digest, &'a Digest>, digest: &'a Digest) -> &'a Digest {
     names.get(digest).copied().unwrap_or(digest)
 }

@@ -50,8 +50,8 @@ impl Occupied {
     }
 }
 
-/// Returns the Nodes that a BootcNode or a berth refers to and that the watch does not show. Before the caller treats
-/// such a Node as gone, it must confirm that with a live read.
+/// Returns the Nodes that a BootcNode or a berth names but the watch does not show. The caller must confirm with a live
+/// read that such a Node is gone.
 pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
     // A Node whose UID exists under another name is not missing: only the reference has a wrong name.
     let of_any = LazyCell::new(|| -> BTreeSet<&str> { snapshot.nodes.values().map(|n| n.view.uid.as_str()).collect() });

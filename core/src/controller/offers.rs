@@ -69,7 +69,7 @@ impl Offers {
             .map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// Returns how many offers the node let lapse in a row, all of the digest that it was last offered.
+    /// Returns how many offers in a row the node let lapse. All of them were for the digest that it was offered last.
     pub fn lapses_of_any(&self, uid: &NodeUid) -> u32 {
         self.lapses.get(uid).map_or(0, |(_, lapses)| *lapses)
     }

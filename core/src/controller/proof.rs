@@ -1,12 +1,12 @@
-//! Whether a holder's boot is proven, as far as berth and report show it to the controller. Pure.
+//! Whether a holder's boot is proven, as far as the berth and the report show it. Pure.
 
 use berth_api::berth::{HoldPhase, Holding};
 
 use crate::controller::view::Report;
 
 /// True if the holder runs a boot that is not proven yet, and its berth licenses no further reboot. If an agent commits
-/// its berth again after a reboot, the agent remembers the unproven boot. The controller then recognises it only if the
-/// node runs another image than the last proven one.
+/// its berth again after a reboot, only the agent remembers the unproven boot. The controller then recognises an
+/// unproven boot only if the node runs another image than the last proven one.
 pub fn is_unproven(holding: &Holding, report: &Report) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) {
         return false;

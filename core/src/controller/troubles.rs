@@ -87,7 +87,7 @@ impl Troubles {
                     if is_told {
                         *others += 1;
                     }
-                    // In the first call, an earlier leader has reported the trouble.
+                    // A trouble seen in the first call was already reported by an earlier leader.
                     if is_told && self.began {
                         news.push(TroubleNews::of(&node.view, content, Some(trouble.clone())));
                     }

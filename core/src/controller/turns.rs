@@ -186,7 +186,7 @@ fn follow(
             turn
         }
     };
-    // The agent may have changed the target, to roll forward.
+    // The agent may have changed the target of its berth to a newer image.
     turn.target.clone_from(&holding.target);
     match holding.phase {
         HoldPhase::Taken => {

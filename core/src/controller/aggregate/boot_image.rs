@@ -15,15 +15,13 @@ use super::facts::MemberView;
 use crate::controller::image::{Next, Refusal};
 use crate::skew::{Skew, skew};
 
-/// Reason for refusing an image that the current boot image is too old for.
+/// Reason of a refusal because the current boot image is too old for the new image.
 pub(super) const REASON: CommonReason = CommonReason::BootImageSkew;
 
-/// Input for judging a pool's boot image.
 #[derive(Clone, Copy)]
 pub(super) struct BootImageFacts<'a> {
     /// `bootImage` of the pool's spec.
     pub(super) policy: &'a BootImagePolicy,
-    /// Its members.
     pub(super) members: &'a [MemberView<'a>],
     /// Current `status.bootImage`.
     pub(super) before: Option<&'a BootImageStatus>,
@@ -32,7 +30,7 @@ pub(super) struct BootImageFacts<'a> {
 /// Verdict on a pool's boot image, and the new `status.bootImage`.
 pub(super) struct Assessment {
     pub(super) status: Option<BootImageStatus>,
-    /// `BootImageSkew`
+    /// New condition `BootImageSkew`.
     pub(super) verdict: Verdict,
 }
 
@@ -54,7 +52,7 @@ struct InUse<'a> {
 }
 
 impl InUse<'_> {
-    /// Returns a message that names the machine. `why` is the verb phrase after its name: why the image is too new for
+    /// Returns a message about the machine. `why`: a verb phrase after its name that says why the image is too new for
     /// it.
     fn words(&self, why: &str) -> String {
         let words = match (self.node, self.error) {
@@ -79,13 +77,12 @@ impl InUse<'_> {
         (self.provisioned.or(self.created), self.node)
     }
 
-    /// True if both are the same machine under the same Node.
     fn is_same_node(&self, other: &InUse<'_>) -> bool {
         self.node == other.node && self.created == other.created
     }
 }
 
-/// Refuses an image if the current boot image is too old for it.
+/// Refuses an image if the pool enforces the boot image limit and the current boot image is too old for the image.
 pub(super) fn refusal(facts: &BootImageFacts<'_>, image: &Target) -> Option<Refusal> {
     if enforcement(facts.policy) != BootImageEnforcement::ReleaseRecommended || Bug::BootImageIgnored.is_awake() {
         return None;
@@ -155,9 +152,8 @@ pub(super) fn assess(
     }
 }
 
-/// Returns the names of the members whose boot image is too old for this image.
 fn too_old(facts: &BootImageFacts<'_>, target: &Target) -> Vec<String> {
-    // Thousands of machines were installed from a few images.
+    // Thousands of machines have only a few boot image versions, so each version is judged once.
     let mut judged: BTreeMap<Option<&str>, bool> = BTreeMap::new();
     let mut names = vec![];
     for member in facts.members {
@@ -176,7 +172,7 @@ fn time(second: i64) -> Option<Time> {
     Timestamp::from_second(second).ok().map(Time)
 }
 
-/// Returns the verdict for a next image that is refused because of the boot image. While the next image is unknown, an
+/// Returns the verdict if the next image is refused because of the boot image. While the next image is unknown, an
 /// earlier refusal (`said`) stays.
 fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     match next {
@@ -246,7 +242,7 @@ fn in_use<'a>(facts: &'a BootImageFacts<'_>) -> Option<InUse<'a>> {
         (Some(newest), Some(last)) if newest.place() < last.place() => last,
         (Some(newest), _) => newest,
         (None, Some(last)) => last,
-        // No version is known at all.
+        // No version is known: the newest machine is named in the message.
         (None, None) => return reported.into_iter().max_by_key(|machine| machine.place().0),
     };
     let newer = reported

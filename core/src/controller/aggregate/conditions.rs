@@ -120,7 +120,7 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
     waiting(facts)
 }
 
-/// Returns `Progressing` of a pool with members that stage, drain or reboot.
+/// Returns the condition `Progressing` if members stage, drain or reboot.
 fn active(facts: &PoolStatusFacts<'_>, doing: &MemberStates<'_>) -> Option<Verdict> {
     let active = [
         (MemberState::Rebooting, CommonReason::Rebooting, "reboot"),
@@ -141,13 +141,13 @@ fn active(facts: &PoolStatusFacts<'_>, doing: &MemberStates<'_>) -> Option<Verdi
     Some(Verdict::yes(*reason, message))
 }
 
-/// Returns the members that wait for this reason.
 fn waits<'a>(facts: &'a PoolStatusFacts<'_>, wanted: BlockReason) -> impl Iterator<Item = &'a NodeName> {
     let waiting = facts.plan.waiting.iter();
     waiting.filter(move |(_, wait)| **wait == wanted).map(|(name, _)| name)
 }
 
-/// Returns `Progressing` of a pool without an open berth: its waiting nodes by reason, the most important reason first.
+/// Returns the condition `Progressing` if no member stages, drains or reboots: the waiting nodes by reason, the most
+/// important reason first.
 fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
         let offered = facts.plan.used_by.iter().filter(|u| u.how == UseKind::IsOffered);
@@ -187,8 +187,8 @@ fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     Verdict::no(CommonReason::Waiting, message)
 }
 
-/// Returns `Degraded`. Troubles of the pool come before troubles of its nodes; the first trouble gives the condition's
-/// reason.
+/// Returns the condition `Degraded`. Troubles of the pool come before troubles of its nodes; the first trouble gives
+/// the condition's reason.
 fn degraded(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Verdict {
     match (pool_trouble(facts), node_trouble(facts, target)) {
         (None, None) => Verdict::no(CommonReason::AsExpected, ""),
@@ -219,7 +219,8 @@ fn pool_trouble(facts: &PoolStatusFacts<'_>) -> Option<(Word, String)> {
 
 fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<(Word, String)> {
     let all = facts.members.iter().filter_map(|m| trouble(m, facts.pool, target));
-    // A holder that left the pool still uses one of its berths. Reported only if it does not come back from its reboot.
+    // A holder that left the pool still uses one of the pool's berths. It is reported only if it does not come back
+    // from its reboot.
     let away = facts.away.iter().filter_map(|m| trouble(m, facts.pool, None));
     let away = away.filter(|found| found.kind == Kind::RebootTimedOut);
     let troubles: Vec<Finding> = all.chain(away).collect();

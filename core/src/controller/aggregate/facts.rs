@@ -13,7 +13,7 @@ use crate::controller::plan::Plan;
 use crate::controller::unwritable::Unwritable;
 use crate::controller::view::{BootcNodeView, NodeView};
 
-/// A member as the pool's status sees it.
+/// Input about one member.
 #[derive(Debug)]
 pub struct MemberView<'a> {
     /// Its Node.
@@ -41,7 +41,7 @@ pub struct Polled<'a> {
     pub answers: &'a Answers,
     /// True if the tag is polled.
     pub polled: bool,
-    /// Time since this or an earlier leader first saw the image in `status.available`.
+    /// Time since this or an earlier leader first saw the image that `status.available` names.
     pub available_seen: Duration,
     /// Last poll request that was served.
     pub poll_request: Option<String>,

@@ -50,7 +50,8 @@ pub fn adopt(
     )
 }
 
-/// Returns the new `status.bootImage`, after the decision about the pool's image. `before` is the current one.
+/// Returns the new `status.bootImage`. `image`: the decision about the pool's image. `before`: the current
+/// `status.bootImage`.
 pub fn boot_image(
     image: &image::Decision,
     members: &[MemberView<'_>],
@@ -107,7 +108,7 @@ pub fn status(facts: &PoolStatusFacts<'_>, now: Timestamp) -> BootcNodePoolStatu
             "" => facts.old.retry_token.clone(),
             token => Some(token.to_owned()),
         },
-        // Waves that soaked with another target do not count.
+        // Waves that soaked with an earlier target do not count.
         waves: if digest(target.as_ref()) == digest(facts.old.target.as_ref()) {
             facts.plan.waves.clone()
         } else {
@@ -169,7 +170,6 @@ fn unserved<'m, 'a>(members: &'m [MemberView<'a>], target: &'m Target) -> impl I
     members.iter().filter(|member| !is_served(member, target))
 }
 
-/// Refuses an image that lacks the platform of a member.
 fn no_such_platform(members: &[MemberView<'_>], image: &Target) -> Option<Refusal> {
     let mut nodes = unserved(members, image).peekable();
     nodes.peek()?;
@@ -248,8 +248,8 @@ fn digest(target: Option<&Target>) -> Option<&Digest> {
 /// Maximum number of digests in `status.failures`, as in the schema.
 const MAX_DIGESTS: usize = 8;
 
-/// Returns the failures to record: failures of the target, then new ones, then recorded ones. New failures must not be
-/// cut off: their berths stay closed until they are recorded.
+/// Returns the failures to record: first failures of the target, then new ones, then those already recorded. New
+/// failures must not be cut off, because their berths stay closed until they are recorded.
 fn failures(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
     let mut all: Vec<(&Digest, &BTreeSet<NodeName>)> = facts.plan.failures.iter().collect();
     all.sort_by_key(|(digest, _)| {
@@ -270,7 +270,7 @@ fn failures(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Vec<DigestF
 const MEASUREMENTS: usize = 3;
 
 /// Returns the median duration of each phase among members that run the current image, or among all members if too few
-/// do. Reboots are capped at the reboot timeout: a node that was under repair for a day did not reboot for a day.
+/// do. Reboots are capped at the reboot timeout, because a longer one includes a repair.
 fn durations(facts: &PoolStatusFacts<'_>, doing: &BTreeMap<&NodeName, MemberState>) -> PhaseDurations {
     PhaseDurations {
         staging_seconds: latest_median(facts, doing, |report| report.measured.staging),

@@ -6,13 +6,14 @@ use std::time::Duration;
 use berth_api::condition::pool as types;
 use berth_api::pool::{BootcNodePoolStatus, NodeCounts, WaveState};
 
-/// Minimum time between two status writes if a count or wave changed that does not change back.
+/// Minimum time between two status writes if a node was updated, joined, was excluded or degraded, or a wave changed
+/// its state.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two status writes if only transient state changed, such as the number of draining nodes.
 const TRANSIENT_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Returns the minimum time between the last write of the status and the write from `old` to `new`. Zero for a change
-/// that agents, admins or tools act on or wait for.
+/// Returns the minimum time between the last status write and a write of `new`. Zero for a change that agents, admins
+/// or tools act on or wait for.
 pub fn pause(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Duration {
     if is_urgent(old, new) {
         Duration::ZERO

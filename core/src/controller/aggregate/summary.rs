@@ -22,8 +22,8 @@ const REFUSALS: [CommonReason; 3] = [
     CommonReason::RegistryNotAllowed,
 ];
 
-/// True if an image with this reason of `ImageResolved` stays unresolved until a person acts. A missing image may still
-/// be pushed.
+/// True if an image with this reason of `ImageResolved` stays unresolved until a person acts. False for a missing
+/// image, which may still be pushed.
 fn is_final(reason: &str) -> bool {
     match ResolveReason::from_word(reason) {
         Some(ResolveReason::ImageNotFound | ResolveReason::DigestUnavailable | ResolveReason::RegistryRefused) => false,
@@ -93,10 +93,10 @@ fn state(conditions: &[Condition], follows: bool) -> State<'_> {
     if let Some(why) = halted.or(trouble).or(refused) {
         return State::Stalled(why);
     }
-    // A pool that selects no node has nothing left to do.
+    // A pool that selects no node is ready.
     let updated = condition::find(conditions, types::UPDATED);
     if let Some(done) = updated.filter(|c| c.status == "True" || c.reason == "NoNodes") {
-        // `FeedFailing` does not disturb a running rollout. After the rollout, no new image arrives.
+        // `FeedFailing` stalls the pool only after the rollout: a running rollout does not need the feed.
         let failing = condition::find_true(conditions, types::FEED_FAILING);
         let dead = failing.filter(|c| follows && ends_feed(&c.reason));
         return match dead {

@@ -11,7 +11,7 @@ use crate::controller::view::BootcNodeView;
 use crate::finding::kind::Kind;
 use crate::finding::{self, Finding, Subject};
 
-/// Returns the finding about a member that needs attention.
+/// Returns why the member needs attention; `None` if it does not.
 pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Target>) -> Option<Finding> {
     let node = Subject::Node(member.node.name.clone(), pool.into());
     let overdue = member.holding.filter(|_| member.overdue);
@@ -44,8 +44,8 @@ pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Targe
     unserved_trouble(member, &node, target).or_else(|| bad_turn(member, node, target))
 }
 
-/// Reports that the target lacks the member's platform, for example because the node joined after the target was
-/// adopted. Its agent has no image to update to, so it reports nothing.
+/// Reports that the target has no image for the member's platform, for example because the node joined after the target
+/// was adopted. The agent has no image to update to, so it reports nothing.
 fn unserved_trouble(member: &MemberView<'_>, node: &Subject, target: &Target) -> Option<Finding> {
     if is_served(member, target) {
         return None;

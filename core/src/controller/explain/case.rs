@@ -1,4 +1,4 @@
-//! A case for an explanation: one node, with the facts and rules that its pool is planned from.
+//! The input for an explanation: one node, with the facts and rules that its pool is planned from.
 
 use berth_api::NodeName;
 use berth_api::pool::BootcNodePoolSpec;
@@ -86,9 +86,10 @@ impl Case {
         self.facts.members.iter().find(|member| member.name == self.node)
     }
 
-    /// Ok if the controller offers the node a berth in one of its next plans, without writes of others.
+    /// Ok if the controller offers the node a berth in one of its next plans while agents and admins write nothing.
     ///
-    /// # Errors The plan's reason why the node waits. For a node that is not a member: [`BlockReason::Leaving`].
+    /// # Errors
+    /// The plan's reason why the node waits. For a node that is not a member: [`BlockReason::Leaving`].
     pub fn offered(&self) -> Result<(), BlockReason> {
         let mut facts = self.facts.clone();
         let mut wait = BlockReason::Leaving;
@@ -104,7 +105,6 @@ impl Case {
         Err(wait)
     }
 
-    /// True if the write offers the node a berth.
     fn is_offered_by(&self, write: &plan::BerthWrite) -> bool {
         match write {
             plan::BerthWrite::Update { berth, why, .. } if *why == plan::WriteReason::Offer => {

@@ -91,7 +91,8 @@ impl Change {
         all.extend(withhold.map(Self::ControlPlane));
         all.extend(other_users(case, is_worked_on).map(Self::TurnEnds));
         all.extend(other_users(case, is_down).map(Self::Recovers));
-        // Excluding a node is proposed only if it does not come back, or is not updated, without help.
+        // A node is proposed for exclusion only if it is not Ready, or if it blocks an earlier wave and cannot be
+        // updated without help.
         let lost = facts.members.iter().filter(|m| {
             let is_stuck = m.place.wave < own.place.wave && (m.desired.is_none() || m.node.held_back || has_failed(m));
             m.name != case.node && (!m.node.ready || is_stuck)
@@ -112,7 +113,7 @@ impl Change {
         failures.into_iter().chain(unavailable).chain(fleet).collect()
     }
 
-    /// Returns the case after the change; `None` if the change has no effect or cannot be made.
+    /// Returns the case after the change; `None` if the change has no effect or is impossible.
     pub fn applied(&self, case: &Case) -> Option<Case> {
         let mut after = case.clone();
         let is_changed = self.apply(&mut after)?;
@@ -129,7 +130,7 @@ impl Change {
         self.applied(case).is_some_and(|case| case.offered().is_ok())
     }
 
-    /// Makes the change. Returns true if it had an effect, and `None` if it cannot be made.
+    /// Makes the change. Returns true if it had an effect, and `None` if it is impossible.
     fn apply(&self, case: &mut Case) -> Option<bool> {
         let name = case.node.clone();
         let (facts, rules) = (&mut case.facts, &mut case.rules);
@@ -184,7 +185,7 @@ impl Change {
         })
     }
 
-    /// Removes a node of another pool from the use of the fleet's limit.
+    /// If the change frees a node of another pool, subtracts that node from the use of the fleet's limit.
     fn apply_elsewhere(&self, before: &Case, fleet: &mut FleetUse) {
         let (Self::TurnEnds(node) | Self::Recovers(node)) = self else {
             return;
@@ -332,7 +333,6 @@ fn is_down(how: UseKind) -> bool {
     )
 }
 
-/// True if the image that the member should run failed on it.
 fn has_failed(member: &Member) -> bool {
     member
         .desired
@@ -430,7 +430,8 @@ fn fresh(seen: &SeenBerth, berth: &Berth) -> SeenBerth {
     }
 }
 
-/// Ends the turn of a node that holds or is offered a berth of this pool or of its former pool.
+/// Ends the turn of a node that holds or is offered a berth, of this pool or of another one. Returns false if it has
+/// none.
 fn ends(facts: &mut PoolFacts, node: &NodeName) -> bool {
     let mut target: Option<Option<Digest>> = None;
     for seen in &mut facts.berths {
@@ -464,7 +465,6 @@ fn ends(facts: &mut PoolFacts, node: &NodeName) -> bool {
     target.is_some() || is_elsewhere
 }
 
-/// Makes a member that is down available again.
 fn recover(facts: &mut PoolFacts, node: &NodeName) -> bool {
     let member = facts
         .members

@@ -67,14 +67,15 @@ pub fn explain(case: &Case) -> Option<Explanation> {
         let firsts: Vec<(Change, Case)> = firsts.map(|(change, case, _)| (change, case)).collect();
         answer.together = pair(&firsts).unwrap_or_else(|| chain(case));
     }
-    // Only these two reasons to wait can end because time passes.
+    // The other reasons to wait do not end at a known time.
     if matches!(wait, BlockReason::Gate | BlockReason::TooLate) {
         answer.opens = case.opens();
     }
     Some(answer)
 }
 
-/// Returns the first two changes that together get the node a berth. `firsts`: changes with the case after each.
+/// Returns the first two changes that together get the node a berth. `firsts`: possible first changes, each with the
+/// case after it.
 fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     firsts.iter().find_map(|(first, case)| {
         let second = Change::all(case).into_iter().find(|second| second.is_enough(case));

@@ -22,8 +22,8 @@ pub const SILENT_AFTER: Duration = Duration::from_secs(270);
 /// Timeout for a new leader to poll all registries once.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(6 * 60);
 
-/// Returns how long an agent may be silent before the status names it. `agent_silence`: a node whose agent is silent
-/// for longer is offered no berth. Admins raise this limit if agents report less often.
+/// Returns how long an agent may be silent before the status names it. `agent_silence`: a node that is silent for
+/// longer is offered no berth; admins raise it if agents report less often.
 pub fn silent_after(agent_silence: Duration) -> Duration {
     SILENT_AFTER.max(agent_silence.mul_f64(0.3)).min(agent_silence)
 }
@@ -77,7 +77,7 @@ impl<'a> PoolState<'a> {
         }
     }
 
-    /// True if the condition is True.
+    /// True if the pool's condition of this type is True.
     fn has(&self, type_: &str) -> bool {
         condition::is_true(&self.status.conditions, type_)
     }
@@ -158,7 +158,7 @@ fn nodes(status: &BootcNodePoolStatus) -> FleetNodes {
     }
 }
 
-/// Returns the reason of the pool's condition `Ready`: the pool's state in one word.
+/// Returns the pool's state in one word: the reason of its condition `Ready`.
 fn state(status: &BootcNodePoolStatus) -> Word {
     let ready = condition::find(&status.conditions, condition::pool::READY);
     ready.map_or(CommonReason::NotJudged.into(), |ready| Word::stored(&ready.reason))
@@ -191,7 +191,7 @@ fn updating(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Returns the pools with this condition, each with its progress.
+/// Returns the pools whose condition of this type is True, each with its progress.
 fn pools_with(facts: &FleetStatusFacts<'_>, type_: &str) -> Vec<String> {
     let pools = facts.pools.iter().filter(|pool| pool.has(type_));
     pools
@@ -217,8 +217,8 @@ fn paused(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Returns `ControllerHealthy`. A dead controller writes nothing; this is about a running one that cannot do all of its
-/// work.
+/// Returns `ControllerHealthy`: whether the running controller can do all of its work. A dead controller cannot report
+/// anything.
 fn controller(facts: &FleetStatusFacts<'_>) -> Verdict {
     match facts.unreadable {
         [] => Verdict::yes(CommonReason::AsExpected, ""),
@@ -229,8 +229,8 @@ fn controller(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Returns `AgentsHealthy`. `None`, and the condition stays as it is: the watches are stale, or it was False and this
-/// leader has not listened for long enough to clear it.
+/// Returns `AgentsHealthy`. `None` if the condition must stay: the watches are stale, or it is False and this leader
+/// has not listened for long enough to clear it.
 fn agents(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     if facts.deaf {
         return None;
@@ -257,7 +257,7 @@ fn agents(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns `RegistryReachable`. `None`: this leader has not polled yet; the condition stays as it is.
+/// Returns `RegistryReachable`. `None` if the condition must stay, because this leader has not polled yet.
 fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     let mut away = vec![];
     for pool in facts.pools {
@@ -281,7 +281,7 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns the condition that names the pools that receive no new images. The start time is only in each pool's
+/// Returns the condition that names the pools that get no new images. Since when is shown in each pool's own
 /// conditions, which survive a change of leader.
 fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     let failing: Vec<String> = facts.pools.iter().filter_map(failing_feed).collect();

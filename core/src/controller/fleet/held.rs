@@ -21,7 +21,7 @@ pub struct Refusal {
     pub at: Timestamp,
 }
 
-/// Returns the new value of [`berth_api::keys::ANNOTATION_DISMISSED`] after one more machine is dismissed. If the list
+/// Returns the annotation [`berth_api::keys::ANNOTATION_DISMISSED`] with one more machine dismissed. If the list
 /// becomes too long, the oldest entries are dropped.
 pub fn dismissed_also(before: &str, machine: &HeldMachine) -> String {
     let own = format!("{}@{:.0}", machine.name, machine.last_time.0);
@@ -61,8 +61,8 @@ impl Machines {
     }
 }
 
-/// Returns the current machines, from the known ones and the listed events. While `reported` is `None`, the events are
-/// not listed yet and no machine is dropped. Only times by the API server's clock are compared.
+/// Returns the current machines, from the known ones and the listed events. `reported` is `None` until the events are
+/// listed; no machine is dropped until then. Only times by the API server's clock are compared.
 pub fn machines(
     known: &Machines,
     reported: Option<&[Refusal]>,

@@ -1,6 +1,6 @@
-//! A pool's image feed: whether new images of its tag still reach the pool. `ImageResolved` is about the current image
-//! and stays True while the tag cannot be queried. `FeedFailing` reports that, and its `lastTransitionTime` gives the
-//! start.
+//! A pool's image feed: whether new images of its tag still reach the pool. The condition `ImageResolved` is about the
+//! current image and stays True while the tag cannot be queried. The condition `FeedFailing` reports such a failure;
+//! its `lastTransitionTime` is the start.
 
 use berth_api::condition::{CommonReason, Verdict};
 use berth_api::pool::Target;
@@ -54,7 +54,7 @@ pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, po
             format!("the image that {tag} points to is not adopted: it {words}"),
         ));
     }
-    // An image that was resolved in this pass was just queried.
+    // If the target was resolved in this pass, the registry was just queried.
     let is_adopted = facts.current().is_none();
     let is_answered = is_adopted || facts.answers.tag.found.is_some();
     is_answered.then(|| Verdict::no(CommonReason::AsExpected, format!("{tag} can be queried")))

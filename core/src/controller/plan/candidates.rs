@@ -106,8 +106,8 @@ pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.place.control_plane?.stay.map(Cause::as_str)
 }
 
-/// Returns why an open offer is withdrawn. Less strict than [`ready`]: the offer to an agent that is silent or has yet
-/// to report lapses anyway.
+/// Returns why an open offer is withdrawn. Less strict than [`ready`]: an offer to an agent that is silent or has not
+/// reported yet lapses anyway.
 pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     if facts.unresolved {
         return Some("the pool's current image is not resolved");
@@ -143,8 +143,8 @@ pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {
 }
 
 impl PoolFacts {
-    /// Returns the lowest rank, without its wave, of the members that are ready for an offer. Waves of different pools
-    /// cannot be compared.
+    /// Returns the lowest rank among the members that are ready for an offer. The wave is left out, because waves of
+    /// different pools cannot be compared.
     pub(in crate::controller) fn best_candidate(&self) -> Option<(u32, bool, u32)> {
         let worked_on: BTreeSet<&NodeUid> = self.readable().filter_map(|(_, berth)| Some(berth.node()?.1)).collect();
         let idle = self.members.iter();

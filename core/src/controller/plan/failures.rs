@@ -23,7 +23,7 @@ fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
     else {
         return None;
     };
-    // If the Node was deleted, a new Node of its name has not failed.
+    // The name is changed so that the failure does not count for a new Node with the name of the deleted one.
     let node = match closed.reason {
         ClosedReason::Gone => NodeName::new(format!("{node} (deleted)")),
         _ => node.clone(),

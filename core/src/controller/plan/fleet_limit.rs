@@ -47,7 +47,7 @@ impl FleetUse {
         )
     }
 
-    /// Returns a message about unfenced berths in pools that cannot be read; `None` without any of these.
+    /// Returns a message about unfenced berths in pools that cannot be read; `None` if there are none.
     pub fn unfenced_words(&self) -> Option<String> {
         let pools: Vec<&str> = self.unreadable.iter().take(NAMED).map(PoolName::as_str).collect();
         let words = format!(

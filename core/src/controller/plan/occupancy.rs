@@ -21,7 +21,7 @@ pub(super) struct Occupancy<'a> {
     unknown: usize,
     /// |H ∪ R|, computed once because the plan needs it for every candidate.
     held_or_offered: usize,
-    /// |H ∪ U ∪ R|, also computed once.
+    /// |H ∪ U ∪ R|
     all: usize,
 }
 
@@ -55,28 +55,28 @@ impl<'a> Occupancy<'a> {
         this
     }
 
-    /// Number of holders: |H|.
+    /// |H|
     pub(super) fn held(&self) -> usize {
         self.held.len() + self.unknown
     }
 
-    /// Number of nodes that hold a berth or are offered one: |H ∪ R|.
+    /// |H ∪ R|
     pub(super) fn held_or_offered(&self) -> usize {
         self.held_or_offered
     }
 
-    /// True if the node holds or is offered a berth.
+    /// True if the node is in H or R.
     pub(super) fn has(&self, uid: &NodeUid) -> bool {
         self.held.contains(uid) || self.offered.contains(uid)
     }
 
-    /// True if the node uses up capacity: it holds a berth, is offered one, or is unavailable.
+    /// True if the node is in H, R or U.
     pub(super) fn counts(&self, uid: &NodeUid) -> bool {
         self.has(uid) || self.unavailable.contains(uid)
     }
 
     /// True if I1(b) allows one more berth, for this node. A node that is already unavailable may be updated even if
-    /// failures of others use up the capacity, so that broken nodes can be repaired.
+    /// other broken nodes use up the capacity, so that it can be repaired.
     pub(super) fn room_for(&self, member: &Member, limit: usize) -> bool {
         let counted = self.unavailable.contains(&member.uid);
         (self.held_or_offered < limit || Bug::NoHeldLimit.is_awake()) && (counted || self.all < limit)

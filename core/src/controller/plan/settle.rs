@@ -78,7 +78,6 @@ struct Room<'a> {
     left: usize,
     /// Nodes that hold a berth or whose offer stays open. A second offer to such a node is withdrawn.
     served: BTreeSet<NodeUid>,
-    /// Use of the fleet's limit.
     fleet: Option<&'a mut FleetUse>,
 }
 
@@ -171,7 +170,7 @@ impl<'a> Settler<'a> {
             }
             BerthState::Closed(_) => return None,
         };
-        // The berth refuses no transition from the states matched above. If one did, nothing would be written.
+        // No transition from the states matched above can fail. If one did, nothing would be written.
         next.ok().map(|next| (next, why))
     }
 
@@ -186,9 +185,9 @@ impl<'a> Settler<'a> {
     }
 
     /// Asks a holder to give its berth back, or cancels that request when the reason is gone. A holder that has
-    /// committed or cannot give back is asked only to keep it from changing to another digest. Gates and the control
-    /// plane (I11) are reasons for that. Waves are not: the stuck holder may use up the capacity that an earlier wave
-    /// needs, and each would wait for the other forever (I10).
+    /// committed or cannot give back is asked only to prevent that it changes to another digest. Closed gates and the
+    /// control plane (I11) are reasons for such a request. Waves are not: the stuck holder may use up the capacity that
+    /// an earlier wave needs, and each would wait for the other forever (I10).
     fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, WriteReason)> {
         if matches!(holding.phase, HoldPhase::Releasing(_)) {
             return None;

@@ -26,7 +26,7 @@ pub struct Terms {
     pub max_staging: usize,
     /// `host.signature`
     pub signature: SignatureRule,
-    /// Spec of each member, except its own UID, image and permit.
+    /// Spec that all members share. Their UID, image and permit are filled in later.
     pub spec: BootcNodeSpec,
 }
 

@@ -74,7 +74,7 @@ impl Round<'_> {
         let lapses = self.lapses(&control_plane);
         all.sort_by_cached_key(|facts| {
             let best = fleet.as_ref().and_then(|_| facts.best_candidate());
-            // Pools without a candidate have nothing to offer.
+            // Sorts pools without a candidate last: they offer nothing.
             (
                 best.is_none(),
                 best,
@@ -105,8 +105,8 @@ impl Round<'_> {
 }
 
 impl ControlPlane {
-    /// Plans one pool's berths under I11 and counts its offers. Use one value for the plans of all pools, one after the
-    /// other.
+    /// Plans one pool's berths under I11 and counts its offers. All pools must be planned with one `ControlPlane`, one
+    /// after the other.
     pub fn plan(&mut self, facts: &mut PoolFacts, now: Timestamp) -> Plan {
         for member in &mut facts.members {
             member.place.control_plane = self.verdict(&member.uid);
