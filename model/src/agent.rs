@@ -1,4 +1,4 @@
-//! Effects of an agent's steps on the world. [`crate::mind`] has the effects on the agent's knowledge.
+//! Effects of an agent's steps on the world. [`crate::mind`] has their effects on the agent's knowledge.
 
 use berth_api::seeded::Bug;
 
@@ -12,23 +12,20 @@ use crate::state::{
 };
 use crate::world::{Broken, World};
 
-/// Result of a request to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// The request is executed and answered.
     Done,
-    /// The request is executed, but the answer is lost.
     Lost,
-    /// The request is in flight when its sender gives up.
+    /// The sender gives up while the request is in flight.
     Late,
-    /// The request is in flight when its sender dies.
+    /// The sender dies while the request is in flight.
     Killed,
 }
 
 /// State after a move, and the rule that the move breaks.
 pub type After = (State, Option<Broken>);
 
-/// Gathers facts and runs the steps that only read. Returns the first step that does more.
+/// Gathers facts and runs the steps that only read. Returns the first other step.
 pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) -> Decision {
     let mut decision = steps.next(world, state, node);
     for _ in 0..8 {
@@ -53,7 +50,7 @@ pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) ->
     }
 }
 
-/// Reads the deployments. `None` if they cannot be read.
+/// Reads the deployments; `None` if they cannot be read.
 fn look(host: &Host) -> Option<Os> {
     if host.unusable {
         return None;
@@ -67,7 +64,7 @@ fn look(host: &Host) -> Option<Os> {
     })
 }
 
-/// Passes an observation to an agent.
+/// Gives an observation to a node's agent.
 pub fn observe(world: &World, state: &mut State, node: usize, observation: Observation, steps: &mut Steps) {
     let mind = steps.observe(world, state, node, observation);
     settle(state, node, &mind);
@@ -88,12 +85,12 @@ fn settle(state: &mut State, node: usize, mind: &Mind) {
     here.ghost.undone &= here.host.token == token;
 }
 
-/// True if the step is a write to the API server, which may get lost.
+/// True if the step is a write to the API server, which may be lost.
 pub fn is_request(act: Act) -> bool {
     matches!(act, Act::Cordon | Act::Restore | Act::Uncordon | Act::Put(..))
 }
 
-/// Executes a step that was decided on the facts in the state.
+/// Executes a step that was decided on the facts in this state.
 pub fn act(world: &World, mut state: State, node: usize, decision: Decision, delivery: Delivery) -> After {
     let blocked = state.nodes[node].host.blocked;
     let broken = match decision.act {
@@ -221,7 +218,7 @@ fn change(state: &mut State, node: usize, decision: Decision) -> Option<Broken> 
     None
 }
 
-/// Queues the rollback deployment. bootc discards the staged one.
+/// Queues the rollback deployment. bootc then discards the staged deployment.
 fn roll_back(state: &mut State, node: usize, decision: Decision) -> Option<Broken> {
     let broken = judge::undo(state, node);
     settle(state, node, &decision.done);
@@ -234,7 +231,7 @@ fn roll_back(state: &mut State, node: usize, decision: Decision) -> Option<Broke
     broken
 }
 
-/// Writes a berth: first the memory on the host, then the berth, then the knowledge of the result.
+/// Writes the memory on the host, then the berth, then the result into the agent's knowledge.
 fn write(
     world: &World,
     mut state: State,
@@ -266,7 +263,7 @@ fn write(
     (state, broken)
 }
 
-/// Updates the knowledge of an agent after a request with this result.
+/// Updates the agent's knowledge after a request with this result.
 fn ends(state: &mut State, node: usize, decision: &Decision, delivery: Delivery) {
     match delivery {
         Delivery::Done => settle(state, node, &decision.done),
@@ -288,7 +285,7 @@ fn is_releasing(lease: &Lease) -> bool {
 pub fn land(world: &World, state: &mut State, node: usize, slot: Number, lease: Lease) -> Option<Broken> {
     let broken = judge::agent_write(world, state, node, slot, &lease);
     let before = state.slots[usize::from(slot)];
-    // A PUT that was sent under an earlier boot proves nothing about this one.
+    // A PUT that was sent in an earlier boot proves nothing about this boot.
     let proves = is_releasing(&lease) && !is_releasing(&before) && lease.held().is_some_and(|h| h.boot == 0);
     if proves || lease.held().is_none() {
         state.nodes[node].ghost.unproven = false;
@@ -358,7 +355,7 @@ fn restored(seen: &Object) -> bool {
     }
 }
 
-/// Executes a patch of a Node. It has no rules beyond the checks of every state.
+/// Executes a patch of a Node. Only the checks of every state apply to it.
 pub fn land_patch(state: &mut State, node: usize, unschedulable: bool, cordon: Cordon) {
     let object = &mut state.nodes[node].object;
     object.unschedulable = unschedulable;
@@ -367,7 +364,6 @@ pub fn land_patch(state: &mut State, node: usize, unschedulable: bool, cordon: C
     state.touch_node(node);
 }
 
-/// Restarts the agent.
 pub fn crash(state: &mut State, node: usize) {
     let fleet = state.fleet;
     let here = &mut state.nodes[node];
@@ -379,7 +375,6 @@ pub fn crash(state: &mut State, node: usize) {
     here.host.pull_backoff = false;
 }
 
-/// Lists the possible moves of a node's agent.
 pub fn moves(
     world: &World,
     state: &State,

@@ -1,21 +1,19 @@
-//! Inputs of an agent's decision.
-
 use crate::state::{Agent, Berth, Host, Lease, Memory, NodeRead, Spec, State};
 use crate::world::World;
 
-/// Inputs of an agent's decision. The node itself has number 0, so that a cached decision is valid for all nodes.
+/// Inputs of an agent's decision. The agent's node has number 0, so that a cached decision is valid for all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AgentView {
     pub spec: Option<Spec>,
     pub agent: Agent,
-    /// The memory on the host, and the facts that the agent reads from the host in every pass.
+    /// The memory on the host, and the facts that the agent reads from the host in each pass.
     pub host: Host,
-    /// Its own berths, with their pools. Their index is their number.
+    /// Berths of the agent's node, with their pools, numbered by their index.
     pub berths: Vec<(u8, Berth)>,
 }
 
 impl AgentView {
-    /// Returns the inputs for the agent of a node, and the numbers of its berths.
+    /// Returns the inputs for the agent of a node, and the world's numbers of the node's berths.
     pub fn of(world: &World, state: &State, node: usize) -> (Self, Vec<usize>) {
         let here = &state.nodes[node];
         let (mut slots, mut berths) = (vec![], vec![]);
@@ -28,10 +26,10 @@ impl AgentView {
         }
         let mut agent = here.agent;
         if let NodeRead::Is(_, current) = &mut agent.node {
-            // The agent does not know this.
+            // The agent does not know whether its read is current.
             *current = false;
         }
-        // Resets the fields that the agent does not see, or sees only through its last read.
+        // Reset the fields that the agent does not see, or sees only in its last read.
         let host = Host {
             booted: 0,
             previous: 0,
@@ -56,7 +54,7 @@ impl AgentView {
     }
 }
 
-/// Returns the berth as the node sees it: with itself as number 0. Berths of other nodes are missing.
+/// Returns the berth with this node as number 0. A berth of another node is missing.
 fn mine(lease: &Lease, node: usize) -> Berth {
     match lease.is {
         Berth::Offered(o) if usize::from(o.node) == node => Berth::Offered(crate::state::Offer { node: 0, ..o }),

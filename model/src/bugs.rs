@@ -1,4 +1,4 @@
-//! The deliberate bugs, each with a world where it is found and the rule that it breaks.
+//! Deliberate bugs, each with its world, and the rule that it breaks there.
 
 use berth_api::seeded::Bug;
 
@@ -30,7 +30,7 @@ fn small(bug: Bug) -> World {
     World { nodes: 2, ..calm }
 }
 
-/// Defines for each bug its world, as the fields that differ from [`small`] and the faults, and the rule that it breaks.
+/// Defines for each bug its world (the fields that differ from [`small`], and the faults) and the rule that it breaks.
 macro_rules! bugs {
     ($($bug:ident { $($field:ident: $value:expr),* } [$($fault:ident: $times:literal),*] breaks $breaks:expr;)*) => {
         /// Returns the world and the rule of a bug.

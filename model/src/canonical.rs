@@ -1,4 +1,4 @@
-//! Canonical form of states that differ only in the numbers of nodes and boots, and its hash.
+//! Canonical form of states that differ only in the numbers of nodes and boots, and the hash of that form.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use crate::hash;
 use crate::state::{Berth, Lease, Number, PlanInputs, Pool, Request, State, Write};
 
 impl State {
-    /// Brings the state into its canonical form: the smallest boot IDs, and nodes sorted by content. Returns the hash and the
-    /// new number of each node.
+    /// Brings the state into its canonical form: the smallest boot IDs, and nodes sorted by content. Returns the hash,
+    /// and the new number of each node.
     pub fn canonical(&mut self) -> (u64, Vec<Number>) {
         let nodes = self.nodes.len();
         for node in 0..nodes {
             self.settle_boots(node);
         }
         self.sort_air();
-        // A node does not refer to others, so its hash does not change with the numbers.
+        // A node does not refer to other nodes, so its hash does not depend on the numbers.
         let own: Vec<u64> = self.nodes.iter().map(hash::of).collect();
         let mut order: Vec<(u64, Number)> = (0..).zip(&own).map(|(n, own)| (self.key(n, *own) >> 1, n)).collect();
         order.sort_unstable();
@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// Returns a sort key for a node that does not depend on its number. `own` is the hash of the node.
+    /// Returns a sort key for a node that does not depend on its number. `own` is the node's hash.
     fn key(&self, number: Number, own: u64) -> u64 {
         let node = usize::from(number);
         let mut key = hash::Mix::default();

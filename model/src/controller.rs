@@ -1,4 +1,4 @@
-//! Effects of a controller's passes on the world: what a pass reads, and how its writes are sent.
+//! Effects of a controller's passes on the world: the inputs of a pass, and the delivery of its writes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::state::{
 use crate::watch;
 use crate::world::{Broken, Follows, World};
 
-/// Returns the current view of the watches.
+/// Returns the current content of the watches.
 pub(crate) fn see(state: &State) -> WatchView {
     WatchView {
         nodes: state.nodes.clone(),
@@ -26,13 +26,12 @@ pub(crate) fn see(state: &State) -> WatchView {
     }
 }
 
-/// True if no Node has this UID.
 fn is_gone(nodes: &[Node], (node, uid): (Number, u8)) -> bool {
     let object = &nodes[usize::from(node)].object;
     !object.exists || object.uid != uid
 }
 
-/// Returns the inputs of a controller's pass: objects from its watches, berths and missing Nodes from live reads.
+/// Returns the inputs of a controller's pass: objects from its watches; berths and missing Nodes from live reads.
 fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) -> ControllerView {
     let controller = &state.controllers[who];
     let nodes = look.nodes.iter().map(|node| SeenNode {
@@ -56,7 +55,7 @@ fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) 
     ControllerView {
         nodes: nodes.collect(),
         pools: look.pools.clone(),
-        // Resets the fields that a controller does not see.
+        // Reset the fields that a controller does not see.
         fleet: Fleet {
             unguarded: false,
             tries_guard: false,
@@ -88,7 +87,7 @@ fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) 
     }
 }
 
-/// Returns the fields of a pool that the admin sets. A tag is moved in the registry, without a change of the pool.
+/// Returns the fields that the admin sets in a pool. A moved tag changes the registry, not the pool.
 fn asked(world: &World, pool: &Pool) -> (Number, u8, bool, u8, BootImages) {
     let image = if world.has_tag() && world.follows != Follows::Pinned {
         0
@@ -98,12 +97,10 @@ fn asked(world: &World, pool: &Pool) -> (Number, u8, bool, u8, BootImages) {
     (pool.capacity, image, pool.paused, pool.token, pool.boot_images)
 }
 
-/// True if a control plane node's API server responds.
 fn answers(world: &World, node: &Node) -> bool {
     node.labels.server && !node.host.down && world.bad & (1 << node.host.booted) == 0
 }
 
-/// Returns queue entries for writes to BootcNodes.
 fn entries(state: &State, look: &WatchView, writes: &[Write]) -> VecDeque<Entry> {
     let mut entries = VecDeque::new();
     for write in writes.iter().cloned() {
@@ -119,7 +116,7 @@ fn entries(state: &State, look: &WatchView, writes: &[Write]) -> VecDeque<Entry>
     entries
 }
 
-/// Returns the different decisions of a pass about berths. With `every`, over all namings of the nodes.
+/// Returns the different decisions of a pass about berths; with `every`, those for all namings of the nodes.
 fn decide(
     world: &World,
     state: &State,
@@ -145,7 +142,7 @@ fn decide(
     [written(world, state, look, &passed.pools, &all_inputs)].into()
 }
 
-/// Returns the writes of all pools' plans, with the inputs of offers for the judge, and the first rule that the plans break.
+/// Returns the writes of all pools' plans, the inputs of offers for the judge, and the first rule that the plans break.
 fn written(
     world: &World,
     state: &State,
@@ -178,7 +175,6 @@ fn written(
     (writes, broken)
 }
 
-/// A write that can be sorted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteKey(Write);
 
@@ -194,7 +190,7 @@ impl Ord for WriteKey {
     }
 }
 
-/// True if the node has no use for a permit to pull any more.
+/// True if the node no longer needs its permit to pull.
 fn has_used_permit(node: &Node) -> bool {
     let status = &node.status;
     let has_begun = status.staged != 0 || status.work == Work::Pulls;
@@ -202,8 +198,8 @@ fn has_used_permit(node: &Node) -> bool {
     has_begun && node.spec.is_none_or(|spec| images.any(|image| image == spec.image))
 }
 
-/// Returns the states after each possible pass of a controller, with its writes in the queue. With `every`, over all namings
-/// of the nodes.
+/// Returns the states after each possible pass of a controller, with the pass's writes in the queue; with `every`, for
+/// all namings of the nodes.
 pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut Plans, every: bool) -> Vec<After> {
     let controller = &state.controllers[who];
     if usize::from(state.leader) != who || !controller.queue.is_empty() {
@@ -259,7 +255,7 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     after
 }
 
-/// Lets a leader ask the registry about the tag.
+/// The leader asks the registry about the tag.
 pub fn ask(state: &mut State, who: usize) {
     let (fleet, image) = (state.fleet, state.pools[0].tagged);
     let controller = &mut state.controllers[who];
@@ -270,14 +266,14 @@ pub fn ask(state: &mut State, who: usize) {
     });
 }
 
-/// Lets a leader count how long it has known the available image. It starts from the count in the status.
+/// The leader counts how long it has known the available image, beginning with the count in the status.
 fn count(controller: &mut Controller, pool: &Pool) {
     if controller.counts != pool.available {
         (controller.counts, controller.counted) = (pool.available, pool.available != 0 && pool.known_long);
     }
 }
 
-/// Replaces the epoch in a write: 1 stands for the controller's own epoch, any other for the current epoch of the berth.
+/// Sets the epoch of a write: 1 stands for the controller's own epoch, any other number for the berth's current epoch.
 fn stamped(mut write: Write, state: &State, who: usize) -> Write {
     if let Write::Berth { slot, lease, .. } = &mut write
         && lease.is != Berth::Missing
@@ -290,7 +286,6 @@ fn stamped(mut write: Write, state: &State, who: usize) -> Write {
     write
 }
 
-/// Sends the first write of a controller's queue.
 pub fn send(world: &World, mut state: State, who: usize, delivery: Delivery) -> After {
     let Some(entry) = state.controllers[who].queue.pop_front() else {
         return (state, None);
@@ -312,7 +307,7 @@ pub fn send(world: &World, mut state: State, who: usize, delivery: Delivery) -> 
     let controller = &mut state.controllers[who];
     if let (Write::Berth { slot, .. }, true) = (&entry.write, entry.current) {
         match delivery {
-            // A refusal does not show the result of an earlier write.
+            // A rejection does not show the result of an earlier write.
             Delivery::Done if is_refused => {}
             Delivery::Done => {
                 controller.doubt.drop(*slot);
@@ -322,7 +317,7 @@ pub fn send(world: &World, mut state: State, who: usize, delivery: Delivery) -> 
         }
     }
     if !goes_on {
-        // The pool's status is still written: it reports facts.
+        // The pool's status reports facts, so it is still written.
         let pool = of_pool(world, &entry.write);
         controller
             .queue
@@ -358,7 +353,7 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
                 let ghost = &mut state.nodes[usize::from(h.node)].ghost;
                 (ghost.abandoned, ghost.unproven) = (true, false);
             }
-            // A fence changes the renewTime, so it changes the resourceVersion as well.
+            // A fence changes the renewTime and so the resourceVersion.
             state.slots[usize::from(slot)] = lease;
             state.touch_slot(slot);
             broken
@@ -392,7 +387,7 @@ pub fn next_epoch(state: &State) -> u8 {
     highest + 1
 }
 
-/// Elects a controller. The old leader does not notice.
+/// Elects a controller, without notice to the old leader.
 pub fn elect(state: &mut State, who: usize) {
     let epoch = next_epoch(state);
     state.controllers[who] = Controller {
@@ -402,12 +397,11 @@ pub fn elect(state: &mut State, who: usize) {
     state.leader = who as u8;
 }
 
-/// Freezes the view of a controller's watches until its next pass.
+/// Freezes the content of a controller's watches until its next pass.
 pub fn look(state: &mut State, who: usize) {
     state.controllers[who].look = Some(Box::new(see(state)));
 }
 
-/// Lists the possible moves of a controller.
 pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: &mut dyn FnMut(ControllerMove, After)) {
     let controller = &state.controllers[who];
     let leads = usize::from(state.leader) == who;
@@ -456,9 +450,9 @@ pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControllerMove {
     Pass,
-    /// The controller runs a pass when open offers are old enough to lapse.
+    /// A pass when open offers are old enough to lapse.
     LatePass,
-    /// The view of its watches is frozen until its next pass.
+    /// Freezes the content of the controller's watches until its next pass.
     Look,
     Send(Write, Delivery),
     Crash,

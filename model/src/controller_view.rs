@@ -1,25 +1,23 @@
-//! Inputs of a pass of the controller.
-
 use crate::canonical::{rename_lease, rename_nodes, rename_pools};
 use crate::set::Set;
 use crate::state::{Answer, Begun, Berth, Fleet, Image, Labels, Lease, Number, Object, Pool, Spec, Status};
 
-/// Inputs of a pass of the controller.
+/// Inputs of a controller's pass.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ControllerView {
-    /// The nodes, as the watches show them.
+    /// Nodes in the watches.
     pub nodes: Vec<SeenNode>,
     pub pools: Vec<Pool>,
     pub fleet: Fleet,
-    /// The berths, by a live read.
+    /// Berths, by a live read.
     pub slots: Vec<SeenBerth>,
-    /// For each berth, the node that has it or its offer, as the watches show it.
+    /// For each berth, the node in the watches that holds it or is offered it.
     pub shown: Vec<Option<(Number, u8)>>,
     /// Referenced Nodes that no longer exist, by a live read.
     pub gone: Vec<(Number, u8)>,
-    /// Pools that changed since the watches showed them, by a live read.
+    /// Pools that have changed since the last watch event, by a live read.
     pub changed: Vec<u8>,
-    /// True if the fleet changed since the watches showed it.
+    /// True if the fleet has changed since the last watch event.
     pub fleet_changed: bool,
     /// Control plane nodes whose API server responds.
     pub answering: Set,
@@ -27,9 +25,8 @@ pub struct ControllerView {
     pub lapsed: Set,
     /// Nodes that did not use their permit to pull.
     pub unused: Set,
-    /// Nodes with silent agents.
     pub silent: Set,
-    /// The last answer of the registry about the tag.
+    /// The registry's last answer about the tag.
     pub answer: Option<Answer>,
     /// Image that the canaries soak with, and how long this leader has seen them soak.
     pub soak: (Image, Begun),
@@ -39,7 +36,7 @@ pub struct ControllerView {
     pub aged: bool,
 }
 
-/// A node, as the watches show it.
+/// A node in the watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SeenNode {
     pub object: Object,
@@ -52,16 +49,15 @@ pub struct SeenNode {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct SeenBerth {
     pub is: Berth,
-    /// True if it carries this controller's epoch.
+    /// True if the berth has this controller's epoch.
     pub stamped: bool,
-    /// True if a write with unknown result may be in flight.
+    /// True if a write of the berth with an unknown result may be in flight.
     pub doubt: bool,
-    /// True if the API server recently refused to write it.
+    /// True if the API server recently rejected a write of the berth.
     pub refused: bool,
 }
 
 impl ControllerView {
-    /// Returns the view with each node `n` renumbered to `to[n]`.
     #[must_use]
     pub fn renamed(&self, to: &[Number]) -> Self {
         let mut new = self.clone();

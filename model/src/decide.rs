@@ -1,4 +1,4 @@
-//! Runs the agent's released decision code. Results are cached per view of the world.
+//! Runs the agent's released decision code, and caches the results per view of the world.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::rich;
 use crate::state::{Berth, Image, NO_NUMBER, NONE, Number, State, Work};
 use crate::world::World;
 
-/// A step, in numbers of the model. Berths are the results of the released transitions.
+/// A step, in numbers of the model. Berths are results of the released transitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     Wait(WaitReason),
     Look,
     ReadNode,
-    /// Test whether the API server refuses the writes that it must refuse.
+    /// Test whether the API server rejects forbidden writes.
     TryGuard,
     /// Do nothing: the step needs the memory on disk, which cannot be written.
     Forgets,
@@ -37,62 +37,57 @@ pub enum Act {
     Lock,
     Unlock,
     Unstage,
-    /// Queue the rollback.
     Rollback,
     Reboot,
-    /// Run a pass of the drain.
     Drain,
     Cordon,
-    /// Restore the Node, at the end of a turn.
+    /// Restore the Node at the end of a turn.
     Restore,
-    /// Restore the Node, which has a cordon without a berth.
+    /// Restore a Node that is cordoned without a berth.
     Uncordon,
     Put(Put, Number, Berth),
-    /// The step asked for a transition that is not allowed.
+    /// The step asked for a transition that the protocol does not allow.
     Refused,
 }
 
-/// A transition of a berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
     Take,
     Commit,
-    /// Write it unchanged.
+    /// Write the berth unchanged.
     Fence,
     Uncommit,
     Relicense,
-    /// Start to give it back.
+    /// Begin to give the berth back.
     Release(Outcome),
-    /// Give it back.
+    /// Close the berth.
     GiveBack,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     pub act: Act,
-    /// True if the report has the condition `UpdatePrepared`.
     pub prepared: bool,
-    /// True if the report has the condition `Released`.
     pub released: bool,
-    /// Work in the report, as far as permits to pull depend on it.
+    /// The work in the report, as far as permits to pull depend on it.
     pub work: Work,
     /// `lastTurn` of the report.
     pub turn: Image,
-    /// Knowledge after gathering the facts.
+    /// Knowledge after the facts were gathered.
     pub gathered: Mind,
     /// Knowledge at the start of the step.
     pub begun: Mind,
     /// Knowledge after the step succeeded. For a drain: after no pods are left.
     pub done: Mind,
-    /// Knowledge after the step failed or was refused, or its result is unknown. For a drain: while pods are left.
+    /// Knowledge after the step failed or was rejected, or without a known result. For a drain: while pods are left.
     pub failed: Mind,
 }
 
 #[derive(Debug, Default)]
 pub struct Steps {
-    /// Decisions by the view's hash.
+    /// Decisions, by the view's hash.
     known: HashMap<u64, Decision, Fast>,
-    /// Knowledge by the hash of view and observation.
+    /// Knowledge, by the hash of view and observation.
     observed: HashMap<u64, Mind, Fast>,
 }
 
@@ -108,7 +103,6 @@ fn theirs(berth: Berth, node: usize) -> Berth {
 }
 
 impl Steps {
-    /// Returns the next step of a node's agent.
     pub fn next(&mut self, world: &World, state: &State, node: usize) -> Decision {
         let (view, slots) = AgentView::of(world, state, node);
         let decision = *self.known.entry(hash::of(&view)).or_insert_with(|| decide(&view));
@@ -124,7 +118,6 @@ impl Steps {
         }
     }
 
-    /// Returns the knowledge of a node's agent after an observation.
     pub fn observe(&mut self, world: &World, state: &State, node: usize, observation: Observation) -> Mind {
         let (view, _) = AgentView::of(world, state, node);
         let key = hash::of(&(&view, observation));
@@ -135,7 +128,6 @@ impl Steps {
     }
 }
 
-/// Returns the knowledge after an event.
 fn after(knowledge: &Knowledge, event: Event<'_>, view: &AgentView) -> Knowledge {
     let mut knowledge = knowledge.clone();
     knowledge.after(event, &mind::now_on(&view.host));
@@ -258,7 +250,7 @@ fn act(facts: &AgentFacts, next: &Step) -> Act {
     after.map_or(Act::Refused, |after| Act::Put(put, slot, rich::small(&after)))
 }
 
-/// Returns the berth after the agent took it. As in the agent, the UID is of the last read Node.
+/// Returns the berth after the agent took it. The UID is from the last read Node, as in the agent.
 fn taken(facts: &AgentFacts, berth: &berth::Berth) -> Result<berth::Berth, berth::Refused> {
     let uid = facts.cluster_node.get().map(|node| node.uid.clone());
     let uid = uid.unwrap_or_else(|| rich::uid(0, NONE));

@@ -1,4 +1,4 @@
-//! All events outside of Berth that may happen next, in a state.
+//! All possible events outside of Berth.
 
 use crate::fault::Fault;
 use crate::nature::{
@@ -14,19 +14,15 @@ use crate::{agent, controller};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A request in flight is executed.
     Lands(Request),
-    /// The pull has staged its image, and locked it if possible.
+    /// The pull has staged its image, and has locked it if possible.
     Pulled,
-    /// The pull failed after staging its image: the image is not locked, and logically bound images may be missing.
+    /// The pull failed after it staged its image: the image is not locked, and logically bound images may be missing.
     PulledInPart,
     PullFailed,
-    /// The host boots after its shutdown.
     Boots,
-    /// The host boots after `ostree-finalize-staged` failed.
     BootsUnfinalized,
     PowerLost,
-    /// An admin rolls the host back and reboots it.
     RolledBack,
     Kubelet,
     NotReady,
@@ -35,18 +31,17 @@ pub enum Event {
     /// The timeout of the boot's proof passes.
     ProofOver,
     BackoffOver,
-    /// The timeout of the drain passes.
     DrainOver,
-    /// The other agent of the node starts to act.
+    /// The node's second agent begins to act.
     OtherAgent,
     AgentDies,
-    /// Shutdowns become inhibited (true) or allowed.
+    /// Shutdowns are inhibited (true) or allowed.
     Inhibits(bool),
-    /// Pods become impossible (true) or possible to evict.
+    /// Pods cannot be evicted (true), or can be.
     Blocks(bool),
-    /// Locking the staged image starts (true) or stops failing.
+    /// Locking the staged image fails (true), or works again.
     NoLock(bool),
-    /// Removing the staged image starts (true) or stops failing.
+    /// Removing the staged image fails (true), or works again.
     NoUnstage(bool),
     /// The host's bus stops (true) or resumes answering.
     Silent(bool),
@@ -58,7 +53,7 @@ pub enum Event {
     Untells(bool),
     /// The wall clock jumps ahead (true) or is set back.
     Jumps(bool),
-    /// The agent's failed read of the deployments is old, and a new one is due.
+    /// The agent's failed read of the deployments is so old that a new one is due.
     LooksAgain,
     /// The disk becomes read-only (true) or writable.
     ReadOnly(bool),
@@ -66,7 +61,6 @@ pub enum Event {
     Queues(bool),
     /// An admin schedules (true) or cancels a shutdown.
     Schedules(bool),
-    /// The scheduled shutdown begins.
     ShutsDown,
     /// The agents stop (true) or continue.
     Mutes(bool),
@@ -78,23 +72,20 @@ pub enum Event {
     Approves,
     /// The minimum age of the known images passes.
     AgeOver,
-    /// A controller asks the registry about the tag.
+    /// This controller asks the registry about the tag.
     Polled(u8),
-    /// The soak time of the canaries passes.
     SoakOver,
     /// The timeout of the permits to pull passes.
     PermitsOver,
-    /// The API server stops (true) or resumes refusing the writes that it must refuse.
+    /// The API server accepts (true) or rejects forbidden writes.
     Unguarded(bool),
-    /// The API server starts (true) or stops to refuse all writes to this Lease.
+    /// The API server rejects (true) or accepts all writes of this Lease.
     Refuses(Number, bool),
-    /// The leader may try refused writes again.
+    /// The leader may retry rejected writes.
     TriesAgain,
     /// The agent's test of the API server is due.
     GuardDue,
-    /// Another updater unlocks the staged image.
     RivalUnlocks,
-    /// Another updater removes the staged image.
     RivalRemoves,
     /// An admin cordons (true) or uncordons the node.
     Cordons(bool),
@@ -102,17 +93,16 @@ pub enum Event {
     Meddles,
     Deleted,
     Created,
-    /// The node's labels move it to another pool.
+    /// The node's labels move it to this pool.
     Moves(u8),
     /// The admin excludes (true) or includes the node.
     Excludes(bool),
     /// The admin holds the node back (true) or releases it.
     Holds(bool),
-    /// The admin asks for another image, or the tag is moved.
+    /// The admin asks for another image, or the tag is moved to it.
     Edits(u8),
-    /// The admin sets another policy for boot images.
     Accepts(BootImages),
-    /// The admin sets another capacity.
+    /// The admin sets this capacity.
     Resizes(Number),
     /// The admin pauses or resumes this pool.
     Pauses(u8),
@@ -131,7 +121,6 @@ pub enum Event {
 /// Callback for one possible event, with its node, if any.
 pub type Push<'a> = &'a mut dyn FnMut(Option<usize>, Event, State, Option<Broken>);
 
-/// Lists the events of a node, or of the cluster.
 struct Events<'a> {
     state: &'a State,
     node: Option<usize>,
@@ -163,7 +152,6 @@ impl Events<'_> {
     }
 }
 
-/// Lists all possible events.
 pub fn events(world: &World, state: &State, push: Push<'_>) {
     landings(world, state, push);
     for node in 0..world.nodes {
@@ -173,7 +161,6 @@ pub fn events(world: &World, state: &State, push: Push<'_>) {
     of_controllers(world, state, push);
 }
 
-/// Lists the timeouts that controllers wait for.
 pub fn of_controllers(world: &World, state: &State, push: Push<'_>) {
     let (leader, node) = (usize::from(state.leader), None);
     let mut events = Events { state, node, push };
@@ -204,7 +191,6 @@ pub fn landings(world: &World, state: &State, push: Push<'_>) {
     }
 }
 
-/// Lists the possible events of one node.
 pub fn of_node(world: &World, state: &State, node: usize, push: Push<'_>) {
     of_host(world, state, node, push);
     faults_of_host(state, node, push);
@@ -276,8 +262,8 @@ const SWITCHES: [(Fault, SwitchEvent, HostFlag); 11] = [
     (Fault::Stuck, Event::NoUnstage, |host| &mut host.no_unstage),
 ];
 
-/// True if an admin may roll a host back now. Excludes times before the commit and while the berth is given back: an admin who
-/// then boots a host into an image that cannot be proven has to release the berth by hand.
+/// True if an admin may roll a host back now. Excludes the time before the commit and while the berth is given back. In
+/// those times, a rollback could boot an image that cannot be proven, and the admin would have to release the berth.
 fn may_roll_back(state: &State, node: usize) -> bool {
     let host = &state.nodes[node].host;
     let is_uncommitted = state.held_by(node).is_some_and(|(_, h)| h.phase != Phase::Committed);
@@ -337,7 +323,7 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
     }
 }
 
-/// Lists the actions of another agent on the node, and of another updater on the host.
+/// Lists the actions of a node's second agent and of another updater on its host.
 fn of_others(events: &mut Events<'_>, node: usize, host: &Host) {
     events.fault(Fault::Second, Event::OtherAgent, |s| {
         let here = &mut s.nodes[node];

@@ -1,8 +1,9 @@
 //! Breadth-first search through all states of a world, in parallel. Each state is visited once, in its canonical form.
 //!
-//! Berth has its own search instead of a library, for three reasons. It stores only hashes of visited states and of their
-//! predecessors (16 bytes per state, so that tens of millions fit). It runs the fair schedule of I10 from each new state (a
-//! checker's `eventually` is unsound on cycles). Each worker has its own cache of the released functions' results.
+//! Berth has its own search instead of a library, for three reasons. The search stores only hashes of visited states
+//! and of their predecessors (16 bytes per state, so that tens of millions fit). It runs the fair schedule of I10 from
+//! each new state, because a checker's `eventually` is unsound on cycles. Each worker has its own cache of the released
+//! functions' results.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +24,7 @@ type Shard = Mutex<HashMap<u64, u64, Fast>>;
 /// Limits of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Most states.
+    /// Maximum number of states.
     pub states: usize,
     /// Longest time.
     pub time: Duration,
@@ -38,7 +39,7 @@ pub struct Outcome {
     pub states: usize,
     /// Number of moves made.
     pub moves: usize,
-    /// Most moves from the start to a state.
+    /// Moves from the start to the farthest state.
     pub depth: usize,
     /// True if every state was visited.
     pub complete: bool,
@@ -57,7 +58,7 @@ pub struct Found {
     pub broken: Broken,
     /// The moves, one line each.
     pub history: Vec<String>,
-    /// For I10: the last state of the fair schedule.
+    /// The last state of the fair schedule, if I10 is broken.
     pub stuck: Vec<String>,
 }
 
@@ -69,7 +70,7 @@ struct Search<'a> {
     moves: AtomicUsize,
     stop: AtomicBool,
     began: Instant,
-    /// Hash of the state before the breach, the broken rule, and the state after it.
+    /// Hash of the state before the breach, broken rule, and state after the breach.
     breach: Mutex<Option<(u64, Broken, Option<State>)>>,
 }
 
@@ -123,7 +124,7 @@ pub fn explore(world: &World, limits: Limits) -> Outcome {
 }
 
 impl Search<'_> {
-    /// Records a state. Returns true if it is new.
+    /// Records a state. True if it is new.
     fn visit(&self, key: u64, from: u64) -> bool {
         let shard = &self.seen[key as usize % SHARDS];
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,7 +175,7 @@ impl Search<'_> {
                 found.push((key, to));
             }
         }
-        // Last, since a rule broken by a move explains more than a schedule without progress.
+        // This check is the last: a rule broken by a move explains more than a schedule without progress.
         if let Err(stuck) = worker.fair.ends(self.world, state, &mut worker.memo) {
             return self.breach(here, I10, stuck.into_iter().next_back());
         }
@@ -184,8 +185,8 @@ impl Search<'_> {
         }
     }
 
-    /// Records a breach, which ends the search after the current level. Keeps the smallest of a level, so that each run finds the
-    /// same.
+    /// Records a breach, which ends the search after the current level. Keeps the smallest breach of a level, so that
+    /// each run finds the same.
     fn breach(&self, last: u64, broken: Broken, to: Option<State>) {
         let mut breach = self.breach.lock().unwrap_or_else(PoisonError::into_inner);
         if breach
@@ -196,7 +197,7 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the history that leads to a breach, by repeating it from the start.
+    /// Returns the history that leads to a breach, by a replay from the start.
     fn history(&self, last: u64, broken: Broken, stuck: Option<State>) -> Found {
         let mut keys = vec![last];
         while let Some(key) = keys.last()
@@ -253,7 +254,6 @@ impl Search<'_> {
     }
 }
 
-/// Returns the names of the nodes after renumbering.
 fn renamed(names: &[Number], to: &[Number]) -> Vec<Number> {
     let mut new = names.to_vec();
     for (old, new_place) in to.iter().enumerate() {

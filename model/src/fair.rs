@@ -1,6 +1,6 @@
-//! I10: the fair schedule. From a state, without further faults, every process and host acts in turn, round after round,
-//! until all nodes are updated. The schedule is a deterministic function of the state, so states that end updated are
-//! cached, and a new state costs only a round or two.
+//! I10: the fair schedule. From a state, every process and host acts in turn, round after round, without further
+//! faults, until all nodes are updated. The schedule is a deterministic function of the state. So states that end
+//! updated are cached, and a new state costs only a round or two.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,12 +20,11 @@ use crate::state::{
 };
 use crate::world::{Broken, Follows, World};
 
-/// Most rounds. Enough to update every node of a world twice, one after the other.
+/// Limit of rounds, enough to update every node of a world twice, one after the other.
 pub const ROUNDS: usize = 60;
-/// Most steps of one agent in one round.
+/// Limit of one agent's steps in one round.
 const STEPS: usize = 40;
 
-/// Broken by a state if the fair schedule from it does not update all nodes.
 pub const I10: Broken = Broken("I10 the fair schedule updates all nodes");
 
 /// Cache of states that end updated.
@@ -67,8 +66,8 @@ impl Fair {
     }
 }
 
-/// Establishes the preconditions of I10: open gates, no node held back, a good image, working hosts, and fewer than k members
-/// kept unavailable by others. See [`World::keep_blocked`] for exceptions.
+/// Establishes the preconditions of I10: open gates, no node held back, a good image, working hosts, and fewer than k
+/// members made unavailable by others. [`World::keep_blocked`] has the exceptions.
 pub fn heal(world: &World, state: &mut State) {
     state.left = [0; crate::fault::FAULTS];
     state.fleet = Fleet {
@@ -80,13 +79,13 @@ pub fn heal(world: &World, state: &mut State) {
         soaked: state.fleet.soaked,
         ..Fleet::default()
     };
-    // A berth whose writes are always refused counts as used, so others must be left.
+    // A berth whose writes are always rejected counts as used, so other berths must be left.
     let most = if world.keep_blocked {
         state.pools[0].capacity.saturating_sub(1)
     } else {
         0
     };
-    // A Lease that closed with a failure halts the rollout after every retry, so the admin lets it be written again.
+    // A Lease that closed with a failure halts the rollout after every retry, so the admin makes it writable again.
     let slots = &state.slots;
     let refused = state
         .unwritable
@@ -128,13 +127,13 @@ pub fn heal(world: &World, state: &mut State) {
     }
 }
 
-/// Ends the faults of a node, except the faults of [`World::keep_blocked`].
+/// Ends the faults of a node, except those that [`World::keep_blocked`] keeps.
 fn heal_node(world: &World, state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     if !here.object.exists {
         nature::create(state, node);
     }
-    // A node with a host that does not answer during its turn must keep its berth.
+    // A node whose host stops answering during its turn must keep its berth.
     let in_turn = state.held_by(node).is_some() || state.nodes[node].ghost.unproven;
     let here = &mut state.nodes[node];
     here.idle &= world.keep_blocked && !in_turn;
@@ -148,7 +147,7 @@ fn heal_node(world: &World, state: &mut State, node: usize) {
         state.touch_node(node);
     }
     let here = &mut state.nodes[node];
-    // A control plane node counts for the majority, and an excluded one would never leave a bad image.
+    // A control plane node counts for the majority. If it is excluded, it would never leave a bad image.
     if here.labels.server && here.object.excluded && world.bad & (1 << here.host.booted) != 0 {
         here.object.excluded = false;
         state.touch_node(node);
@@ -169,7 +168,7 @@ fn heal_host(host: &mut Host, keeps: bool, in_turn: bool) {
     }
 }
 
-/// True if the target of the pool failed on the node, and no retry was requested since.
+/// True if the pool's target failed on the node, and no retry was requested since.
 fn has_failed(node: &Node, pool: &Pool) -> bool {
     let (host, target) = (&node.host, pool.target);
     let has_left = target != 0 && host.tried == target && host.booted != target && node.ghost.unproven;
@@ -181,9 +180,9 @@ fn has_failure(lease: &Lease) -> bool {
     matches!(lease.is, Berth::Closed(closed) if closed.outcome == Some(Outcome::Failed))
 }
 
-/// Lets the admin request a retry if a good image failed on a node, because it was not finalized or was rolled back.
+/// The admin requests a retry if a good image failed on a node, because it was not finalized or was rolled back.
 fn retry(state: &mut State) {
-    // Waits until all failures are recorded: a later failure would need another request.
+    // Wait until all failures are recorded: a later failure would need another request.
     if state.slots.iter().any(has_failure) {
         return;
     }
@@ -217,7 +216,7 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
             nature::notice_silence(state, node);
         }
     }
-    // The leader may try refused writes again.
+    // The leader may retry rejected writes.
     let leader = usize::from(state.leader);
     state.controllers[leader].refused = Set::default();
     for who in 0..state.controllers.len() {
@@ -246,7 +245,8 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
     broken
 }
 
-/// Sends a controller's queued writes, runs a pass, and sends all its writes. Returns the first rule that a move breaks.
+/// Sends a controller's queued writes, runs a pass, and sends the pass's writes. Returns the first rule that a move
+/// breaks.
 pub fn lead(world: &World, state: &mut State, who: usize, memo: &mut Memo) -> Option<Broken> {
     let broken = send_all(world, state, who);
     let broken = broken.or(pass(world, state, who, false, memo));
@@ -270,7 +270,8 @@ fn send_all(world: &World, state: &mut State, who: usize) -> Option<Broken> {
     broken
 }
 
-/// Runs the due events of a host and its kubelet, then the agent until it waits. Returns the first rule that a move breaks.
+/// Runs the due events of a host and its kubelet, then the agent until it waits. Returns the first rule that a move
+/// breaks.
 pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> Option<Broken> {
     let here = &mut state.nodes[node];
     if here.host.pull != 0 {
@@ -319,7 +320,7 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
     broken
 }
 
-/// Returns the image that the members of a pool should run in the end: the image of the tag, unless it is forbidden.
+/// Returns the image that a pool's members should run in the end: the tag's image, unless it is forbidden.
 fn wanted(world: &World, state: &State, pool: u8) -> Image {
     let Some(terms) = state.pools.get(usize::from(pool)) else {
         return 0;
@@ -341,7 +342,7 @@ fn is_stuck(node: &Node) -> bool {
     host.blocked || is_host_stuck || node.labels.held || node.mute || node.idle
 }
 
-/// True if every member runs its image and is not cordoned by Berth, and no berth is offered or held.
+/// True if all members run their image, none has a cordon of Berth, and no berth is offered or held.
 pub fn is_updated(world: &World, state: &State) -> bool {
     let (mut rests, mut kept) = (true, Set::default());
     for (slot, lease) in state.slots.iter().enumerate() {

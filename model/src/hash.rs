@@ -1,5 +1,6 @@
-//! A fast hash for states and views, which are trusted input. Two lanes of multiply and rotate. 64 bits are enough for the
-//! tens of millions of states of the longest runs (the chance of a collision among 5·10⁷ is below one in 10,000).
+//! A fast hash for states and views, which are trusted input: two lanes of multiply and rotate. 64 bits are enough for
+//! the tens of millions of states of the longest runs: among 5·10⁷ states, the chance of a collision is below one in
+//! 10,000.
 //!
 //! States have hundreds of small fields, so bytes are collected and mixed eight at a time.
 
@@ -12,7 +13,7 @@ pub type Fast = BuildHasherDefault<Mix>;
 pub struct Mix {
     one: u64,
     two: u64,
-    /// Bytes that are not mixed yet, after a marker bit.
+    /// Collected bytes that are not mixed yet, after a marker bit.
     word: u64,
 }
 
@@ -77,7 +78,7 @@ impl Hasher for Mix {
     }
 
     fn write_u16(&mut self, value: u16) {
-        // Makes the number for no node, the largest, small.
+        // The number for no node is the largest. The addition makes it small.
         self.small(value.wrapping_add(1).into());
     }
 
@@ -98,7 +99,6 @@ impl Hasher for Mix {
     }
 }
 
-/// Returns the hash of a value.
 pub fn of(value: &impl Hash) -> u64 {
     let mut mix = Mix::default();
     value.hash(&mut mix);

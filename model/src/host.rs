@@ -2,23 +2,17 @@
 
 use crate::number::Image;
 
-/// State of a host, without its agent's process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Host {
     pub booted: Image,
-    /// Previous image, for a rollback.
+    /// Image of the rollback deployment.
     pub previous: Image,
     pub staged: Image,
-    /// True if finalization of the staged image is locked.
     pub locked: bool,
     pub pull: Image,
-    /// True while the host shuts down.
     pub down: bool,
-    /// True if shutdowns are inhibited.
     pub inhibited: bool,
-    /// True if the host's bus does not answer.
     pub silent: bool,
-    /// True if the deployments cannot be read.
     pub unusable: bool,
     /// True if the agent's memory cannot be written to disk.
     pub read_only: bool,
@@ -30,21 +24,18 @@ pub struct Host {
     pub turn_ahead: bool,
     /// True if a rollback is queued: the next boot uses the previous image, unless a staged image is finalized.
     pub queued: bool,
-    /// True if a shutdown is scheduled.
     pub scheduled: bool,
-    /// True if pods cannot be evicted.
     pub blocked: bool,
     /// True if the staged image cannot be locked.
     pub no_lock: bool,
     /// True if the staged image cannot be removed.
     pub no_unstage: bool,
-    /// True if finalization failed at the last shutdown.
     pub unfinalized: bool,
-    /// Bit set of failed images.
+    /// Bit set of images.
     pub failed: u8,
-    /// An image that was committed but did not boot, and how often.
+    /// An image that was committed but did not boot, and the number of such boots.
     pub not_applied: (Image, u8),
-    /// Last image staged by Berth.
+    /// Last image that Berth staged.
     pub ours: Image,
     /// Image whose last pull failed or was canceled, in the agent's memory.
     pub incomplete: Image,
@@ -56,13 +47,13 @@ pub struct Host {
     pub pull_backoff: bool,
     /// The last retry token that was applied.
     pub token: u8,
-    /// Target that booted in this turn but is not proven.
+    /// Target that booted in this turn and is not proven yet.
     pub tried: Image,
     /// Target whose boot the agent began to undo in this turn.
     pub undone: Image,
     /// True if the agent began to undo the running boot.
     pub undoes: bool,
-    /// True if the berth was relicensed under the running boot.
+    /// True if the berth was relicensed in the running boot.
     pub relicensed: bool,
     /// Start of the drain.
     pub drain: Begun,
@@ -70,11 +61,11 @@ pub struct Host {
     pub proof: Begun,
     /// Result of a pull that the agent does not know yet.
     pub ended: Ended,
-    /// The agent's memory on disk. `None` if it equals the memory of the process.
+    /// The agent's memory on disk; `None` if it equals the process's memory.
     pub disk: Option<Memory>,
 }
 
-/// The agent's memory, stored on the host's disk.
+/// The agent's memory on the host's disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Memory {
     failed: u8,
@@ -93,7 +84,6 @@ pub struct Memory {
 }
 
 impl Host {
-    /// Returns the current memory of the agent.
     pub fn memory(&self) -> Memory {
         Memory {
             failed: self.failed,
@@ -112,14 +102,13 @@ impl Host {
         }
     }
 
-    /// Reads the memory from disk, like a new process of the agent.
+    /// Reads the memory from disk, as a new agent process does.
     pub fn recall(&mut self) {
         if let Some(disk) = self.disk.take() {
             self.remember(disk);
         }
     }
 
-    /// Replaces the memory of the agent.
     pub fn remember(&mut self, memory: Memory) {
         (self.failed, self.not_applied) = (memory.failed, memory.not_applied);
         (self.ours, self.incomplete, self.tried) = (memory.ours, memory.incomplete, memory.tried);
@@ -128,7 +117,8 @@ impl Host {
         (self.relicensed, self.drain, self.proof) = (memory.relicensed, memory.drain, memory.proof);
     }
 
-    /// Ends the backoffs. The backoff after a turn stays if the wall clock was set back since: its end is then far ahead.
+    /// Ends the backoffs. If the wall clock was set back since a turn failed, the backoff after that turn stays,
+    /// because its end is now far ahead.
     pub fn backoff_is_over(&mut self) {
         self.pull_backoff = false;
         if self.turn_ahead && !self.ahead {
@@ -140,7 +130,6 @@ impl Host {
         }
     }
 
-    /// Lets the timeout of a drain pass.
     pub fn drain_is_over(&mut self) {
         self.drain = Begun::LongAgo;
         if let Some(disk) = self.disk.as_mut().filter(|disk| disk.drain != Begun::No) {
@@ -148,7 +137,6 @@ impl Host {
         }
     }
 
-    /// Lets the timeout of a proof pass.
     pub fn proof_is_over(&mut self) {
         self.proof = Begun::LongAgo;
         if let Some(disk) = self.disk.as_mut().filter(|disk| disk.proof != Begun::No) {
@@ -171,10 +159,8 @@ impl Host {
 /// How long ago something began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Begun {
-    /// Not begun.
     #[default]
     No,
-    /// Recently.
     Lately,
     /// Longer ago than its timeout.
     LongAgo,
@@ -183,11 +169,8 @@ pub enum Begun {
 /// Result of a pull.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Ended {
-    /// No pull has ended.
     #[default]
     No,
-    /// The pull of this image succeeded.
     Well(Image),
-    /// The pull of this image failed.
     Badly(Image),
 }

@@ -1,5 +1,5 @@
-//! The invariants of the design, by their numbers, as properties of states and of single moves. Nothing here uses results of
-//! the released code: all sets are computed from the world.
+//! The invariants of the design, by number, as properties of states and of single moves. All sets are computed from the
+//! world, without results of the released code.
 
 use berth_api::berth::{ClosedReason, Outcome};
 
@@ -70,12 +70,10 @@ fn holder(state: &State, node: usize) -> Option<&Held> {
         .find(|h| usize::from(h.node) == node && h.uid == uid)
 }
 
-/// Checks a state.
 pub fn state(world: &World, state: &State) -> Option<Broken> {
     (0..world.nodes).find_map(|number| node(state, number))
 }
 
-/// Checks one node in a state.
 pub fn node(state: &State, number: usize) -> Option<Broken> {
     let node = &state.nodes[number];
     let held = holder(state, number);
@@ -89,14 +87,14 @@ pub fn node(state: &State, number: usize) -> Option<Broken> {
     }
     let licensed = held.is_some_and(|h| license(h, node.host.staged));
     let armed = node.ghost.armed == object.uid + 1 && node.host.staged != 0 && !node.host.locked;
-    // An admin who excludes a node may revoke the license without the agent.
+    // An admin who excludes a node may revoke the licence without the agent.
     if counts && armed && !licensed {
         return Some(I3_ARMED);
     }
     let before = match object.cordon {
         Cordon::No => object.unschedulable,
         Cordon::OverSchedulable => false,
-        // An admin who uncordons during the turn has the last word.
+        // The admin who uncordoned the node during the turn wins.
         Cordon::OverCordoned => object.unschedulable,
     };
     if object.exists && before != node.ghost.admin {
@@ -109,26 +107,25 @@ fn license(held: &Held, staged: u8) -> bool {
     held.phase == Phase::Committed && held.boot == 0 && held.target == staged
 }
 
-/// True if the Node is unschedulable, with a cordon by Berth.
+/// True if the Node is unschedulable and has Berth's cordon.
 fn is_cordoned(seen: &Object) -> bool {
     seen.cordon != Cordon::No && seen.unschedulable
 }
 
-/// Checks an agent's request for a reboot.
 pub fn reboot(state: &State, node: usize) -> Option<Broken> {
     let here = &state.nodes[node];
-    // The Node may be deleted and created again after the agent has read it: one of three unavoidable races. Then the
-    // license must be for the Node that the agent saw.
+    // The Node may be deleted and created again after the agent has read it (one of three unavoidable races). The
+    // licence must then be for the Node that the agent saw.
     let uid = match here.agent.node {
         NodeRead::Is(seen, false) => seen.uid,
         _ => here.object.uid,
     };
-    // As last read: the agent is not responsible for a later change by another updater.
+    // As last read: the agent is not responsible for another updater's later change.
     let armed = here.agent.os.filter(|os| !os.locked).map_or(0, |os| os.staged);
     let is_recreated = uid != here.object.uid || !here.object.exists;
     let mut holdings = state.slots.iter().filter_map(Lease::held);
     let held = holdings.find(|h| usize::from(h.node) == node && h.uid == uid);
-    // As the agent last saw it: the agent is not responsible for a later change.
+    // As last read: the agent is not responsible for a later change.
     let is_clear = here.agent.drained && matches!(&here.agent.node, NodeRead::Is(seen, _) if is_cordoned(seen));
     match held {
         Some(h) if undoes(here, h) => here.ghost.undone.then_some(I2_UNDO),
@@ -138,14 +135,13 @@ pub fn reboot(state: &State, node: usize) -> Option<Broken> {
     }
 }
 
-/// True if a committed node runs its target under a new boot, and the last proven image is queued, as last read.
+/// True if a committed node runs its target in a new boot, and the last proven image is queued, as last read.
 fn undoes(here: &Node, held: &Held) -> bool {
     let is_new_boot = held.phase == Phase::Committed && held.boot != 0;
     let mut os = here.agent.os.iter();
     is_new_boot && os.any(|os| os.booted == held.target && os.queued != 0 && os.queued == held.from)
 }
 
-/// Checks an agent that queues the rollback.
 pub fn undo(state: &State, node: usize) -> Option<Broken> {
     let here = &state.nodes[node];
     let held = holder(state, node).filter(|held| held.phase == Phase::Committed && held.boot != 0);
@@ -160,7 +156,7 @@ pub fn undo(state: &State, node: usize) -> Option<Broken> {
     (is_ready && !here.host.undoes && os.queued == 0).then_some(I5_UNDO)
 }
 
-/// Checks a waiting agent: the staged image that it has seen is locked, or the agent has committed to it.
+/// Checks a waiting agent: it has committed to the staged image that it has seen, or that image is locked.
 pub fn rest(state: &State, node: usize) -> Option<Broken> {
     let os = state.nodes[node].agent.os.filter(|os| os.staged != 0 && !os.locked)?;
     let mut holdings = state.slots.iter().filter_map(Lease::held);
@@ -168,7 +164,6 @@ pub fn rest(state: &State, node: usize) -> Option<Broken> {
     (!licensed).then_some(I3_REST)
 }
 
-/// Checks the start or the cancellation of a pull by an agent.
 pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
     let here = &state.nodes[node];
     let desired = here
@@ -179,13 +174,13 @@ pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
         Act::Pull(_) if here.host.pull != 0 => Some(I7_PULL),
         Act::Pull(_) if here.spec.is_none_or(|spec| !spec.may_pull) => Some(PERMIT),
         Act::Pull(image) if here.host.failed & (1 << image) != 0 => Some(I8_FAILED),
-        // While a boot has to be proven, a pull may be canceled: it blocks reading the running image.
+        // While a boot must be proven, a pull may be canceled, because it blocks reads of the running image.
         Act::Cancel(image) if image == desired && holder(state, node).is_none_or(|h| h.boot == 0) => Some(I7_PULL),
         _ => None,
     }
 }
 
-/// Checks an agent's write of a berth against the state of its host and of the API server.
+/// Checks an agent's write of a berth against the states of its host and of the API server.
 fn prevented(state: &State, node: usize, put: Put) -> Option<Broken> {
     let here = &state.nodes[node];
     let begins = matches!(put, Put::Take | Put::Commit | Put::Relicense);
@@ -228,7 +223,7 @@ pub fn decided(state: &State, node: usize, put: Put, slot: Number, after: &Berth
                 Put::Fence => None,
                 _ if failed => Some(I8_FAILED),
                 Put::Commit if old.boot != 0 || here.ghost.unproven => Some(I2_ONCE),
-                // The image already runs: no reboot follows, only its proof.
+                // The image already runs, so no reboot follows, only its proof.
                 Put::Relicense if here.host.booted == new.target => None,
                 Put::Relicense if old.revoke != 0 => Some(I2_COMMIT),
                 _ => (!ready).then_some(I2_COMMIT),
@@ -239,7 +234,7 @@ pub fn decided(state: &State, node: usize, put: Put, slot: Number, after: &Berth
     }
 }
 
-/// Checks an agent's PUT of a berth when it is sent, in addition to [`decided`].
+/// Checks an agent's PUT of a berth when it is sent, beyond [`decided`].
 pub fn sent(state: &State, node: usize, slot: Number, after: &Berth) -> Option<Broken> {
     match (&state.slots[usize::from(slot)].is, after) {
         (Berth::Held(old), Berth::Held(new)) => moved(state, node, old, new),
@@ -280,7 +275,7 @@ fn moved(state: &State, node: usize, old: &Held, new: &Held) -> Option<Broken> {
     }
 }
 
-/// Checks that a new boot is proven: it runs the target or the previous image, and the kubelet reported Ready. An excluded
+/// Checks that a new boot is proven: the target or the previous image runs, and the kubelet reported Ready. An excluded
 /// node gives its berth back without proof.
 fn proven(state: &State, node: usize, held: &Held) -> Option<Broken> {
     let here = &state.nodes[node];
@@ -302,7 +297,7 @@ pub fn controller_write(
     match (before, &lease.is) {
         (Berth::Held(old), Berth::Held(new)) => (Held {
             revoke: new.revoke,
-            // The controller may change until when a reboot may start.
+            // The controller may change the latest start of a reboot.
             until: new.until,
             ..*old
         } != *new)
@@ -326,7 +321,7 @@ pub fn controller_write(
                 return Some(I8_RECORD);
             }
             let Some(inputs) = offer else { return Some(I1B_OPEN) };
-            // Membership is as the watches showed it; it may have changed since.
+            // Membership is as the watches showed it, and may have changed since.
             quorum(state, o.node, inputs).or_else(|| opened(world, &state.slots, pool, (o.node, o.uid), inputs, &[]))
         }
         (Berth::Offered(old), Berth::Offered(new)) => (old != new).then_some(I1B_WHO),
@@ -336,7 +331,7 @@ pub fn controller_write(
     }
 }
 
-/// Returns the numbers of the nodes that a condition holds for.
+/// Returns the numbers of the nodes that meet a condition.
 pub(crate) fn which(nodes: &[Node], mut holds: impl FnMut(&Node) -> bool) -> Set {
     let numbered = (0..).zip(nodes).filter(|(_, node)| holds(node));
     numbered.map(|(number, _)| number).collect()
@@ -346,8 +341,8 @@ fn is_down(node: &Node) -> bool {
     !node.object.ready || node.object.unschedulable || node.object.cordon != Cordon::No
 }
 
-/// Returns the facts that may change after a plan: unavailable nodes, capacity, gates. `look` is the world at the time when
-/// the watches showed it to the controller.
+/// Returns the inputs that may change after a plan: unavailable nodes, capacity, gates. `look` is the world when the
+/// watches showed it to the controller.
 pub fn inputs(world: &World, look: &WatchView, pool: u8) -> PlanInputs {
     let (nodes, terms) = (&look.nodes, &look.pools[usize::from(pool)]);
     let mut canaries = nodes.iter().filter(|n| is_member(n, pool) && is_canary(n)).peekable();
@@ -359,11 +354,11 @@ pub fn inputs(world: &World, look: &WatchView, pool: u8) -> PlanInputs {
     });
     let pools = 0..look.pools.len() as u8;
     PlanInputs {
-        // A NotReady node is not limited: the canaries may wait for it.
+        // A NotReady node is not limited, because the canaries may wait for it.
         waits: which(nodes, |n| {
             waves_wait && is_member(n, pool) && !is_canary(n) && n.object.ready
         }),
-        // Likewise, the earlier pools may wait for a NotReady node.
+        // The earlier pools, too, may wait for a NotReady node.
         early: which(nodes, |n| order_waits && is_member(n, pool) && n.object.ready),
         fleet_down: which(nodes, |n| {
             world.fleet != 0 && is_down(n) && pools.contains(&n.labels.pool) && is_member(n, n.labels.pool)
@@ -380,8 +375,8 @@ pub fn inputs(world: &World, look: &WatchView, pool: u8) -> PlanInputs {
     }
 }
 
-/// True if the boot image policy forbids an image in a pool. The newest boot image that any machine ever reported decides: it
-/// counts even if that machine is silent or gone.
+/// True if the boot image policy forbids an image in a pool. The newest boot image ever reported decides, even if its
+/// machine is silent or gone.
 pub fn is_refused(world: &World, nodes: &[Node], (pool, terms): (u8, &Pool), image: Image) -> bool {
     let too_old = world.too_old & (1 << image) != 0;
     let members = nodes.iter().filter(|node| is_member(node, pool) && node.spec.is_some());
@@ -389,13 +384,14 @@ pub fn is_refused(world: &World, nodes: &[Node], (pool, terms): (u8, &Pool), ima
     too_old && terms.boot_images == BootImages::Refuse && newest.max(terms.boot_image) == BootImage::Older
 }
 
-/// Checks the boot image that a pass remembers: the newest stays known, except with a version recorded by the admin.
+/// Checks the boot image that a pass remembers: the newest stays known, unless the admin records a version.
 pub fn remembers(look: &WatchView, pool: u8, boot_image: BootImage) -> Option<Broken> {
     let terms = &look.pools[usize::from(pool)];
     (boot_image < terms.boot_image && terms.boot_images != BootImages::Recorded).then_some(BOOT_IMAGE)
 }
 
-/// True if the boot image policy forbids a pool to change to an image, as the watches show it. The current target may stay.
+/// True if the watches show that the boot image policy forbids a pool to change to an image. The current target may
+/// stay.
 fn is_news_refused(world: &World, look: &WatchView, pool: u8, image: Image) -> bool {
     let Some(terms) = look.pools.get(usize::from(pool)).filter(|terms| terms.target != image) else {
         return false;
@@ -403,12 +399,11 @@ fn is_news_refused(world: &World, look: &WatchView, pool: u8, image: Image) -> b
     is_refused(world, &look.nodes, (pool, terms), image)
 }
 
-/// Checks the target of a pass against the boot image policy.
 pub fn adopts(world: &World, look: &WatchView, pool: u8, target: Image) -> Option<Broken> {
     is_news_refused(world, look, pool, target).then_some(BOOT_IMAGE)
 }
 
-/// Checks the target of a leader's pass for a pool with a tag. `look` is the view of the pass.
+/// Checks the target of a leader's pass for a pool with a tag. `look` is the pass's view.
 pub fn follows(world: &World, state: &State, look: &WatchView, pool: u8, target: Image) -> Option<Broken> {
     let before = look.pools[usize::from(pool)].target;
     let answer = state.controllers[usize::from(state.leader)].answer;
@@ -420,7 +415,7 @@ pub fn follows(world: &World, state: &State, look: &WatchView, pool: u8, target:
     }
 }
 
-/// Checks the published specs of a pass: no node gets a new image that the boot image policy forbids.
+/// Checks the specs that a pass publishes: no node gets a new image that the boot image policy forbids.
 pub fn publishes(world: &World, look: &WatchView, writes: &[Write]) -> Option<Broken> {
     for write in writes {
         let Write::Publish { node, spec: Some(spec) } = write else {
@@ -434,8 +429,8 @@ pub fn publishes(world: &World, look: &WatchView, writes: &[Write]) -> Option<Br
     None
 }
 
-/// Checks the permits to pull of a pass: at most as many members that need one have one as may pull at once, or as already
-/// pull.
+/// Checks the permits to pull of a pass. The number of members with a permit that they need is at most the number that
+/// may pull at once, or that already pull.
 pub fn permits(world: &World, look: &WatchView, writes: &[Write]) -> Option<Broken> {
     if world.max_staging == 0 {
         return None;
@@ -468,18 +463,18 @@ pub fn is_canary(node: &Node) -> bool {
 }
 
 fn is_member(node: &Node, pool: u8) -> bool {
-    // Even a node whose BootcNode is being released counts: it may be down.
+    // A node whose BootcNode is being released counts too, because it may be down.
     node.object.exists && !node.object.excluded && node.labels.pool == pool
 }
 
-/// True if the watches show that the node runs the image, is Ready and is not cordoned by Berth.
+/// True if the watches show that the node runs the image, is Ready, and has no cordon of Berth.
 pub fn is_proven(node: &Node, image: Image) -> bool {
     let known = node.spec.is_some_and(|spec| spec.uid == node.object.uid);
     known && node.status.booted == image && node.object.ready && node.object.cordon == Cordon::No
 }
 
-/// Checks I11 for an offer to a control plane node: no other has a berth or an offer in any pool; none is down, unless this
-/// one is down as well; and the others form a majority, if there are enough for one.
+/// Checks I11 for an offer to a control plane node. No other control plane node has a berth or an offer in any pool.
+/// None is down, unless this node is down too. The others form a majority, if there are enough for one.
 fn quorum(state: &State, node: Number, inputs: &PlanInputs) -> Option<Broken> {
     let servers = which(&state.nodes, |n| n.labels.server);
     if !servers.has(node) {
@@ -494,8 +489,8 @@ fn quorum(state: &State, node: Number, inputs: &PlanInputs) -> Option<Broken> {
     (another || !well).then_some(I11_QUORUM)
 }
 
-/// Checks an offer. I1(b): `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`. `elsewhere` are members (node, UID) with a berth
-/// or an offer of another pool.
+/// Checks an offer. I1(b): `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`. `elsewhere` are members (node, UID) with a
+/// berth or an offer of another pool.
 fn opened(
     world: &World,
     slots: &[Lease],
@@ -561,7 +556,7 @@ pub fn paused(state: &State, pool: u8, writes: &[Write]) -> Option<Broken> {
     (paused && offers.any(|(slot, offer)| state.slots[usize::from(slot)].is != offer)).then_some(GATE)
 }
 
-/// Checks a plan's writes one after the other, in the state that it was made from.
+/// Checks a plan's writes, one after the other, in the state that the plan was made for.
 pub fn plan(
     world: &World,
     slots: &[Lease],

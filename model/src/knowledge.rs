@@ -4,36 +4,33 @@ use crate::host::Begun;
 use crate::lease::Phase;
 use crate::number::Image;
 
-/// Knowledge of an agent's process, lost when the process dies.
+/// Knowledge of an agent's process, which is lost when the process dies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Agent {
-    /// UID of the Node that its BootcNode was created for; 0 while unknown.
+    /// UID of the Node that the BootcNode was created for; 0 while unknown.
     pub published: u8,
     /// Deployments, as last read.
     pub os: Option<Os>,
     /// True if no event since that read may have changed the deployments.
     pub fresh: bool,
-    /// Image of a successful pull, until it is seen staged.
+    /// Image of a successful pull, until the agent sees it staged.
     pub pulled: Image,
     /// The Node, as last read.
     pub node: NodeRead,
     /// True if this process wrote its berth last and got the answer, so no older write can still succeed.
     pub fenced: bool,
-    /// True if it has restored the Node since it began to give the berth back.
+    /// True if the agent has restored the Node since it began to give the berth back.
     pub restored: bool,
-    /// True if the drain is complete.
     pub drained: bool,
-    /// State of its reboot request.
     pub reboot: Reboot,
-    /// True if the outcome of the turn is already counted.
+    /// True if the turn's outcome is already counted.
     pub counted: bool,
-    /// The last phase that it wrote, if that matters. The outcome in it is ignored.
+    /// The phase that the agent wrote last, if it matters. Its outcome is ignored.
     pub wrote: Option<Phase>,
-    /// True if locking the staged image failed repeatedly.
+    /// True if the staged image could repeatedly not be locked.
     pub lock_failure: bool,
     /// The last change of the staged image, if it failed.
     pub failing: Failing,
-    /// True if the last read of the deployments failed.
     pub blind: bool,
     /// True if that failed read is so old that a new one is due.
     pub blind_long: bool,
@@ -41,19 +38,17 @@ pub struct Agent {
     pub disarmed: bool,
     /// How long the host's bus has not answered.
     pub silence: Begun,
-    /// True if the last write of the memory to disk failed.
     pub memory_error: bool,
-    /// True if it has processed the result of a pull that the host still shows.
+    /// True if the agent has processed the result of a pull that the host still shows.
     pub knows_result: bool,
-    /// The API server's last response to writes that it must refuse.
+    /// The API server's last response to forbidden writes.
     pub guard: Guard,
-    /// True if those writes are due to be tried again.
+    /// True if the agent must try forbidden writes again.
     pub guard_due: bool,
 }
 
 impl Agent {
-    /// Returns an agent that has just started. `tries_guard`: it tests whether the API server refuses the writes that it must
-    /// refuse.
+    /// Returns an agent that has just started. `tries_guard`: it tests whether the API server rejects forbidden writes.
     pub fn fresh(tries_guard: bool) -> Self {
         Self {
             guard: if tries_guard { Guard::Unknown } else { Guard::Refuses },
@@ -63,27 +58,23 @@ impl Agent {
     }
 }
 
-/// Response of the API server to writes that it must refuse.
+/// The API server's response to forbidden writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Guard {
-    /// The API server refuses them.
     #[default]
     Refuses,
-    /// The API server would accept one.
     Allows,
     /// No response yet.
     Unknown,
 }
 
-/// A failing change of the staged image.
+/// The failing change of the staged image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Failing {
-    /// No change fails.
     #[default]
     No,
-    /// Locking failed this many times in a row.
+    /// Consecutive failures to lock the image.
     Lock(u8),
-    /// Removing failed.
     Unstage,
 }
 
@@ -92,7 +83,6 @@ pub enum Failing {
 pub struct Os {
     pub booted: Image,
     pub staged: Image,
-    /// True if the staged image is locked.
     pub locked: bool,
     /// Image of the rollback deployment; 0 if none.
     pub previous: Image,
@@ -100,30 +90,27 @@ pub struct Os {
     pub queued: Image,
 }
 
-/// The Node, as read by an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum NodeRead {
-    /// The Node was not read since it changed.
+    /// Not read since the Node changed.
     #[default]
     Unread,
-    /// The Node did not exist.
     Gone,
     /// The Node, and true if its resourceVersion is still current.
     Is(Object, bool),
 }
 
-/// State of a reboot request by an agent.
+/// State of an agent's reboot request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Reboot {
     #[default]
     No,
-    /// Requested just now.
     Asked,
     /// The shutdown should have begun by now.
     Late,
     /// The shutdown has not begun, and a new request is allowed.
     Long,
-    /// Refused, or the shutdown never began.
+    /// The request was rejected, or the shutdown never began.
     Blocked,
     /// Blocked, and a new request is allowed.
     BlockedLong,
@@ -132,28 +119,24 @@ pub enum Reboot {
 /// Berth's cordon, as recorded on the Node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Cordon {
-    /// Berth has not cordoned the Node.
     #[default]
     No,
-    /// Cordoned by Berth; the Node was schedulable before.
+    /// The Node was schedulable before the cordon.
     OverSchedulable,
-    /// Cordoned by Berth; the Node was already cordoned before.
+    /// The Node was already cordoned before.
     OverCordoned,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Object {
     pub exists: bool,
-    /// Number of this Node among the Nodes of this name.
+    /// Number of this Node among the Nodes of its name.
     pub uid: u8,
-    /// `spec.unschedulable`
     pub unschedulable: bool,
-    /// Berth's annotation.
     pub cordon: Cordon,
-    /// `Ready`, as last reported.
+    /// As last reported.
     pub ready: bool,
-    /// Boot of the last kubelet report.
+    /// Boot of the kubelet's last report.
     pub boot: u8,
-    /// True if an admin's label excludes it from its pool.
     pub excluded: bool,
 }

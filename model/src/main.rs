@@ -11,9 +11,9 @@ use clap::Parser;
 
 mod rollouts;
 
-/// Fewest states of all worlds together. A smaller number means that a world has lost faults.
+/// Required number of states of all worlds together. With fewer states, a world has lost faults.
 const FEWEST_STATES: usize = 5_000_000;
-/// Fewest deliberate bugs to find.
+/// Required number of deliberate bugs that are found.
 const FEWEST_BUGS: usize = 52;
 
 /// Explores the worlds of the model, then searches for each deliberate bug.
@@ -74,13 +74,13 @@ fn main() -> ExitCode {
     for world in all.iter().filter(|w| w.name.contains(&options.world)) {
         let outcome = explore(world, limits);
         total += outcome.states;
-        // An incomplete exploration proves nothing; only a deep run may be incomplete.
+        // An incomplete exploration proves nothing. Only a deep run may be incomplete.
         let cut_off = !outcome.complete && !options.deep;
         broken += usize::from(outcome.found.is_some() || cut_off);
         show(world, &outcome);
     }
     let is_whole = !options.deep && options.world.is_empty() && options.states == usize::MAX;
-    // The deliberate bugs have their own worlds; a deep run does not search them.
+    // The deliberate bugs have worlds of their own, which a deep run does not explore.
     let (found, missed) = if options.deep {
         (0, 0)
     } else {
@@ -102,17 +102,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the processor time of this process, in seconds, if known.
+/// Returns the processor time of this process in seconds, if known.
 fn processor_time() -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let after_name = stat.rsplit_once(')')?.1;
     let ticks = after_name.split_whitespace().skip(11).take(2);
     let ticks: Vec<u64> = ticks.filter_map(|field| field.parse().ok()).collect();
-    // Linux counts in hundredths of a second on all supported machines.
+    // Linux counts hundredths of a second on all supported machines.
     Some(ticks.iter().sum::<u64>() / 100)
 }
 
-/// Searches every deliberate bug, which must break its rule. Returns the numbers of found and missed bugs.
+/// Searches for every deliberate bug, which must break its rule. Returns the numbers of found and missed bugs.
 fn seeded(limits: Limits, only: &str) -> (usize, usize) {
     let (mut found, mut missed) = (0, 0);
     for seeded in bugs::all().iter().filter(|s| s.bug.name().contains(only)) {
