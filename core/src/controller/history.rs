@@ -168,7 +168,6 @@ mod tests {
 
     use super::*;
 
-    /// Time of the leader in these tests, in seconds.
     const NOW: i64 = 1000;
 
     fn digest(n: u8) -> Digest {
@@ -179,7 +178,7 @@ mod tests {
         Timestamp::from_second(second).unwrap().into()
     }
 
-    /// A deployment of index `n`, with manifest `n + 100`.
+    /// Image (index) `n` with manifest `n + 100`.
     fn deployed(n: u8, second: i64) -> NodeDeployment {
         NodeDeployment {
             pool: "p".into(),
@@ -190,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Deployment `n` of a node that was installed with that image.
+    /// Image `n` that the node was installed with.
     fn found(n: u8) -> NodeDeployment {
         NodeDeployment {
             digest: digest(n + 100),
@@ -199,7 +198,7 @@ mod tests {
         }
     }
 
-    /// A target: index `n`, with one manifest for each of two architectures.
+    /// Index `n`, with one manifest for each of two architectures.
     fn target(n: u8) -> Target {
         let platforms = [("amd64", n + 100), ("arm64", n + 200)].map(|(architecture, manifest)| PlatformDigest {
             architecture: architecture.into(),
@@ -216,7 +215,6 @@ mod tests {
         }
     }
 
-    /// The history after a pass at this time.
     fn at(
         now: i64,
         limit: usize,
@@ -263,7 +261,7 @@ mod tests {
         let joined = after(&two, &[both[0].clone(), both[1].clone(), vec![found(0)]]);
         assert_eq!(shown(&joined)[..2], updated);
         assert_eq!(shown(&joined)[2], (Some("v0"), 1, None));
-        // All nodes roll back: the image is now one that they deployed, and is known by the digest of its index.
+        // All nodes roll back. They have now deployed the image, so it is known by the digest of its index.
         let back = [
             vec![deployed(1, 50), deployed(2, 20)],
             vec![deployed(1, 40), deployed(2, 30)],
@@ -289,7 +287,6 @@ mod tests {
         assert!(at(NOW, 0, &kept, &[], &[all]).is_empty());
     }
 
-    /// Returns the digest of each image v1.
     fn v1(history: &[DeployedImage]) -> Vec<Digest> {
         let named = history.iter().filter(|image| version(image) == Some("v1"));
         named.map(|image| image.digest.clone()).collect()
@@ -336,7 +333,7 @@ mod tests {
             shown(&next),
             [(Some("v2"), 1, Some(NOW + 20)), (Some("v1"), 1, Some(NOW))]
         );
-        // A time from a correct clock wins, in whichever order they come.
+        // The time from a correct clock is used, whatever the order of reports.
         let both = [vec![deployed(1, 50)], ahead];
         assert_eq!(shown(&after(&[], &both)), [(Some("v1"), 2, Some(50))]);
         let now = [vec![deployed(1, 50)], vec![deployed(1, NOW)]];
@@ -344,7 +341,6 @@ mod tests {
     }
 
     proptest! {
-        /// Holds for every order and repetition of reports, and for a change of leader at any point.
         #[test]
         fn the_order_and_repetition_of_reports_make_no_difference(
             nodes in proptest::collection::vec(proptest::collection::vec((0u8..4, 0i64..50, any::<bool>()), 0..4), 1..6),
@@ -362,7 +358,6 @@ mod tests {
             let mut reversed = all.clone();
             reversed.reverse();
             prop_assert_eq!(&at(NOW, 10, &[], &[], &reversed), &whole);
-            // Some reports come first, then all, then all again.
             let some = at(NOW, 10, &[], &[], &all[..cut.min(all.len())]);
             let then = at(NOW, 10, &some, &[], &reversed);
             prop_assert_eq!(&then, &whole);

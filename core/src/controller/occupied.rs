@@ -85,9 +85,9 @@ mod tests {
         Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), Entry::new(NodeView::of(&node)));
         for (uid, name, is_missing) in [
             ("u1", "n1", false),
-            // The name is wrong.
+            // The BootcNode or berth has a wrong name.
             ("u1", "n2", false),
-            // Another Node came under that name.
+            // A new Node has the name.
             ("u2", "n1", true),
         ] {
             let occupied = Occupied {

@@ -105,7 +105,7 @@ mod tests {
         let second = closed.offered(offer("u", 2)).unwrap();
         for (now, berth, age) in [
             (5, &first, 0),
-            // A fence is not another offer.
+            // Fencing a berth does not restart its offer.
             (95, &first.stamped(2), 90),
             (96, &second, 0),
             (100, &second, 4),

@@ -198,10 +198,10 @@ mod tests {
             (1, false, 0, 89, false),
             (1, false, 0, 90, true),
             (1, true, 0, 91, true),
-            // Another leader, which has just started: the former leader has given the holder up.
+            // A new leader starts. The earlier leader considered the holder lost.
             (2, true, 100, 101, true),
             (2, true, 100, 102, true),
-            // The holder was heard of, and the watch is late.
+            // The agent has reported, but the watch still shows `RebootTimedOut`.
             (2, true, 103, 104, false),
             (2, true, 103, 105, false),
             (2, false, 103, 106, false),

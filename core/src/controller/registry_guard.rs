@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    /// A pool whose last pass wrote this refusal.
+    /// A pool that the last pass refused with this message.
     fn pool(reference: &str, refused: Option<&str>) -> Pool {
         let spec = json!({ "nodeSelector": {}, "image": { "ref": reference } });
         let object = json!({ "metadata": { "name": "workers" }, "spec": spec, "status": {} });
@@ -79,7 +79,7 @@ mod tests {
             (good, Some("no"), Some(&fleet), None),
             (bad, None, Some(&fleet), Some("is in none of")),
             (bad, Some("no"), None, Some("the BootcFleet cannot be read")),
-            // The other reference may be allowed, but that is not known.
+            // The new reference may be allowed, but the fleet's registries are unknown.
             (good, Some("no"), None, Some("the BootcFleet cannot be read")),
             (good, None, None, None),
             ("nonsense", Some("no"), None, None),
@@ -90,7 +90,7 @@ mod tests {
                 (refused, expected) => refused.is_none() && expected.is_none(),
             };
             assert!(is_so, "{reference} {before:?}: {refused:?}");
-            // The pass after the next one still recognizes its own message.
+            // Later passes recognize the refusal by the message in the condition.
             if let (Some(words), None) = (&refused, fleet) {
                 assert_eq!(pool(reference, Some(words)).guarded(None).refused, refused);
             }

@@ -87,7 +87,7 @@ mod tests {
             90,
             "what a former leader has seen counts"
         );
-        // The plan for another target is made before its waves are recorded.
+        // The other target has not soaked: its plan is made before its waves are recorded.
         assert_eq!(soaks.soaked(&pool, &digest(2), "canary"), Duration::ZERO);
         soaks.see(&pool, &digest(2), &[wave("canary", WaveState::Active, 30)], at(61));
         assert_eq!(soaks.soaked(&pool, &digest(1), "canary"), Duration::ZERO);
@@ -103,7 +103,7 @@ mod tests {
             (10, WaveState::Active, 0),
             (20, WaveState::Soaking, 0),
             (50, WaveState::Soaking, 30),
-            // A member fell back.
+            // A member is no longer proven.
             (60, WaveState::Active, 0),
             (70, WaveState::Soaking, 0),
             (75, WaveState::Done, 5),

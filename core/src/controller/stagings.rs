@@ -69,8 +69,8 @@ mod tests {
     use crate::controller::snapshot::Entry;
     use crate::controller::view::{BootcNodeView, NodeView};
 
-    /// Seconds of the pulls that were reported, for nodes whose last pull began at this second and took this long; 0:
-    /// no pull.
+    /// Returns the reported pull durations in seconds. For each node: name, second when its last pull began, duration
+    /// of that pull (0: none).
     fn look(stagings: &mut Stagings, nodes: &[(&str, i64, i64)]) -> Vec<u64> {
         let mut snapshot = Snapshot::default();
         for (name, began, took) in nodes {

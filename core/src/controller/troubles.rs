@@ -115,7 +115,7 @@ mod tests {
     use crate::controller::snapshot::Entry;
     use crate::controller::view::{BootcNodeView, NodeView};
 
-    /// Nodes with the reason of their trouble, `-` for none.
+    /// For each node: name, and reason of its trouble (`-`: none).
     fn look(troubles: &mut Troubles, nodes: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
         let mut snapshot = Snapshot::default();
         for (name, reason) in nodes {
@@ -152,10 +152,10 @@ mod tests {
         let first = [("a", "DiskFull"), ("b", "-")];
         let both = [("a", "-"), ("b", "NodeNotReady")];
         for (nodes, expected) in [
-            // A new leader repeats nothing.
+            // A new leader reports no existing trouble again.
             (&first[..], &[][..]),
             (&first, &[]),
-            // The first is the end of a trouble that an earlier leader reported.
+            // The trouble of a, which an earlier leader reported, has ended.
             (&both, &[("a", None), ("b", Some("NodeNotReady"))]),
             (&both, &[]),
             (&[("b", "DiskFull")], &[("b", Some("DiskFull"))]),

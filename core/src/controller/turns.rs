@@ -227,7 +227,6 @@ mod tests {
 
     use super::*;
 
-    /// A berth, with the version of its Lease.
     struct Story {
         turns: Turns,
         berth: Berth,
@@ -327,7 +326,7 @@ mod tests {
             let news = story.goes(committed, 100 + drain);
             assert_eq!(news, [("n1".to_owned(), commits(drain, announced))]);
         }
-        // A leader that did not see the start has announced nothing.
+        // A leader that did not see the start of the turn has not announced the reboot.
         let mut story = Story::new();
         story.goes(story.taken(), 0);
         story.turns = Turns::default();
@@ -368,7 +367,7 @@ mod tests {
         assert_eq!(again, [("n1".to_owned(), commits(7, false))], "the first news is old");
         assert!(story.goes(back.clone(), 108).is_empty());
         let releasing = back.releasing(Outcome::RebootBlocked, boot("b1")).unwrap();
-        // The steps in between were not seen.
+        // The states between were not seen.
         let news = story.goes(releasing.given_back().unwrap(), 109);
         let end = Happened::Ended {
             outcome: "RebootBlocked",

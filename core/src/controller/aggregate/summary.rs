@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// `Ready Reconciling Stalled reason-of-Ready` of a pool that follows its tag and has these conditions.
+    /// `Ready Reconciling Stalled reason-of-Ready` of a pool with these conditions that follows its tag.
     fn shown(of: &[(&'static str, &str, &'static str)]) -> String {
         shown_of(of, true)
     }
@@ -140,7 +140,6 @@ mod tests {
         format!("{} {}", states.join(" "), all[0].1.reason)
     }
 
-    /// Returns the summary of a pool that waits for its window.
     fn waiting(more: &[(&'static str, &'static str, &'static str)]) -> String {
         let waits = [
             ("Updated", "False", "NotAllUpdated"),
@@ -171,7 +170,7 @@ mod tests {
                 waiting(&[("ImageResolved", "False", "NotBootable")]),
                 "F F T NotBootable",
             ),
-            // The current image stays, whatever the tag points to.
+            // The pool keeps its image if the image that its tag points to lacks a platform.
             (
                 waiting(&[("ImageResolved", "True", "NoSuchPlatform")]),
                 "F T F OutsideWindow",
@@ -191,8 +190,7 @@ mod tests {
     #[test]
     fn only_some_image_errors_degrade_a_pool() {
         for (reason, unresolved, dead) in [
-            // Reason, state of a pool that has no image because of it, state of an updated pool whose tag cannot be
-            // followed because of it.
+            // Reason, state of a pool without an image, state of an updated pool whose `FeedFailing` has this reason.
             ("Unauthorized", "F F T Unauthorized", "F F T Unauthorized"),
             ("RegistryBlocked", "F F T RegistryBlocked", "F F T RegistryBlocked"),
             ("ClientSetup", "F F T ClientSetup", "F F T ClientSetup"),
@@ -210,7 +208,6 @@ mod tests {
             ("RateLimited", "F T F OutsideWindow", "T F F AllUpdated"),
             ("InvalidAnswer", "F T F OutsideWindow", "T F F AllUpdated"),
             ("PullSecretUnreadable", "F T F OutsideWindow", "T F F AllUpdated"),
-            // Neither a registry's answer nor a refusal.
             ("FleetUnreadable", "F T F OutsideWindow", "T F F AllUpdated"),
         ] {
             assert_eq!(waiting(&[("ImageResolved", "False", reason)]), unresolved, "{reason}");

@@ -107,7 +107,6 @@ fn holding(committed: bool) -> Holding {
     berth.holding().unwrap().clone()
 }
 
-/// The registry's answer about a reference that was changed.
 fn answered(image: &Target) -> Answers {
     let found = image::Found {
         image: image.clone(),
@@ -129,15 +128,12 @@ struct Case {
     paused: bool,
     refused: Option<&'static str>,
     resolved: bool,
-    /// Image that was just resolved.
     news: Option<Target>,
     overdue: bool,
     heard: bool,
     /// Number of members, counted from the end, that have left the pool.
     away: usize,
-    /// Recorded failures.
     failures: Vec<DigestFailures>,
-    /// Retry token that was obeyed last.
     token: Option<&'static str>,
     unwritable: Vec<Unwritable>,
 }
@@ -167,7 +163,6 @@ fn unwritable(why: Obstacle) -> Unwritable {
     }
 }
 
-/// A pool without members that has nothing to report.
 fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &'a Plan) -> PoolStatusFacts<'a> {
     PoolStatusFacts {
         generation: None,
@@ -197,7 +192,7 @@ fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &
 #[test]
 fn measurements_with_the_target_come_first() {
     for (updated, others, median) in [
-        // Better than nothing.
+        // Without updated members, all members count.
         (&[][..], &[9, 9, 9][..], 9),
         (&[2, 2], &[9, 9, 9], 9),
         (&[2, 3, 2], &[9, 9, 9, 9], 2),
@@ -226,7 +221,7 @@ fn a_single_slow_reboot_makes_no_median() {
         (&[24 * 60][..], None),
         (&[24 * 60, 2], None),
         (&[24 * 60, 2, 3], Some(180)),
-        // Never longer than rebootTimeout.
+        // Capped at rebootTimeout.
         (&[24 * 60, 24 * 60, 3], Some(900)),
     ] {
         let mut members = vec![];
@@ -494,7 +489,7 @@ fn an_image_must_run_on_every_member() {
         up("n1", reported(Some("v3"))),
         up("n2", reported(Some("v2"))),
         up("n3", reported(Some("v3"))),
-        // These members wait until their CPU level is known, and do not keep other nodes from the image.
+        // Members with an unknown CPU level wait, but do not keep the image from being adopted.
         up("n4", reported(None)),
         up("n5", booted(2)),
     ]);
@@ -602,7 +597,7 @@ fn a_node_whose_turns_end_badly_is_named() {
         ("NotApplied", 1, 2, "NotApplied"),
         ("NotStaged", 1, 2, "AsExpected"),
         ("NotStaged", 2, 2, "NotStaged"),
-        // Another digest is another matter.
+        // Bad turns with an earlier digest do not count.
         ("DrainTimeout", 2, 1, "AsExpected"),
     ] {
         let bad = up("n1", bad_turn(outcome, attempts, target));
@@ -666,7 +661,7 @@ fn a_new_node_of_another_platform_is_named() {
         case.says("Degraded"),
         "True NodesDegraded 1 degraded: n2: NoSuchPlatform: quay.io/os:v2 has no image for arm64"
     );
-    // A machine that has not reported its platform may still be one that the image supports.
+    // A machine that has not reported its platform may have one that the image supports.
     case.members[1].0.machine = Machine::default();
     assert_eq!(case.status().nodes.degraded, 0);
 }

@@ -35,7 +35,7 @@ fn explained(node: &str, facts: PoolFacts) -> Explanation {
     explain(&case(node, facts, Rollout::default())).unwrap()
 }
 
-/// Three members and one closed berth, after this change of the first two members.
+/// Three members and one closed berth; `change` edits the first two members.
 fn pool(change: impl FnOnce(&mut Member, &mut Member)) -> PoolFacts {
     let mut facts = facts(1, ["n1", "n2", "n3"].map(member).into(), vec![seen(closed(0))]);
     let [first, second, _] = facts.members.as_mut_slice() else {
@@ -132,7 +132,7 @@ fn each_thing_in_the_way_has_its_change() {
     assert_eq!(explained("n1", limited).alone, [Change::FleetLimit(2)]);
 }
 
-/// Returns the explanation for n2, after n1, which is the canary.
+/// Explains why n2 waits for n1, the canary.
 fn waves(canary: fn(&mut Member), soaked: u64) -> Explanation {
     let mut facts = pool(|n1, n2| {
         canary(n1);
@@ -205,7 +205,6 @@ fn changes_are_combined_if_needed() {
     );
 }
 
-/// The facts of a case; the rules contain the pause as well.
 fn any_case() -> impl Strategy<Value = Case> {
     (any_facts(), 0..NODES.len(), prop::bool::weighted(0.2)).prop_map(|(mut facts, node, paused)| {
         // Only the controller knows which Leases cannot be written.
@@ -222,12 +221,11 @@ fn config() -> ProptestConfig {
     ProptestConfig::with_cases(1500)
 }
 
-/// True if the node of the case gets a berth.
 fn goes(case: &Case) -> bool {
     offered_by(case.facts.clone(), MAX_PASSES).contains(&case.node)
 }
 
-/// Checked with plans that are carried out write by write, without the code under test.
+/// The expected result comes from plans whose writes are carried out one by one.
 #[test]
 fn the_named_changes_get_the_node_a_berth() {
     let floors = [("goes", 10), ("one change", 25), ("several changes", 60)];

@@ -163,7 +163,6 @@ mod tests {
         machines(&known, Some(reported), is_node, annotation).held
     }
 
-    /// No machine is a node.
     fn nobody(_: &str) -> bool {
         false
     }
@@ -174,7 +173,7 @@ mod tests {
         let joined = machines(&Machines::default(), Some(&reports), |name| name == "m7", "");
         assert_eq!(names(&joined.held), [("m8", 90)]);
         assert_eq!((joined.joined[0].name.as_str(), joined.joined.len()), ("m7", 1));
-        // Its Node is deleted within the hour that the event is kept.
+        // The Node is deleted while its event is still kept.
         assert_eq!(machines(&joined, Some(&reports), nobody, ""), joined);
         assert_eq!(machines(&joined, None, nobody, ""), joined, "not listed ends nothing");
         let again = machines(&joined, Some(&[refusal("m7", 101)]), nobody, "");
@@ -201,7 +200,7 @@ mod tests {
             "each once, by its last report"
         );
         assert_eq!(first[0].message, "m7: installed from 9.0, older than 9.2");
-        // The events are gone, and another leader knows only the status.
+        // The events have expired, and the next leader has only the status.
         assert_eq!(held(&first, &[], nobody, ""), first);
         let joined = held(&first, &[refusal("m7", 100)], |name| name == "m7", "");
         assert_eq!(names(&joined), [("m8", 90)]);

@@ -10,7 +10,7 @@ use crate::controller::plan::tests::{
 use crate::controller::plan::{AgentState, FleetUse, NodeState, Place};
 use crate::floors::check;
 
-/// Members of no zone, each fit for an offer.
+/// Members without a zone, each ready for an offer.
 fn pool(capacity: usize, members: &[&str]) -> PoolFacts {
     facts(capacity, members.iter().map(|name| member(name)).collect(), vec![])
 }
@@ -63,7 +63,6 @@ fn passing_obstacles_do_not_change_the_order() {
     assert_eq!(order(&facts), "n1 n3 n2");
 }
 
-/// Two zones, the first with one node more: with two offers at once, n3 goes before n2.
 fn two_zones(capacity: usize) -> PoolFacts {
     let facts = pool(capacity, &["n1", "n2", "n3"]);
     with(facts, "n3", |m| m.place.zone = "b".into())
@@ -178,7 +177,7 @@ fn many_that_are_down_go_several_at_once() {
     let mut facts = pool(1, &names.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(Future::of(&facts).facts.capacity, 1, "none of them is down");
     facts.members.iter_mut().for_each(|m| m.node.ready = false);
-    // A million looks are enough for four at once. With a capacity of 0, no member goes without help.
+    // Below the limit of a million looks, four nodes may go at once. With a capacity of 0, no member goes without help.
     for (capacity, at_once) in [(1, 4), (10, 10), (0, 0)] {
         facts.capacity = capacity;
         assert_eq!(Future::of(&facts).facts.capacity, at_once);
@@ -194,7 +193,7 @@ fn holders_go_first_and_control_plane_nodes_last() {
     let facts = with(facts, "n1", |m| m.agent.last_turn = Some((digest(2), 1)));
     let facts = with(facts, "n3", |m| m.node.ready = false);
     let facts = with(facts, "n4", |m| m.agent.last_turn = Some((digest(1), 9)));
-    // n5 does not fit into the capacity of 1, but is uncordoned all the same.
+    // n5 does not fit into the capacity of 1, but its cordon is removed.
     let facts = with(facts, "n5", |m| {
         (m.node.our_cordon, m.node.unschedulable) = (true, true)
     });
@@ -344,7 +343,6 @@ prop_compose! {
     }
 }
 
-/// The forecast with every member in every round.
 fn in_full(facts: &PoolFacts) -> Forecast {
     let mut future = Future::of(facts);
     let fit = std::mem::take(&mut future.fit);

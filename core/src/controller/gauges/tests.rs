@@ -90,11 +90,11 @@ fn members_are_counted_and_never_named() {
         member(in_phase(Phase::Draining, 100), 400),
         member(in_phase(Phase::Draining, 100), 7300),
         member(in_phase(Phase::Updated, 100), 100_000),
-        // Its clock was set back, or it has not sent a heartbeat yet.
+        // The node's clock was set back, or its agent has not sent a heartbeat yet.
         member(in_phase(Phase::Staging, 900), 100),
         member(degraded("DiskFull"), 5),
         member(degraded("<script>"), 5),
-        // An agent that could not start has no phase, but needs a person all the same.
+        // An agent that could not start reports no phase, but its node counts as degraded.
         member(
             Report {
                 phase: None,

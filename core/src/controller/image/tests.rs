@@ -68,7 +68,6 @@ fn away() -> Option<QueryFailure> {
     })
 }
 
-/// A pool that follows the tag, with image 1 as its target.
 struct Case {
     reference: Written<ImageRef>,
     target: Option<Target>,
@@ -258,7 +257,7 @@ fn a_new_digest_must_age_and_be_confirmed() {
     case.available = Some(available(2, 0));
     for (seen, asked_ago, is_adopted, wants_confirmation) in [
         (3599, 0, false, false),
-        // A bad push may have been pulled back since.
+        // The tag may have been moved away from a bad image since the last query.
         (3600, 3600, false, true),
         (3605, 5, true, false),
     ] {
@@ -290,7 +289,6 @@ fn a_new_digest_must_age_and_be_confirmed() {
 fn only_a_followed_tag_is_confirmed() {
     for (reference, target, is_confirmed) in [
         (FOLLOWED, FOLLOWED, true),
-        // The reference was changed.
         (FOLLOWED, "quay.io/other:1", false),
         (&pinned(1), &pinned(1), false),
     ] {
@@ -383,13 +381,13 @@ fn ages_continue_from_earlier_leaders() {
     let (mut ages, pool, other) = (Ages::default(), PoolName::from("p"), PoolName::from("q"));
     for (now, available, kept, age) in [
         (10, Some(available(2, 100)), &pool, 100),
-        // Its own notes are not counted twice.
+        // The time that this process recorded in the status is not counted twice.
         (40, Some(available(2, 120)), &pool, 130),
         (50, Some(available(3, 0)), &pool, 0),
         (60, None, &pool, 0),
         (70, Some(available(3, 5)), &pool, 5),
         (75, Some(available(3, 5)), &other, 10),
-        // Another pool of this name.
+        // The pool was deleted and created again.
         (80, Some(available(3, 5)), &other, 5),
     ] {
         let seen = ages.see(&pool, available.as_ref(), Moment::after(Duration::from_secs(now)));
@@ -411,7 +409,6 @@ fn any_answer(n: u8, age: u64, troubled: bool) -> Answer {
     answer
 }
 
-/// Returns the case, and which kind of reference it has.
 fn any_case(case: AnyCase) -> (Case, usize) {
     let ((kind, old_kind), (target, tag, named, known), (minimum, seen, age), (unserved, troubled)) = case;
     let references = [
@@ -437,7 +434,6 @@ fn any_case(case: AnyCase) -> (Case, usize) {
     (case, kind)
 }
 
-/// Checks an image that was adopted.
 fn check_adopted(case: &Case, after: &Target, kind: usize, reached: &Reached) -> TestCaseResult {
     reached.note("adopted");
     prop_assert!(!case.unserved);
@@ -478,7 +474,7 @@ fn keeps_the_rules(case: AnyCase, reached: &Reached) -> TestCaseResult {
         prop_assert!(available.digest != after.digest && kind != 2 && after.image == case.reference);
     }
     prop_assert!(decision.verdict.status != Some(true) || after.image == case.reference);
-    // An image that was not available before has not been seen yet.
+    // The age of an image that has just become available is 0.
     let [now, before] = [&decision.available, &case.available].map(|image| image.as_ref().map(|image| &image.digest));
     let again = Case {
         target: Some(after.clone()),
@@ -490,8 +486,8 @@ fn keeps_the_rules(case: AnyCase, reached: &Reached) -> TestCaseResult {
     Ok(())
 }
 
-/// Holds for all answers and memories: a target is the previous one or a complete answer; the available image is never
-/// the target; a pinned digest changes only with the reference; no image is adopted too early.
+/// A target is the previous one or a complete answer. The available image is never the target. A pinned digest changes
+/// only with the reference. No image is adopted too early.
 #[test]
 fn any_facts_keep_the_rules() {
     let kinds = (0..3usize, 0..4usize);

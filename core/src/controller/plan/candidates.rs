@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The order documented at `Queue`: of the members left, the least by rank, nodes down and name.
+        /// Checks the order documented at `Queue` against a simple sort of the remaining members.
         #[test]
         fn members_come_by_rank_then_nodes_down_then_name(
             nodes in proptest::collection::vec((0usize..2, 0u8..5, any::<bool>()), 0..40),

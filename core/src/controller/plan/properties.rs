@@ -70,7 +70,6 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
             5 => closed(index).closed(ClosedReason::Shrunk).unwrap(),
             _ => closed(index),
         };
-        // Mostly our own epoch.
         berth.epoch = if epoch == 8 { 6 } else { 7 };
         let lease = berth.name();
         let berth = if kind == 6 && until < 20 {
@@ -88,7 +87,7 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
     })
 }
 
-/// A berth that blocks no offer. Without such cases, few plans make an offer.
+/// A berth that blocks no offer. Without some of them, few plans make an offer.
 fn calm_berth(mut seen: SeenBerth) -> SeenBerth {
     (seen.in_doubt, seen.refused) = (false, false);
     if let Ok(berth) = &mut seen.berth {
@@ -168,11 +167,10 @@ prop_compose! {
     }
 }
 
-/// The Leases, changed write by write, with sets counted separately.
+/// The Leases, changed write by write. The sets H, R and U are counted without the code under test.
 struct World<'a> {
     facts: &'a PoolFacts,
     berths: BTreeMap<String, Result<Berth, String>>,
-    /// The members that were offered a berth.
     offers: Vec<&'a Member>,
 }
 
@@ -200,7 +198,6 @@ impl<'a> World<'a> {
         uids
     }
 
-    /// Number of Leases with an unknown holder.
     fn unknown(&self) -> usize {
         let mut unknown = 0;
         for (lease, berth) in &self.berths {
@@ -275,8 +272,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Checks that no member goes before the earlier waves are proven and soaked, and that no member goes after too
-    /// many failures.
+    /// Checks that the earlier waves are proven and have soaked, and that not too many nodes have failed.
     fn check_gates(&self, member: &Member) {
         let facts = self.facts;
         let mut canaries = facts.members.iter().filter(|m| m.place.wave == 0).peekable();
@@ -396,7 +392,7 @@ pub(crate) fn offered_by(mut facts: PoolFacts, plans: usize) -> BTreeSet<NodeNam
     offered
 }
 
-/// Name of a write, as used for its floor.
+/// Kind of a write. Each kind must occur at least a minimum number of times.
 fn kind(write: &BerthWrite, before: &BTreeMap<String, Result<Berth, String>>) -> &'static str {
     let berth = match write {
         BerthWrite::Create(_) => return "create",
@@ -440,7 +436,7 @@ fn every_write_keeps_i1() {
             if !world.offers.is_empty() && facts.fleet.is_some() {
                 reached.note("offer under a fleet's limit");
             }
-            // A smaller capacity is published only if no more berths can be taken.
+            // A smaller capacity is published only when the berths above it can no longer be taken.
             let total = plan.counts.total as usize;
             prop_assert!(total == facts.capacity || total == facts.published);
             if total < facts.published {
@@ -486,7 +482,7 @@ fn a_plan_carried_out_leaves_only_offers() {
 
 #[test]
 fn boot_ids_do_not_matter_to_the_plan() {
-    // Licensing the berth again in place, under another boot ID, is up to the agent alone.
+    // Only the agent changes the boot ID of a held berth.
     let mut f = super::tests::facts(1, vec![member("n1")], vec![]);
     let back = committed(0, "n1").uncommitted().unwrap();
     let again = back.committed(BootId::from("b2")).unwrap();
@@ -499,14 +495,14 @@ fn nodes_that_take_no_offer_starve_no_other() {
     // Two nodes come first by name and let every offer lapse.
     let mut one = super::tests::facts(1, NODES.map(member).into(), vec![super::tests::seen(closed(0))]);
     assert_eq!(updated_beside_two_that_lapse(&mut one), 3);
-    // The second one is also unavailable and would go first.
+    // n0 is also unavailable, so without its lapsed offers it would go first.
     let two = vec![super::tests::seen(closed(0)), super::tests::seen(closed(1))];
     let mut two = super::tests::facts(2, NODES.map(member).into(), two);
     two.members[0].node.unschedulable = true;
     assert_eq!(updated_beside_two_that_lapse(&mut two), 3);
 }
 
-/// Plays enough rounds for two turns of every node; n0 and n1 never take an offer.
+/// Plays enough rounds for two turns of every node. n0 and n1 never take an offer.
 fn updated_beside_two_that_lapse(f: &mut PoolFacts) -> usize {
     let mut offers = Offers::default();
     let mut clock = Moment::default();

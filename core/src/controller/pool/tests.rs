@@ -36,7 +36,6 @@ pub(in crate::controller) fn pool(reference: &str, resolved: Option<&str>) -> Po
     pool_of(object)
 }
 
-/// Returns the pool `a` of an object, without an error in its selector.
 pub(in crate::controller) fn pool_of(object: BootcNodePool) -> Pool {
     Pool {
         name: "a".into(),
@@ -125,13 +124,13 @@ fn a_forbidden_registry_withdraws_the_target() {
 fn estimates_are_capped_by_pool_and_timeout() {
     for (median, own_minutes, minutes) in [
         (None, Some(2), 2),
-        // The machine was repaired in between.
+        // The machine was repaired during its reboot, so the timeout is the upper bound.
         (None, Some(24 * 60), 15),
         (Some(180), Some(10), 3),
-        // Otherwise the median could not fall.
+        // The node's own measurement counts if it is lower. Otherwise the median could never fall.
         (Some(180), Some(2), 2),
         (Some(180), None, 3),
-        // As written by an older controller.
+        // An older controller recorded a median above the timeout.
         (Some(86_400), None, 15),
     ] {
         let mut pool = pool("r.io/os:1", Some("r.io/os:1"));

@@ -85,10 +85,9 @@ mod tests {
         for (nodes, asked, seconds) in [
             (100, "1s", 1),
             (102, "1s", 2),
-            // 500 at once, 50 a second, doubled up.
+            // 500 nodes stage at once: 10 s at 50 reports per second, rounded up to 16 s.
             (1000, "1s", 16),
             (1000, "60s", 60),
-            // No reports at all.
             (1000, "0", 0),
         ] {
             let mut pool = pool("r.io/os:1", Some("r.io/os:1"));

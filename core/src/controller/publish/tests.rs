@@ -121,7 +121,7 @@ impl World {
         })
     }
 
-    /// Makes the pending writes; no agent reports.
+    /// Carries out the pending writes. No agent reports.
     fn step(&mut self) -> Vec<BootcNodeWrite> {
         let writes = self.writes();
         for write in &writes {
@@ -198,12 +198,11 @@ impl World {
         allowed
     }
 
-    /// Returns the digest of the image in this node's spec.
     fn image(&self, name: &str) -> Option<&Digest> {
         self.spec(name).image.as_ref().map(|image| &image.digest)
     }
 
-    /// Makes a pass. Returns the names of the written objects.
+    /// Runs a pass. Returns the names of the written objects.
     fn written(&mut self) -> Vec<String> {
         let writes = self.step();
         writes.iter().map(|write| write.name().to_owned()).collect()
@@ -213,7 +212,7 @@ impl World {
         self.terms.get_mut(&"a".into()).unwrap().spec.paused = paused;
     }
 
-    /// Makes a pass with one update. Returns the finalizers that it writes.
+    /// Runs a pass with exactly one update. Returns the finalizers that it writes.
     fn finalizers(&mut self) -> Vec<String> {
         match self.step().as_slice() {
             [BootcNodeWrite::Update { finalizers, .. }] => finalizers.clone(),
@@ -221,14 +220,13 @@ impl World {
         }
     }
 
-    /// The node reports the earlier image, under this boot.
+    /// Reports that the node runs the earlier image, with this boot ID.
     fn report_of_boot(&mut self, name: &str, boot: &str) {
         self.report(name, |r| {
             (r.host.boot_id, r.images.booted) = (Some(boot.into()), Some(digest(0)))
         });
     }
 
-    /// Gives the node a committed berth for the first image.
     fn commit(&mut self, name: &str) {
         let uid = NodeUid::new(format!("uid-{name}"));
         self.occupied.insert(uid.clone(), ["a".into()].into());
@@ -411,7 +409,7 @@ fn a_silent_node_is_released_after_the_deadline() {
 
 type Change = fn(&mut World);
 
-/// True if a node that left its pool and is down is released after this change.
+/// True if the node is released after this change. The node has left its pool and is down.
 fn is_released(is_deleting: bool, change: Change) -> bool {
     let mut world = world(&["n1"], 1);
     world.step();
@@ -613,7 +611,7 @@ fn a_bootcnode_was_made_for_one_node() {
     world.step();
     for (published, owner, expected) in [
         ("u", Some("v"), Some("u")),
-        // Its spec names no node.
+        // The BootcNode's spec names no Node.
         ("", Some("v"), Some("v")),
         ("", None, None),
     ] {
@@ -648,7 +646,7 @@ fn finalizer_and_owner_are_restored() {
     assert_eq!(world.finalizers(), both);
     world.edit("n1", |host| host.owner = Some("another".to_owned()));
     assert_eq!(world.finalizers(), both, "only the owner is wrong");
-    // Finalizers cannot be added to an object that is being deleted.
+    // The API server accepts no new finalizers on an object that is being deleted.
     world.edit("n1", |host| {
         (host.deleting, host.finalizers) = (true, vec![mine.clone()]);
     });

@@ -145,7 +145,6 @@ mod tests {
 
     use super::*;
 
-    /// Applies a merge patch as an API server does.
     fn merged(mut target: Value, patch: &Value) -> Value {
         let Value::Object(patch) = patch else {
             return patch.clone();

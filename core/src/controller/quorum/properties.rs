@@ -38,7 +38,6 @@ fn any_state() -> impl Strategy<Value = State> {
     prop_oneof![6 => Just(State::Ready), 1 => Just(State::Away), 1 => Just(State::Unknown)]
 }
 
-/// Berths of one pool, which has every second node.
 fn any_berth(index: u32) -> impl Strategy<Value = Berth> {
     (0usize..12, 0usize..NODES.len(), prop::bool::weighted(0.03)).prop_map(move |(kind, node, old)| {
         let berth = match kind {
@@ -77,7 +76,6 @@ prop_compose! {
         let answers = if listed { answers(&servers) } else { Answers::default() };
         let mut pool_facts = vec![];
         for (number, (name, berths)) in ["p", "q"].into_iter().zip(berths).enumerate() {
-            // The helpers create berths of pool p.
             let berths = berths.map(|berth| seen(Berth { pool: name.into(), ..berth })).to_vec();
             let mut members = vec![];
             for (node, pool) in nodes.iter().zip(&pools) {
@@ -123,7 +121,7 @@ impl World {
             .filter_map(|s| s.berth.as_ref().ok())
     }
 
-    /// Judges one offer by I11, while the nodes `at_work` have a berth or an offer.
+    /// Checks one offer against I11. The nodes `at_work` hold a berth or are offered one.
     fn judge(&self, uid: &NodeUid, at_work: &BTreeSet<NodeUid>, reached: &Reached) {
         assert!(self.answers.listed, "any node may run a server before they are listed");
         let Some(node) = self.carriers().find(|n| n.uid == *uid) else {
@@ -164,7 +162,6 @@ impl World {
             !is_member || all < 3 || rest > all / 2,
             "{rest} of {all} members are left"
         );
-        // Listed servers, at any address.
         let all = self.answers.servers.len();
         let states = self
             .answers
@@ -181,7 +178,7 @@ impl World {
     }
 }
 
-/// Makes the offers of the plans in order, and judges each one.
+/// Makes the offers of the plans in order, and checks each one.
 fn run(world: &World, reached: &Reached) {
     let mut control_plane = of(&world.nodes, &world.answers);
     world
@@ -223,7 +220,6 @@ fn every_offer_keeps_i11() {
     });
 }
 
-/// Unknown states ask nothing back, and an offer that may be made is not withdrawn at once.
 #[test]
 fn what_may_be_offered_is_not_asked_back() {
     check(config(), any_world(), &[("carrier", 300)], |world, reached| {
@@ -245,7 +241,7 @@ fn what_may_be_offered_is_not_asked_back() {
     });
 }
 
-/// I10: if all is well, some node may go, unless the nodes that wait for each other are all there are.
+/// I10: if no server has a problem, some node can be updated, unless each node waits for another one.
 #[test]
 fn a_control_plane_that_is_well_is_updated() {
     check(config(), any_world(), &[("several", 400)], |world, reached| {

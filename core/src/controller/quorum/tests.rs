@@ -29,7 +29,7 @@ pub(super) fn node(name: &str, address: &str, labels: &[&str]) -> NodeView {
     NodeView::of(&serde_json::from_value(object).unwrap())
 }
 
-/// This many control plane nodes (c1 at 10.0.0.1 and so on), and a worker w.
+/// Returns `count` control plane nodes (c1 at 10.0.0.1 and so on) and a worker w.
 fn cluster(count: usize) -> Vec<NodeView> {
     let mut nodes = vec![];
     for n in 1..=count {
@@ -69,7 +69,8 @@ pub(super) fn answers(servers: &[(&str, State)]) -> Answers {
     answers
 }
 
-/// A server on each control plane node; those with these numbers are in this state, the others ready.
+/// Returns a server for each control plane node. The servers with the numbers in `other` have the given state, all
+/// others are ready.
 fn servers(count: usize, other: &[usize], state: State) -> Answers {
     let mut servers = answers(&[]);
     for n in 1..=count {
@@ -84,7 +85,6 @@ pub(super) fn of(nodes: &[NodeView], answers: &Answers) -> ControlPlane {
     ControlPlane::of(nodes.iter(), answers, Moment::after(NOW))
 }
 
-/// Why each control plane node is offered no berth.
 fn withheld(control_plane: &ControlPlane, count: usize) -> Vec<Option<Cause>> {
     let verdicts = (1..=count).map(|n| control_plane.verdict(&uid(&format!("c{n}"))));
     verdicts.map(|verdict| verdict.unwrap().withhold).collect()
@@ -132,9 +132,8 @@ fn two_broken_nodes_are_repaired_in_turn() {
     (nodes[0].ready, nodes[1].ready) = (false, false);
     for (away, expected) in [
         (&[1, 2][..], [None, None, UNAVAILABLE]),
-        // Both serve all the same.
         (&[], [None, None, UNAVAILABLE]),
-        // The second one still serves and is needed for the majority.
+        // c2 still serves and is needed for the majority.
         (&[1], [None, NO_MAJORITY, UNAVAILABLE]),
     ] {
         let control_plane = of(&nodes, &servers(3, away, State::Away));
@@ -160,12 +159,12 @@ fn a_foreign_cordon_announces_maintenance() {
         [None; 3],
         "some cordon all of them, for good"
     );
-    // Two of five are down, so the three others are all that is left of etcd.
+    // Two of five are down. The other three are the smallest majority of etcd.
     let mut nodes = cluster(5);
     (nodes[0].ready, nodes[1].ready, nodes[2].unschedulable) = (false, false, true);
     let control_plane = of(&nodes, &servers(5, &[1, 2], State::Away));
     assert_eq!(withheld(&control_plane, 3), [None, None, UNAVAILABLE]);
-    // Our cordon without a berth: the agent is about to remove it, or the host is going down.
+    // The node has Berth's cordon but no berth: its agent is about to remove the cordon, or the host is going down.
     let mut nodes = cluster(3);
     (nodes[0].unschedulable, nodes[0].our_cordon) = (true, true);
     assert_eq!(withheld(&of(&nodes, &ready), 3), [None, UNAVAILABLE, UNAVAILABLE]);
@@ -175,7 +174,7 @@ fn a_foreign_cordon_announces_maintenance() {
 fn other_servers_must_answer_with_a_majority() {
     for (count, expected) in [
         (1, &[None][..]),
-        // c1 goes while c2 answers.
+        // c1 may be updated, because c2 answers.
         (2, &[None, NO_OTHER]),
         (3, &[None, NO_MAJORITY, NO_MAJORITY]),
         (5, &[None; 5]),
@@ -199,7 +198,7 @@ fn unknown_states_withhold_but_revoke_nothing() {
     for (count, unknown, expected) in [
         (2, &[1][..], &[None, NOT_KNOWN][..]),
         (3, &[1], &[None, NOT_KNOWN, NOT_KNOWN]),
-        // Enough of them answer.
+        // Enough other servers answer.
         (5, &[1], &[None; 5]),
         (3, &[1, 2, 3], &[NOT_KNOWN; 3]),
     ] {
@@ -208,7 +207,7 @@ fn unknown_states_withhold_but_revoke_nothing() {
         control_plane.see(&taken(0, "c2"), true);
         assert_eq!(ask_back(&control_plane, "c2"), None);
     }
-    // A broken node may still serve, and then the majority needs it.
+    // A node that is not Ready may still serve and be needed for the majority.
     let mut nodes = cluster(3);
     nodes[0].ready = false;
     let mut list = servers(3, &[1], State::Unknown);
@@ -218,7 +217,7 @@ fn unknown_states_withhold_but_revoke_nothing() {
     assert_eq!(withheld(&control_plane, 3)[0], NOT_KNOWN);
     control_plane.see(&taken(0, "c1"), true);
     assert_eq!(ask_back(&control_plane, "c1"), None);
-    // Known reasons come first.
+    // Causes that are certain come before unknown states.
     let mut nodes = cluster(3);
     nodes[0].ready = false;
     let mut control_plane = of(&nodes, &Answers::default());
@@ -284,7 +283,7 @@ fn a_holder_is_asked_back_only_for_certain_causes() {
         (&nodes, servers(3, &[2], State::Away), NO_MAJORITY),
         (&cluster(2), servers(2, &[2], State::Away), NO_OTHER),
         (&other_down, servers(3, &[], State::Ready), UNAVAILABLE),
-        // The holder may be stuck, and is to be repaired.
+        // The holder may be stuck and may need the new image for its repair.
         (&both_down, servers(3, &[1, 2], State::Away), None),
     ] {
         let mut control_plane = of(nodes, &answers);
@@ -346,7 +345,7 @@ fn an_excluded_member_counts_for_majorities_only() {
         (3, true, false, &[][..], None),
         (3, false, false, &[1], NO_MAJORITY),
         (5, false, false, &[1], None),
-        // An admin is taking it down.
+        // The cordon shows that an admin is taking the excluded node down.
         (3, true, true, &[], NO_MAJORITY),
         (5, true, true, &[], None),
     ] {
@@ -391,7 +390,7 @@ fn a_server_at_an_unknown_address_may_be_any() {
         (&[(x, ready), (y, away)], &[NO_OTHER, NO_OTHER]),
         (&[(x, ready), (y, ready), (z, ready)], &[None; 3]),
         (&[(x, ready), (y, ready), (z, away)], &[NO_MAJORITY; 3]),
-        // A load balancer.
+        // The address belongs to a load balancer.
         (&[(x, ready)], &[None; 3]),
         (&[], &[None; 3]),
         (&[("10.0.0.1", away), (x, ready)], &[None, NO_OTHER]),
@@ -430,7 +429,6 @@ fn a_small_control_plane_names_the_loss() {
     assert!(words[1].contains("etcd has no majority"), "{}", words[1]);
 }
 
-/// Returns the nodes that the plan offers berths to.
 fn offers(plan: &Plan) -> Vec<&str> {
     let nodes = plan.writes.iter().map(|write| match write {
         BerthWrite::Update { berth, .. } => berth.node().unwrap().0.as_str(),
@@ -465,9 +463,8 @@ fn each_cause_names_the_nodes_it_is_about() {
     for (ready, unschedulable, away, unavailable, no_majority) in [
         (true, false, &[][..], vec![], vec![]),
         (false, false, &[], vec!["c1".into()], vec!["c1".into()]),
-        // The server of c2 is away.
         (true, false, &[2], vec![], vec!["c2".into()]),
-        // A cordon stops no server.
+        // A cordon does not stop the server of c2.
         (true, true, &[], vec!["c1".into()], vec![]),
     ] {
         let mut nodes = cluster(3);

@@ -154,7 +154,6 @@ mod tests {
 
     const EPOCH: u64 = 7;
 
-    /// Adds a pool whose target has an image for this architecture.
     fn add_pool(snapshot: &mut Snapshot, name: &str, architecture: &str) {
         let platforms = json!([{ "architecture": architecture, "digest": digest(2) }]);
         let pool = json!({
@@ -169,7 +168,7 @@ mod tests {
         Arc::make_mut(&mut snapshot.pools).insert(name.to_owned(), Entry::new(pool));
     }
 
-    /// Adds a node of that pool, prepared for image 2, that runs image `booted`.
+    /// Adds a node of this pool that is prepared for image 2 and runs image `booted`.
     fn add_node(snapshot: &mut Snapshot, name: &str, pool: &str, booted: u8) {
         let node = json!({
             "metadata": { "name": name, "uid": name, "labels": { "pool": pool } },
@@ -187,7 +186,6 @@ mod tests {
         Arc::make_mut(&mut snapshot.bootc_nodes).insert(name.to_owned(), Entry::new(host));
     }
 
-    /// Address of a node such as `n1`.
     fn address(node: &str) -> String {
         format!("10.0.0.{}", &node[1..])
     }
@@ -201,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Runs a function on a round where each pool has one closed berth, and all agents are heard of.
+    /// Calls `run` with a round where each pool has one closed berth and all agents have reported.
     fn with_shared<T>(snapshot: &Snapshot, offers: &Offers, run: impl FnOnce(&Round<'_>, &[Pool]) -> T) -> T {
         let pools = Pool::readable(&snapshot.pools);
         let mut leases = vec![];
@@ -235,12 +233,11 @@ mod tests {
     #[test]
     fn servers_are_asked_only_for_an_update() {
         for (architecture, booted, needs_servers) in [
-            // There is no member.
             ("amd64", &[][..], false),
-            // All run the target.
+            // All members run the target.
             ("amd64", &[2, 2], false),
             ("amd64", &[2, 1], true),
-            // There is no image for its platform.
+            // The target has no image for the member's platform.
             ("arm64", &[1], false),
         ] {
             let mut snapshot = Snapshot::default();
@@ -274,7 +271,7 @@ mod tests {
             answers.servers.insert(address, asked);
         }
         let mut offers = Offers::default();
-        // In the last pass, n2 has let more of them lapse.
+        // In the last row, n2 has let more offers lapse than n1.
         for (lapsed, offered) in [(&[][..], "a-0"), (&["n1"], "b-0"), (&["n2", "n2"], "a-0")] {
             lapsed.iter().for_each(|node| offers.lapsed(&offer(node)));
             with_shared(&snapshot, &offers, |shared, pools| {

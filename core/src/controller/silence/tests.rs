@@ -20,7 +20,7 @@ fn node(ready: &str) -> Arc<NodeView> {
     Arc::new(NodeView::of(&serde_json::from_value(node).unwrap()))
 }
 
-/// A BootcNode of pool `workers` that waits for the digest of this character, and its status.
+/// A BootcNode of pool `workers` and its full status. Its desired digest consists of the character `desired`.
 fn host(desired: char, heartbeat: &str, conditions: &Value) -> (Arc<BootcNodeView>, BootcNodeStatus) {
     let [booted, desired] = ['1', desired].map(|c| format!("sha256:{}", c.to_string().repeat(64)));
     let status = json!({
@@ -84,7 +84,7 @@ fn an_insight_reports_the_silence() {
         let insight = silent.insight(&status, at(100)).unwrap();
         assert!(line(&insight).starts_with(expected), "{expected:?}: {insight:?}");
         assert!(insight.message.chars().count() <= MAX_MESSAGE && !insight.message.ends_with('…'));
-        // Another leader finds the insight up to date.
+        // Another leader finds that the insight is up to date.
         let stored = BootcNodeStatus {
             insight: Some(insight.clone()),
             ..status
@@ -108,7 +108,6 @@ fn all(names: std::ops::Range<usize>) -> BTreeMap<String, Silent> {
     names.map(|i| (format!("n{i:04}"), silent.clone())).collect()
 }
 
-/// A silent node whose Node is Ready or not, and which waits for this digest.
 fn silent(ready: &str, desired: char, conditions: &Value) -> Silent {
     let (host, _) = host(desired, BEAT, conditions);
     Silent {

@@ -25,7 +25,6 @@ fn taken() -> Berth {
     offered().taken(&"n1".into(), &"u".into(), None, "b".into()).unwrap()
 }
 
-/// The view of the berth's Lease, with its renewTime and version.
 fn lease_view(berth: &Berth, renewed: i64, version: &str) -> LeaseView {
     let mut lease = berth::lease::create(berth, "ns", Duration::from_secs(1), at(1));
     lease.metadata.resource_version = Some(version.into());
@@ -59,7 +58,7 @@ fn a_missing_guard_is_reported_besides_other_troubles() {
         (json!([disk, reported("Guarded", "False", "Unguarded")]), true),
         (json!([disk, reported("Guarded", "True", "AsExpected")]), false),
         (json!([disk]), false),
-        // An agent of an earlier version reports it this way.
+        // Agents of earlier versions report it only as NodeDegraded.
         (json!([reported("NodeDegraded", "True", "Unguarded")]), true),
     ] {
         let view = BootcNodeView::of(read(json!({
@@ -98,7 +97,6 @@ fn decisions_read_conditions_not_phases() {
             &none,
             (false, true, false),
         ),
-        // The pull is tried again.
         (
             "Pending",
             Some((pulled, "False", "ImageNotFound")),
@@ -117,7 +115,7 @@ fn decisions_read_conditions_not_phases() {
             &none,
             (false, false, false),
         ),
-        // An agent of an earlier version.
+        // Agents of earlier versions report only the phase.
         ("Released", None, &none, (false, false, true)),
     ] {
         let conditions = condition.map(|(type_, status, reason)| reported(type_, status, reason));
@@ -142,14 +140,14 @@ fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap()
 }
 
-/// A copy of an object with another value at this JSON pointer.
+/// Returns a copy of the object with another value at the JSON pointer.
 fn with(object: &Value, pointer: &str, value: Value) -> Value {
     let mut object = object.clone();
     *object.pointer_mut(pointer).unwrap() = value;
     object
 }
 
-/// Checks whether a change may change a plan, and whether someone other than the controller made it.
+/// Checks `differs` and `has_spoken` of a change.
 fn check<V: View>(before: &V, after: &V, (differs, spoken): (bool, bool), what: &str) {
     let found = (after.differs(before), after.has_spoken(before));
     assert_eq!(found, (differs, spoken), "{what}");
@@ -165,7 +163,7 @@ fn check_changes<V: View>(object: &Value, view: fn(Value) -> V, changes: &[(&str
     }
 }
 
-/// Checks an object that is unreadable there: only another error is a change.
+/// Makes the object unreadable at the JSON pointer. After that, only another error is a change.
 fn check_unreadable<V: View>(object: &Value, view: fn(Value) -> V, pointer: &str) {
     let [number, list] = [json!(7), json!([])].map(|value| with(object, pointer, value));
     let before = view(number.clone());
@@ -174,9 +172,9 @@ fn check_unreadable<V: View>(object: &Value, view: fn(Value) -> V, pointer: &str
 }
 
 const SAME: (bool, bool) = (false, false);
-/// Plans may differ, and the controller may have written it.
+/// (`differs`, `has_spoken`) of a change that may change plans and that the controller may have made.
 const PLAN: (bool, bool) = (true, false);
-/// A heartbeat that changes no plan.
+/// (`differs`, `has_spoken`) of a heartbeat.
 const PULSE: (bool, bool) = (false, true);
 const BOTH: (bool, bool) = (true, true);
 

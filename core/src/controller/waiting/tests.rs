@@ -42,7 +42,7 @@ fn wave(name: &str, state: WaveState) -> WaveStatus {
     }
 }
 
-/// A plan whose wave a is done, and whose wave c waits for wave b.
+/// A plan where wave a is done, and wave c waits for wave b.
 fn plan() -> Plan {
     Plan {
         waves: vec![
@@ -169,7 +169,7 @@ fn an_unknown_cpu_level_is_reported() {
                 "r.io/os:1 has no image for amd64/v1; it has: amd64/v2, amd64/v3",
             )),
         ),
-        // The plan is older than the report.
+        // The agent reported its CPU after the plan was made.
         (Variant::Known("v2"), None),
     ] {
         let platform = Platform {
@@ -184,7 +184,6 @@ fn an_unknown_cpu_level_is_reported() {
     }
 }
 
-/// A node of pool `a`, with its condition.
 fn snapshot(told: Option<(&str, &str, &str)>) -> Snapshot {
     let conditions: Vec<_> = told
         .into_iter()
@@ -214,14 +213,13 @@ fn pool() -> Pool {
     pool_of(object)
 }
 
-/// Returns the membership of n1 in pool a.
 fn in_a() -> Membership {
     let mut membership = Membership::default();
     membership.join("n1".into(), "a".into());
     membership
 }
 
-/// Returns the condition that is written for n1, which has this one: its status, reason and message.
+/// Returns status, reason and message of the new condition of n1. `told`: its current condition.
 fn written(
     told: Option<(&str, &str, &str)>,
     membership: &Membership,
@@ -288,7 +286,7 @@ fn a_conflict_is_written_once() {
     assert_eq!(written(None, &torn, None), yes("NodeConflict", &words));
     let told = Some(("True", "NodeConflict", &*words));
     assert_eq!(written(told, &torn, None), None);
-    // A condition keeps only the start of a long message.
+    // A long message is cut off at the end.
     let many = Conflict {
         node: "n1".into(),
         pools: (10..90).map(|n| PoolName::new(format!("pool-number-{n}"))).collect(),
@@ -331,7 +329,6 @@ fn at(millis: u64) -> Moment {
     Moment::after(Duration::from_millis(millis))
 }
 
-/// Returns this verdict for each node.
 fn wants(names: &[String], why: CommonReason) -> BTreeMap<NodeName, Verdict> {
     let verdicts = names
         .iter()
@@ -348,7 +345,7 @@ fn a_thousand_conditions_are_written_in_batches() {
     assert_eq!(desk.due(), Some(at(1000)));
     let (mut now, mut passes) = (1000, 0);
     while !left.is_empty() {
-        // A pass that comes early gets nothing.
+        // A pass before the next batch is due writes nothing.
         assert!(
             passes == 0
                 || desk

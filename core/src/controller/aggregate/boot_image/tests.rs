@@ -31,7 +31,6 @@ fn noted(note: BootImageNote) -> BootcNodeView {
     tests::host(report)
 }
 
-/// An image with a version, and the minimum version of boot images that it requires.
 fn image(version: &str, minimum: Option<&str>) -> Target {
     let boot_image = minimum.map(|minimum| BootImageLimit {
         minimum_version: Some(minimum.to_owned()),
@@ -50,7 +49,7 @@ fn image(version: &str, minimum: Option<&str>) -> Target {
     }
 }
 
-/// Members by name and creation time, with the version that each machine was installed from.
+/// Members by name and creation time, each with the version of its boot image.
 struct Pool {
     nodes: Vec<(NodeView, BootcNodeView)>,
     policy: BootImagePolicy,
@@ -276,7 +275,7 @@ fn a_deleted_machine_still_counts() {
         // The Node was created again, so the machine counts as reinstalled.
         (vec![("new", 4, Some("9.4"))], false, ""),
         (vec![old, ("newer", 4, Some("9.4"))], false, ""),
-        // Nothing is known about these: not looked yet, no note, or no version in it.
+        // The boot image of these machines is unknown: not reported, not recorded, or recorded without a version.
         (vec![("new", 4, None)], true, gone),
         (vec![old, ("newer", 4, None)], true, gone),
         (
@@ -294,7 +293,7 @@ fn a_deleted_machine_still_counts() {
             (refused, true),
             "{now:?}: {words}"
         );
-        // The result is stable.
+        // A second assessment gives the same result.
         pool.before = pool.assess(Some(&target), &Next::Clear).1;
         assert_eq!(pool.refusal(&target).is_some(), refused, "{now:?}");
     }
@@ -321,7 +320,7 @@ fn a_manual_record_replaces_the_remembered_one() {
     pool.policy.source = Some(BootImageSource::Manual);
     pool.policy.manual = Some(ManualBootImage { version: "9.4".into() });
     assert_eq!(pool.refusal(&target), None);
-    // The record belongs to the admin and ends when the admin removes it.
+    // The admin's record ends when the admin removes it from the spec.
     pool.before = pool.assess(Some(&target), &Next::Clear).1;
     pool.policy = BootImagePolicy::default();
     let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
@@ -371,7 +370,7 @@ fn a_node_registered_again_is_not_new() {
         (status.node.as_deref(), provisioned_time.as_second()),
         (Some("new"), 290)
     );
-    // Its place in the order is remembered.
+    // The status keeps the provisioning time of a machine that is gone.
     pool.before = Some(status);
     pool.nodes.remove(0);
     assert_eq!(pool.refusal(&target), None);
@@ -414,7 +413,6 @@ fn missing_bootcnodes_lose_no_record() {
         (Some("9.0"), Some("new"))
     );
     pool.before = Some(away);
-    // The newest agent has reported its image but not its boot image.
     pool.nodes = Pool::of(&[("old", 1, Some("9.4")), ("new", 3, None)]).nodes;
     assert!(pool.refusal(&target).is_some());
 }
@@ -427,7 +425,6 @@ fn only_newer_unknown_machines_are_counted() {
         (&[known, ("newer", 4, None)][..], true),
         (&[known, ("older", 2, None)], false),
         (&[known, ("older", 2, Some("9.0"))], false),
-        // The remembered machine itself.
         (&[("known", 3, None)], false),
     ] {
         let mut pool = Pool::of(&[known]);

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// A pool without members whose reference is `quay.io/os:v3`.
 fn of_reference<'a>(
     old: &'a BootcNodePoolStatus,
     answers: &'a Answers,
@@ -25,7 +24,7 @@ fn a_digest_keeps_its_publish_time() {
         }),
         ..BootcNodePoolStatus::default()
     };
-    // The first is the same digest under another name.
+    // Digest 2 is the target already, under another name.
     for (n, publish_second) in [(2, 7), (3, 9)] {
         let answers = answered(&Target {
             digest: digest(n),
@@ -52,11 +51,11 @@ fn a_refusal_ends_with_the_reference() {
         image: "quay.io/os:v3".into(),
         ..target()
     });
-    // The registry has not yet reported where the reference points.
+    // The registry has not answered yet which image the reference names.
     for (what, old, generation, is_refused) in [
         ("the same spec", &refused, 1, true),
         ("another reference", &refused, 2, false),
-        // The edit may have changed something else.
+        // The spec was edited, but not its reference.
         ("a followed tag", &followed, 2, true),
     ] {
         let (answers, plan) = (Answers::default(), Plan::default());

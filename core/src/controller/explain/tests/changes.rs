@@ -12,7 +12,7 @@ use crate::controller::plan::{MAX_NAMED, SeenBerth};
 use crate::controller::quorum::Cause;
 use crate::controller::usage::{CapacityUse, UseKind};
 
-/// The case of n1, the first of three members, after this change of the facts and the rules.
+/// A case about n1, the first of three members; `change` edits the facts and the rules.
 pub(super) fn first(change: impl FnOnce(&mut PoolFacts, &mut Rules)) -> Case {
     let (mut facts, mut rules) = (pool(|_, _| ()), rules(Rollout::default()));
     change(&mut facts, &mut rules);
@@ -39,7 +39,6 @@ fn exclusion() -> Exclusion {
     }
 }
 
-/// Puts n2 and n3 into earlier waves than n1, each with a soak of a minute.
 fn in_waves(facts: &mut PoolFacts, soaked: u64) {
     facts.waves = vec![wave("canary", 60, soaked), wave("more", 60, soaked), wave(REST, 0, 0)];
     for (member, wave) in facts.members.iter_mut().zip([2, 0, 1]) {
@@ -68,7 +67,6 @@ fn failed(index: u32, node: &str) -> SeenBerth {
     seen(berth.unwrap().given_back().unwrap())
 }
 
-/// The holder of each berth.
 fn holders(case: &Case) -> Vec<Option<&str>> {
     let berths = case.facts.berths.iter().map(|seen| seen.berth.as_ref().unwrap());
     berths.map(|berth| Some(berth.node()?.0.as_str())).collect()
@@ -236,7 +234,6 @@ fn a_change_leaves_other_nodes_alone() {
     assert_eq!(holders(&recovered), [Some("n2"), Some("n3")]);
     let are_ready = ["n2", "n3"].map(|name| member_of(&recovered, name).node.ready);
     assert_eq!(are_ready, [false, true]);
-    // n3 is in the wave of n1, and n2 in an earlier one.
     let waves = first(|facts, _| {
         facts.waves = vec![wave("canary", 60, 0), wave(REST, 0, 0)];
         (facts.members[0].place.wave, facts.members[2].place.wave) = (1, 1);
@@ -351,7 +348,8 @@ fn a_number_is_found_wherever_it_lies() {
     assert_eq!(zero, [Change::MaxFailures(2)], "none counts as one");
 }
 
-/// The controller publishes, records and creates before it offers. A node does not wait for these writes.
+/// Before an offer, the controller may first have to publish, record or create something. No node waits for these
+/// writes.
 #[test]
 fn pending_controller_writes_are_not_obstacles() {
     for (what, capacity, berths) in [
@@ -404,7 +402,7 @@ fn no_more_than_eight_changes_are_named_together() {
     eight[7] = Change::Heard;
     for (heard, limit, expected) in [
         (true, 1, with_fleet),
-        // A ninth would be needed.
+        // Nine changes would be needed.
         (false, 1, vec![]),
         (false, 2, eight),
     ] {

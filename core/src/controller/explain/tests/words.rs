@@ -1,4 +1,4 @@
-//! Words of the changes, for people.
+//! Messages about changes.
 
 use super::changes::{first, used_up_by};
 use super::*;

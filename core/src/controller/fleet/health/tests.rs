@@ -9,7 +9,6 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-/// A pool of three nodes, with one condition True.
 fn pool(updated: u32, is: &str, reason: CommonReason) -> BootcNodePoolStatus {
     let nodes = NodeCounts {
         total: 3,
@@ -32,7 +31,6 @@ fn pool(updated: u32, is: &str, reason: CommonReason) -> BootcNodePoolStatus {
     status
 }
 
-/// A pool whose registry answers.
 fn state<'a>(name: &'a str, status: &'a BootcNodePoolStatus) -> PoolState<'a> {
     PoolState {
         name,
@@ -103,7 +101,7 @@ fn one_object_answers_whether_nodes_are_updated() {
     }
 }
 
-/// An updated pool, with another condition of second 60.
+/// An updated pool with one more condition, set at second 60.
 fn updated_with(type_: &str, verdict: Verdict) -> BootcNodePoolStatus {
     let mut status = pool(3, "Ready", CommonReason::AllUpdated);
     condition::set(&mut status.conditions, type_, verdict, None, at(60));

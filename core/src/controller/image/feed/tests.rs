@@ -35,7 +35,7 @@ fn found(n: u8) -> Answer {
     }
 }
 
-/// The registry answered this before, and fails now.
+/// The registry answered `before` earlier, and fails now.
 fn fails(reason: &'static str, before: Answer) -> Answer {
     Answer {
         trouble: Some(QueryFailure {
@@ -49,7 +49,8 @@ fn fails(reason: &'static str, before: Answer) -> Answer {
     }
 }
 
-/// `status reason` of a pool with this reference that runs image 1 of the reference `of`; `-` if the condition stays.
+/// Status and reason of `FeedFailing`; `-` if it stays. The pool runs image 1 of the reference `of`; its spec has
+/// `reference`.
 fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: bool) -> String {
     let target = image(of, 1);
     let answers = Answers {
@@ -100,7 +101,7 @@ fn every_failure_of_a_tag_is_reported() {
     ] {
         let expected = format!("True {reason}");
         assert_eq!(asked(fails(reason, found(1))), expected);
-        // The next leader has not found an image yet.
+        // A new leader has not received an image yet.
         assert_eq!(asked(fails(reason, Answer::default())), expected);
     }
     assert_eq!(asked(found(1)), "False AsExpected");
@@ -127,11 +128,11 @@ fn what_is_not_followed_does_not_fail() {
         (&by_digest, &by_digest, &lost, false, true, "False AsExpected"),
         // An air-gapped cluster queries no registry.
         (FOLLOWED, FOLLOWED, &lost, false, false, "Unknown NotPolled"),
-        // ImageResolved is about a reference that was not adopted.
+        // `ImageResolved` reports that the other reference is not resolved.
         (other, FOLLOWED, &lost, false, true, "Unknown ImageNotResolved"),
         (other, FOLLOWED, &found(2), true, true, "Unknown ImageNotResolved"),
         ("nonsense", FOLLOWED, &lost, false, true, "Unknown ImageNotResolved"),
-        // The other reference was adopted just now.
+        // The other reference is adopted in this pass.
         (other, FOLLOWED, &found(2), false, true, "False AsExpected"),
     ] {
         let said = says(reference, of, answer.clone(), is_refused, polled);

@@ -1,4 +1,4 @@
-//! Counts of a plan, and the nodes that it names.
+//! Counts of a plan, and the nodes that use up capacity.
 
 use berth_api::berth::ClosedReason;
 
@@ -7,9 +7,9 @@ use super::*;
 #[test]
 fn a_smaller_capacity_waits_for_offers() {
     for (k, second, total) in [
-        // No other node can take one.
+        // No berth is offered, so the capacity is lowered at once.
         (1, taken(1, "n2"), 1),
-        // There is room for the offer.
+        // The lowered capacity has room for the open offer.
         (2, offered(1, "n2"), 2),
         (1, offered(1, "n2"), 3),
     ] {

@@ -113,7 +113,7 @@ fn the_last_wave_need_not_soak() {
             [0, 1],
             vec![("canary", 1, WaveState::Soaking), ("rest", 1, WaveState::Waiting)],
         ),
-        // A wave that the spec names is shown without members too.
+        // The status also shows a wave of the spec that has no members.
         (
             [1, 1],
             vec![("canary", 0, WaveState::Done), ("rest", 2, WaveState::Done)],
@@ -294,7 +294,7 @@ fn a_full_record_keeps_no_berth_closed() {
     let failed = committed(0, "n1").ended(ClosedReason::Excluded).unwrap();
     let mut f = facts(1, names(&["n2"]), vec![seen(failed)]);
     for (others, writes) in [
-        // There is room to name n1.
+        // The list has room for n1.
         (MAX_NAMED - 1, &[][..]),
         (MAX_NAMED, &["p-0 Recorded", "p-0 Offer n2"]),
     ] {

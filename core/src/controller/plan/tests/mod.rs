@@ -63,7 +63,6 @@ pub(crate) fn member(name: &str) -> Member {
     }
 }
 
-/// Returns the member with this change.
 pub(crate) fn changed(mut member: Member, change: impl FnOnce(&mut Member)) -> Member {
     change(&mut member);
     member
@@ -162,7 +161,7 @@ fn now(facts: &PoolFacts) -> Plan {
     plan(facts, at(50))
 }
 
-/// The plan in short, such as `p-0 Offer n1`.
+/// Each write as text, such as `p-0 Offer n1`.
 fn words(plan: &Plan) -> Vec<String> {
     plan.writes
         .iter()
@@ -288,7 +287,7 @@ fn a_member_that_finishes_elsewhere_counts_here() {
     assert_eq!(plan.waiting[&"n1".into()], BlockReason::HasBerth);
     f.elsewhere = [uid("a-stranger")].into();
     assert_eq!(words(&now(&f)), ["p-0 Offer n1"]);
-    // Nodes that are down already fill no capacity, but their berths do.
+    // Unavailable nodes can be offered berths until berths use up the capacity.
     let mut broken = names(&["n1", "n2", "n3"]);
     broken.iter_mut().for_each(|m| m.node.ready = false);
     let mut f = facts(2, broken, vec![seen(closed(0)), seen(closed(1))]);
@@ -320,7 +319,6 @@ fn only_the_fit_are_offered_a_berth() {
     }
 }
 
-/// Returns the members in the order of their turns.
 fn order(f: &PoolFacts) -> Vec<&str> {
     let occupancy = Occupancy::of(f, &f.berths);
     let mut queue = candidates::Queue::of(f, &f.berths, &occupancy);
@@ -415,7 +413,7 @@ fn a_pause_asks_uncommitted_holders_back() {
     let mut f = facts(3, names(&["n1", "n2", "n3"]), berths);
     f.gate = gate(GateReason::Paused);
     let plan = now(&f);
-    // A committed holder continues, but must not go to another image.
+    // A committed holder may still reboot into its target, but not change to another image.
     assert_eq!(words(&plan), ["p-0 Revoke(\"Paused\") n1", "p-1 Revoke(\"Paused\") n2"]);
     assert_eq!(plan.waiting[&"n3".into()], BlockReason::Gate);
 }
@@ -529,7 +527,7 @@ fn a_pool_grows_only_to_its_published_capacity() {
 
 #[test]
 fn a_pool_shrinks_step_by_step() {
-    // Capacity 2 -> 1, one holder and one open offer.
+    // The capacity is lowered from 2 to 1 with one holder and one open offer.
     let berths = vec![seen(taken(0, "n1")), seen(offered(1, "n2"))];
     let mut f = facts(1, names(&["n1", "n2"]), berths);
     f.published = 2;

@@ -5,7 +5,6 @@ use berth_api::node::Phase;
 
 use super::*;
 
-/// A failed pull with this number of tries.
 fn failing(n: u8, attempts: u32) -> Option<Failing> {
     Some(Failing {
         digest: Some(digest(n)),
@@ -148,7 +147,7 @@ fn a_holder_that_cannot_prove_its_boot_pulls_first() {
 
 #[test]
 fn a_stuck_holder_pulls_as_well() {
-    // Its reboot was refused under an unproven boot, and another image is wanted now.
+    // The node's reboot was refused while its boot was unproven, and another image is wanted now.
     let mut world = world(&["n1", "n2"], 1);
     world.commit("n2");
     world.holdings.get_mut(&"uid-n2".into()).unwrap().phase = HoldPhase::Taken;
@@ -186,7 +185,7 @@ fn a_stuck_holder_passes_unused_permits_on() {
     let mut world = world(&["n1", "n2", "n3"], 1);
     world.commit("n2");
     world.step();
-    // For example, its host refuses the image.
+    // For example, the node's host refuses the image.
     world.report_of_boot("n2", "boot-2");
     let mut turns = BTreeSet::new();
     for minute in 0..80 {

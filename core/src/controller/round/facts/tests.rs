@@ -11,7 +11,7 @@ use crate::controller::membership::MembershipCache;
 use crate::controller::snapshot::Entry;
 use crate::controller::view::PoolView;
 
-/// Returns the only member of pool a, if it has one: whether it is leaving, and whether it is abandoned.
+/// Returns whether the only member of pool a is leaving, and whether it is abandoned. `None` if the pool has no member.
 fn member_of_a(labels: &serde_json::Value, deleted: Option<&str>, phase: &str, overdue: &str) -> Option<(bool, bool)> {
     let mut snapshot = Snapshot::default();
     let node = serde_json::json!({ "metadata": { "name": "n1", "uid": "u1", "labels": labels } });
@@ -75,7 +75,7 @@ fn a_node_counts_until_it_is_released() {
         ),
         ("the node goes", &infra, None, "Waiting", "", Some((true, false))),
         ("the node is released", &infra, None, "Released", "", None),
-        // The node counts for as long as its BootcNode is there.
+        // The node counts until its BootcNode is deleted.
         ("the node is lost", &infra, None, "Waiting", "h1", Some((true, true))),
         ("the node is excluded", &excluded, None, "Waiting", "", None),
     ] {
@@ -84,7 +84,6 @@ fn a_node_counts_until_it_is_released() {
     }
 }
 
-/// A berth of that pool, offered to the node or held by it.
 pub(crate) fn lease(pool: &str, index: u32, (node, uid): (&str, &str), is_held: bool) -> LeaseView {
     let offer = Offer {
         node: node.into(),
@@ -133,7 +132,6 @@ fn facts_of(nodes: &[serde_json::Value], leases: &[LeaseView]) -> PoolFacts {
     shared.of(&Pool::readable(&snapshot.pools)[0])
 }
 
-/// A worker with one extra label.
 fn worker(name: &str, uid: &str, ready: bool, label: &str) -> serde_json::Value {
     let ready = if ready { "True" } else { "False" };
     serde_json::json!({
@@ -154,10 +152,10 @@ fn berths_of_other_pools_are_seen() {
 fn only_an_excluded_node_that_is_down_is_lost() {
     for (uid, ready, label, is_lost) in [
         ("u1", false, keys::LABEL_EXCLUDE, true),
-        // Its agent gives back.
+        // The node is Ready, so its agent gives the berth back.
         ("u1", true, keys::LABEL_EXCLUDE, false),
         ("u1", false, "x", false),
-        // A live read shows first whether the holder is gone.
+        // The UID has changed: a live read must first show that the holder is gone.
         ("u2", false, keys::LABEL_EXCLUDE, false),
     ] {
         let node = worker("n1", uid, ready, label);

@@ -25,7 +25,7 @@ use crate::controller::view::{BadTurn, BootcNodeView, FleetView, LeaseView, Node
 
 const EPOCH: u64 = 7;
 
-/// A BootcNode of that pool, prepared for image 2, that runs image `booted`.
+/// A BootcNode of this pool that is prepared for image 2 and runs image `booted`.
 pub(crate) fn prepared_host(name: &str, pool: &str, booted: u8) -> BootcNodeView {
     let [booted, staged] =
         [booted, 2].map(|n| json!({ "image": "i", "digest": digest(n), "architecture": "amd64", "locked": true }));
@@ -51,7 +51,6 @@ struct Site {
     snapshot: Snapshot,
     leases: Vec<LeaseView>,
     offers: Offers,
-    /// Leases that cannot be written.
     refused: BTreeSet<String>,
     /// Nodes with an API server.
     servers: BTreeSet<&'static str>,
@@ -59,7 +58,7 @@ struct Site {
 }
 
 impl Site {
-    /// Pools `a` and `b` with these nodes, each with room for all of them, under a fleet limit.
+    /// Pools `a` and `b` with these nodes. Each pool has capacity for all of its nodes; the fleet has a limit.
     fn new(limit: Value, a: &[&str], b: &[&str]) -> Self {
         let mut this = Self {
             servers_listed: true,
@@ -114,7 +113,6 @@ impl Site {
         });
     }
 
-    /// Offers a berth to the node.
     fn offer(&mut self, pool: &str, index: u32, node: &str) {
         let offer = Offer {
             node: node.into(),
@@ -125,7 +123,6 @@ impl Site {
         self.lease(Berth::new(pool.into(), index, EPOCH).offered(offer).unwrap());
     }
 
-    /// Lets the node hold a berth.
     fn hold(&mut self, pool: &str, index: u32, node: &str) {
         self.offer(pool, index, node);
         let name = Berth::new(pool.into(), index, EPOCH).name();
@@ -135,13 +132,12 @@ impl Site {
         self.lease(offered.taken(&node.into(), &node.into(), None, boot).unwrap());
     }
 
-    /// Sets the image that the node runs.
     fn node(&mut self, name: &str, pool: &str, booted: u8) {
         let host = prepared_host(name, pool, booted);
         Arc::make_mut(&mut self.snapshot.bootc_nodes).insert(name.to_owned(), Entry::new(host));
     }
 
-    /// The node's last turn ended because it could not be drained.
+    /// Records that the node's last turn ended because its drain timed out.
     fn bad_turn(&mut self, name: &str) {
         let bootc_nodes = Arc::make_mut(&mut self.snapshot.bootc_nodes);
         let mut host = BootcNodeView::clone(&bootc_nodes[name].view);
@@ -174,12 +170,11 @@ impl Site {
         self.plans_without(&BTreeSet::new())
     }
 
-    /// Returns the use of the fleet's limit in the plan of this pool.
     fn fleet_use(&self, pool: &str) -> FleetUse {
         self.plans()[&pool.into()].fleet.clone().unwrap()
     }
 
-    /// Plans with these pools known to be outdated.
+    /// Plans while these pools are outdated.
     fn plans_without(&self, outdated: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Plan> {
         let membership = MembershipCache::default().of(&self.snapshot);
         let heard: BTreeSet<NodeName> = self.snapshot.nodes.keys().map(|name| name.as_str().into()).collect();
@@ -211,13 +206,12 @@ impl Site {
         shared.plans(&pools, control_plane, now)
     }
 
-    /// Nodes that are offered a berth in one pass.
     fn offered(&self) -> Vec<String> {
         offered(&self.plans())
     }
 
-    /// Nodes that are offered a berth after a live read showed changes of these pools or the fleet, and the pools that
-    /// were read.
+    /// Live reads show changes of these pools or of the fleet. Returns the nodes that are still offered a berth, and
+    /// the pools that were read.
     fn offered_after(&self, changed: &[&str], fleet_changed: bool) -> (Vec<String>, Vec<String>) {
         let pools = Pool::readable(&self.snapshot.pools);
         let plans = self.plans();
@@ -233,20 +227,17 @@ impl Site {
         plans.values().find_map(|plan| plan.waiting.get(&node.into()).copied())
     }
 
-    /// Why a pool waits for others, with the message.
     fn order(&self, pool: &str) -> Option<(&'static str, String)> {
         let order = self.plans().remove(&pool.into()).unwrap().order?;
         Some((order.reason.as_str(), order.message))
     }
 }
 
-/// Address of a node such as `b1`.
 fn address(node: &str) -> String {
     let (pool, number) = node.split_at(1);
     format!("10.0.{}.{number}", if pool == "a" { 1 } else { 2 })
 }
 
-/// API server of the node.
 fn server(node: &str) -> SocketAddr {
     format!("{}:6443", address(node)).parse().unwrap()
 }
@@ -268,12 +259,11 @@ fn offered(plans: &BTreeMap<PoolName, Plan>) -> Vec<String> {
     nodes.collect()
 }
 
-/// Two pools of two nodes each.
 fn two_and_two(limit: Value) -> Site {
     Site::new(limit, &["a1", "a2"], &["b1", "b2"])
 }
 
-/// Two pools of two nodes each. This pool has a berth that a former leader may still open.
+/// Two pools of two nodes each. A write of an earlier leader may still open a berth of this pool.
 fn unstamped(limit: Value, pool: &str) -> Site {
     let mut site = two_and_two(limit);
     site.lease(Berth::new(pool.into(), 0, EPOCH - 1));
@@ -287,7 +277,7 @@ fn the_pools_share_what_the_fleet_has_left() {
         (json!(1), &["a1"]),
         (json!(3), &["a1", "a2", "b1"]),
         (json!("75%"), &["a1", "a2", "b1"]),
-        // Never below one.
+        // A percentage gives at least one node.
         (json!("1%"), &["a1"]),
         (json!(100), &["a1", "a2", "b1", "b2"]),
     ] {
@@ -324,7 +314,7 @@ fn an_unwritable_berth_affects_no_other_pool() {
         words.ends_with("b-0, a Lease that cannot be written, a1, offered a berth"),
         "{words}"
     );
-    // A holder that cannot be asked back.
+    // A holder whose Lease cannot be written uses up the limit only once.
     let mut site = Site::new(json!(2), &["a1", "a2"], &["b1", "b2"]);
     site.hold("b", 0, "b1");
     site.refused.insert("b-0".to_owned());
@@ -411,7 +401,7 @@ fn unreadable_pools_with_unfenced_berths_are_named() {
     assert_eq!(site.offered(), ["a1"]);
 }
 
-/// Returns the Leases whose offers are withdrawn for the fleet's limit.
+/// Returns the Leases whose offers are withdrawn because of the fleet's limit.
 fn withdrawn(site: &Site) -> Vec<String> {
     let expected = WriteReason::Withdrawn("the limit of the fleet is used up");
     let mut withdrawn = vec![];
@@ -468,7 +458,7 @@ fn a_pool_that_cannot_be_drained_starves_no_other() {
         ["b1"],
         "nodes that let an offer lapse come later, in any pool"
     );
-    // A node that is no longer a candidate does not affect the order of its pool.
+    // Lapsed offers of a node that is no longer a candidate do not affect the order of its pool.
     site.offers.lapsed(&Offer {
         node: "b1".into(),
         uid: "b1".into(),
@@ -497,7 +487,7 @@ fn a_pool_waits_until_those_before_it_are_updated() {
     site.ready("b2", false);
     assert!(site.offered().is_empty(), "it is not proven any more");
     site.ready("b2", true);
-    // Turns that have begun continue.
+    // Turns that have begun are not stopped.
     site.offer("a", 0, "a1");
     site.node("b2", "b", 1);
     let plans = site.plans();
@@ -530,7 +520,7 @@ fn a_pool_changed_since_the_watch_offers_nothing() {
     assert_eq!(offered, ["b1"]);
     assert_eq!(read, ["a", "b"]);
     assert!(site.offered_after(&[], true).0.is_empty());
-    // The pool that goes first is read as well, although nothing is offered there.
+    // The pool that goes first is read too, although it offers nothing.
     site.pool("c", 1, &["b"]);
     site.node("b1", "b", 2);
     site.pool("a", 1, &["b"]);
