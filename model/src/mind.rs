@@ -31,12 +31,12 @@ use crate::state::{
 const OVER: Duration = Duration::from_secs(23 * 3600);
 /// How far a wall clock jumps ahead: longer than every timeout, and shorter than the host's uptime.
 const AHEAD: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Error of a host whose bus does not answer.
+/// Error if the host's bus does not answer.
 const NO_ANSWER: &str = "no answer";
-/// Error of a disk that cannot be written.
+/// Error if the disk cannot be written.
 pub const READ_ONLY: &str = "read-only";
 
-/// The phases of a berth. The outcome does not matter.
+/// The phases of a berth; the outcome does not matter.
 const PHASES: [Phase; 3] = [Phase::Taken, Phase::Committed, Phase::Releasing(Outcome::Updated)];
 
 /// The time of every decision.
@@ -56,12 +56,12 @@ pub fn now_on(host: &Host) -> Now {
     }
 }
 
-/// Time of a wall clock that is right or far ahead.
+/// Returns the time of a wall clock that is right or far ahead.
 fn wall(is_ahead: bool) -> Timestamp {
     if is_ahead { rich::NOW + AHEAD } else { rich::NOW }
 }
 
-/// Returns how long a drain has run according to a new process, which reads it from the memory.
+/// Returns how long a drain has run, as a new process reads it from the memory.
 pub fn recalled_drain(host: &Host) -> Begun {
     let knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now_on(host));
     knowledge.turn.drain.since.map_or(Begun::No, since)
@@ -78,16 +78,13 @@ fn ago(time: Duration) -> Moment {
     Moment::after(Duration::from_secs(1 << 24).saturating_sub(time))
 }
 
-/// Knowledge of an agent, and its memory on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mind {
-    /// Knowledge of the process.
     pub agent: Agent,
-    /// Memory on the host. The other fields of the host are meaningless.
+    /// The memory on the host. The host's other fields are meaningless.
     pub host: Host,
 }
 
-/// Returns the real knowledge of an agent.
 pub fn knowledge(view: &AgentView) -> Knowledge {
     let (agent, host) = (&view.agent, &view.host);
     let mut knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now_on(host));
@@ -126,7 +123,6 @@ pub fn knowledge(view: &AgentView) -> Knowledge {
     knowledge
 }
 
-/// Converts the spec of a BootcNode.
 fn desired(spec: Option<Spec>) -> Desired {
     let Some(spec) = spec else { return Desired::Unknown };
     if spec.deleting || spec.pool == NONE {
@@ -155,7 +151,7 @@ fn desired(spec: Option<Spec>) -> Desired {
     }))
 }
 
-/// Reads the facts for a decision, like the agent at the start of a pass.
+/// Reads the facts for a decision, as the agent does at the start of a pass.
 pub fn gather(knowledge: &mut Knowledge, view: &AgentView) {
     let host = &view.host;
     let published = Event::Published {
@@ -184,7 +180,7 @@ pub fn gather(knowledge: &mut Knowledge, view: &AgentView) {
     knowledge.after(Event::Berths(berths.collect()), &now_on(host));
 }
 
-/// Writes the memory to disk if it changed or the last write failed, like the agent.
+/// Writes the memory to disk if it changed or the last write failed, as the agent does.
 fn remember(knowledge: &mut Knowledge, view: &AgentView) {
     let host = &view.host;
     let is_written = host.disk.is_none() && remembered(*host, &knowledge.past).memory() == host.memory();
@@ -194,12 +190,11 @@ fn remember(knowledge: &mut Knowledge, view: &AgentView) {
     }
 }
 
-/// Responses of the host's services.
 fn services(knowledge: &Knowledge, host: &Host) -> Services {
     let mut services = Services::under(rich::boot(0));
     services.shutting_down = host.down;
     services.clock_synchronized = Some(!host.ahead);
-    // A bad image of the model is one whose Node never becomes Ready.
+    // In the model, the only fault of a bad image is that its Node never becomes Ready.
     services.health = Some(HostHealth::default());
     if knowledge.is_reboot_ahead() {
         services.shutdown_scheduled = host.scheduled;
@@ -210,7 +205,6 @@ fn services(knowledge: &Knowledge, host: &Host) -> Services {
     services
 }
 
-/// State of the pull's unit.
 fn pull(host: &Host) -> PullReading {
     match host.ended {
         _ if host.down => PullReading::None,
@@ -233,7 +227,6 @@ fn pull(host: &Host) -> PullReading {
     }
 }
 
-/// Digest of an ended pull.
 fn ended(ended: Ended) -> Option<&'static Digest> {
     match ended {
         Ended::No => None,
@@ -248,13 +241,11 @@ pub enum Observation {
     Looked(Option<Os>),
     /// The Node; `None` if it does not exist.
     Node(Option<Object>),
-    /// The API server's response to a write that it must refuse: true if it refuses.
+    /// The API server's response to forbidden writes: true if it rejects them.
     Guard(bool),
-    /// A heartbeat is due.
     Heartbeat,
 }
 
-/// Returns the knowledge of an agent after an observation.
 pub fn observe(view: &AgentView, observation: Observation) -> Mind {
     let mut knowledge = knowledge(view);
     gather(&mut knowledge, view);
@@ -281,7 +272,7 @@ pub fn observe(view: &AgentView, observation: Observation) -> Mind {
     mind(&knowledge, view)
 }
 
-/// Returns the bytes of the knowledge that the model keeps.
+/// Returns the knowledge as the model keeps it.
 pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
     let turn = &knowledge.turn;
     // The last written phase matters only while the agent holds a berth.
@@ -303,7 +294,7 @@ pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
         node: match &knowledge.cluster.node {
             ClusterNode::Unread => NodeRead::Unread,
             ClusterNode::Gone => NodeRead::Gone,
-            // The state has the Node that was read.
+            // The caller has the Node that was read.
             ClusterNode::Is(_) => NodeRead::Is(Object::default(), false),
         },
         fenced: knowledge.cluster.fenced && holds,
@@ -311,7 +302,7 @@ pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
         drained: turn.drain.last_pass.done,
         reboot: reboot(turn),
         counted: turn.counted,
-        // Without a later read, it does not matter.
+        // Without a later read, the value does not matter.
         wrote: turn
             .wrote
             .filter(|_| holds && (knowledge.host.fresh || knowledge.cluster.fenced))
@@ -363,7 +354,6 @@ fn is_long_ago_from(moment: Moment, now: Moment) -> bool {
     !now.since(moment).is_zero()
 }
 
-/// Deployments that cannot be read.
 fn blind() -> HostOs {
     HostOs::Unusable {
         reason: Reason::StepFailed,
@@ -391,7 +381,7 @@ fn os(seen: Option<Os>) -> HostOs {
     })
 }
 
-/// The steps whose failures the model keeps: lock and removal.
+/// Returns the kinds of steps whose failures the model keeps: lock and removal.
 fn kinds() -> (Option<Discriminant<Step>>, Discriminant<Step>) {
     let lock = Storage::Ostree
         .ostree_lock()
@@ -417,7 +407,7 @@ fn failing(failing: Failing) -> Option<(Discriminant<Step>, StepFailure)> {
 fn small_failing(knowledge: &Knowledge) -> Failing {
     let (lock, unstage) = kinds();
     match &knowledge.failures.step {
-        // The number of attempts does not matter after the agent knows that locking fails.
+        // When the agent knows that locking fails, the number of attempts no longer matters.
         Some((kind, trouble)) if Some(*kind) == lock && knowledge.failures.lock.is_none() => {
             Failing::Lock(trouble.attempts.min(9) as u8)
         }
@@ -426,7 +416,6 @@ fn small_failing(knowledge: &Knowledge) -> Failing {
     }
 }
 
-/// Restores the knowledge about the current turn.
 fn turn(turn: &mut Turn, agent: &Agent) {
     let (asked, blocked) = match agent.reboot {
         Reboot::No => (None, None),
@@ -474,7 +463,7 @@ fn node(object: &Object) -> NodeFacts {
             ..CordonRecord::default()
         }),
         excluded: object.excluded,
-        // Only shown; no step depends on it.
+        // No step depends on this field.
         control_plane: false,
         not_ready_taint: None,
         signs: Signs::default(),
@@ -493,12 +482,11 @@ fn since_boot(before: Duration) -> BootMoment {
     BootMoment::new(&rich::boot(0), ago(before))
 }
 
-/// Returns the time of a later try, by a clock that may be ahead.
+/// Returns the time of a later attempt, by a clock that may be ahead.
 fn later(is_ahead: bool) -> Time {
     Time::from(wall(is_ahead) + SignedDuration::from_secs(60))
 }
 
-/// Returns the real memory of a host.
 fn past(host: &Host) -> Past {
     let turn_at = if host.backoff {
         later(host.turn_ahead)
@@ -540,7 +528,6 @@ fn past(host: &Host) -> Past {
     }
 }
 
-/// Returns the host with this memory.
 fn remembered(host: Host, past: &Past) -> Host {
     Host {
         pull_backoff: past.failure.is_some(),
@@ -578,7 +565,6 @@ fn remembered(host: Host, past: &Past) -> Host {
 }
 
 impl Mind {
-    /// Stores this knowledge and memory in an agent and its host.
     pub fn settle(&self, agent: &mut Agent, host: &mut Host) {
         let node = match self.agent.node {
             NodeRead::Is(..) => agent.node,

@@ -12,7 +12,7 @@ use crate::rich;
 use crate::state::{Berth, NO_NUMBER, NONE, Number, Phase, Request, State, Write};
 use crate::world::{Broken, World};
 
-/// Cache of the released functions' results.
+/// Caches of the released functions' results.
 #[derive(Debug, Default)]
 pub struct Memo {
     /// Decisions of agents.
@@ -24,11 +24,11 @@ pub struct Memo {
 /// A move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Move {
-    /// The agent of a node acts. `true`: it only reads now, and acts later.
+    /// The agent of a node acts. With `true`, it only reads now, and acts later.
     Agent(Number, Act, Delivery, bool),
     /// A controller acts.
     Controller(u8, ControllerMove),
-    /// An event, on a node or on none.
+    /// An event on a node, or on no node ([`NO_NUMBER`]).
     Event(Number, Event),
 }
 
@@ -37,7 +37,7 @@ pub enum Move {
 pub struct Successor {
     /// The move.
     pub by: Move,
-    /// The state after it, not canonical.
+    /// The state after the move, not in canonical form.
     pub to: State,
     /// Rule that the move breaks.
     pub broken: Option<Broken>,
@@ -84,7 +84,7 @@ pub fn successors(world: &World, state: &State, memo: &mut Memo) -> Vec<Successo
     successors
 }
 
-/// Describes a state, in a few lines.
+/// Describes a state in a few lines.
 pub fn picture(world: &World, state: &State) -> Vec<String> {
     let text = MoveText {
         by: &Move::Event(NO_NUMBER, Event::Created),
@@ -115,7 +115,7 @@ pub fn picture(world: &World, state: &State) -> Vec<String> {
     lines
 }
 
-/// Text of a move. Nodes have the names that they had at the start.
+/// Text of a move, with the names that the nodes had at the start.
 #[derive(Debug)]
 pub struct MoveText<'a> {
     /// The move.

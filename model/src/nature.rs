@@ -32,7 +32,7 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     here.ghost.ready = false;
     here.ghost.undone |= here.ghost.undoes;
     here.ghost.undoes = false;
-    // Excludes a power loss while the last write of a turn is in flight: a rule for it is impossible.
+    // Excludes a power loss while the last write of a turn is in flight, because no rule can cover it.
     let ours = phase.is_some_and(|(phase, uid)| {
         uid == here.object.uid && here.object.exists && (clean || !matches!(phase, Phase::Releasing(_)))
     });
@@ -43,7 +43,7 @@ pub(crate) fn is_well(world: &World, state: &State, node: usize) -> bool {
     world.bad & (1 << state.nodes[node].host.booted) == 0
 }
 
-/// Lets the kubelet report under the running boot.
+/// The kubelet reports in the running boot.
 pub fn kubelet(world: &World, state: &mut State, node: usize) {
     let ready = is_well(world, state, node);
     let here = &mut state.nodes[node];
@@ -53,7 +53,6 @@ pub fn kubelet(world: &World, state: &mut State, node: usize) {
     state.touch_node(node);
 }
 
-/// Executes a request in flight.
 pub fn land(world: &World, state: &mut State, at: usize) -> Option<Broken> {
     let request = state.air.remove(at);
     if is_refused(state, &request) {
@@ -73,7 +72,7 @@ pub fn land(world: &World, state: &mut State, at: usize) -> Option<Broken> {
     }
 }
 
-/// True if the API server would refuse the request.
+/// True if the API server would reject the request.
 pub(crate) fn is_refused(state: &State, request: &Request) -> bool {
     match request {
         Request::Berth { slot, .. } | Request::Controller(Write::Berth { slot, .. }) => state.unwritable.has(*slot),
@@ -81,7 +80,7 @@ pub(crate) fn is_refused(state: &State, request: &Request) -> bool {
     }
 }
 
-/// Creates the Node again, under its name.
+/// Creates the Node again, under its old name.
 pub fn create(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     here.object = Object {
@@ -95,7 +94,7 @@ pub fn create(state: &mut State, node: usize) {
     state.touch_node(node);
 }
 
-/// Opens or closes the windows of all pools. Berths whose window was open run out.
+/// Opens or closes the windows of all pools. A close ends the time for reboots of the open berths.
 pub fn window(state: &mut State, open: bool) {
     state.pools.iter_mut().for_each(|pool| pool.outside = !open);
     state.each_lease(|lease| {
@@ -110,7 +109,7 @@ pub fn window(state: &mut State, open: bool) {
     });
 }
 
-/// Asks all pools for another image. Without a tag, it becomes the target at once.
+/// Asks all pools for another image, which becomes the target at once if the pool has no tag.
 pub fn edit(world: &World, state: &mut State, image: u8) {
     for pool in &mut state.pools {
         pool.tagged = image;
@@ -124,7 +123,7 @@ pub fn edit(world: &World, state: &mut State, image: u8) {
     }
 }
 
-/// Lets the soak time pass: proven canaries have soaked.
+/// The soak time passes: proven canaries have soaked.
 pub fn soak(state: &mut State) {
     let target = state.pools[0].target;
     let mut canaries = state.nodes.iter().filter(|node| judge::is_canary(node));
@@ -139,7 +138,7 @@ pub fn soak(state: &mut State) {
     }
 }
 
-/// Lets the minimum age pass for all known images.
+/// The minimum age passes for all known images.
 pub fn age(state: &mut State) {
     state.fleet.old = state.fleet.tagged;
     for controller in &mut state.controllers {
@@ -147,8 +146,8 @@ pub fn age(state: &mut State) {
     }
 }
 
-/// Lets the timeout of the permits to pull pass. Only differences between members matter, so if all waiting members have an
-/// unused permit, the record is cleared.
+/// The timeout of the permits to pull passes. Only differences between members matter, so the record is cleared if all
+/// waiting members have an unused permit.
 pub fn permits(state: &mut State) {
     let leader = usize::from(state.leader);
     let mut waiting = vec![];
@@ -159,7 +158,7 @@ pub fn permits(state: &mut State) {
         if [node.status.booted, node.status.staged].contains(&spec.image) || node.status.work == Work::Pulls {
             continue;
         }
-        // Such members get no permit now.
+        // Members where the image has failed get no permit now.
         let has_failed = node.status.failed & (1 << spec.image) != 0;
         let is_silent = state.controllers[leader].silent.has(number);
         let has_berth = state.held_by(usize::from(number)).is_some();
@@ -178,7 +177,7 @@ pub fn permits(state: &mut State) {
     }
 }
 
-/// Stops the agents of a node, or lets them continue and report again.
+/// Stops a node's agents, or lets them continue and report again.
 pub fn mutes(state: &mut State, node: usize, mute: bool) {
     state.nodes[node].mute = mute;
     for controller in &mut state.controllers {
@@ -186,26 +185,24 @@ pub fn mutes(state: &mut State, node: usize, mute: bool) {
     }
 }
 
-/// True if the leader has yet to notice that the agents of a node are silent.
+/// True if a node's agents are silent and the leader has not noticed that yet.
 pub fn has_unnoticed_silence(state: &State, node: usize) -> bool {
     let here = &state.nodes[node];
     let leader = &state.controllers[usize::from(state.leader)];
     here.mute && here.spec.is_some() && !leader.silent.has(node as Number)
 }
 
-/// Lets the leader notice that the agents of a node are silent.
 pub fn notice_silence(state: &mut State, node: usize) {
     state.controllers[usize::from(state.leader)].silent.add(node as Number);
 }
 
-/// Lets the timeout of a node's drain pass.
 pub fn drain_is_over(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     here.host.drain_is_over();
     here.ghost.drain_over = true;
 }
 
-/// True if a new test of the API server would give the agent another result than its last one.
+/// True if a new test of the API server would give the agent another result than its last test.
 pub fn guard_is_due(state: &State, node: usize) -> bool {
     let agent = &state.nodes[node].agent;
     !agent.guard_due && (agent.guard == Guard::Refuses) == state.fleet.unguarded
@@ -216,7 +213,7 @@ pub fn later(here: &Node) -> Option<Reboot> {
     match here.agent.reboot {
         _ if here.host.down => None,
         Reboot::Asked => Some(Reboot::Late),
-        // An agent that cannot revert the commit asks again.
+        // An agent that cannot take back the commit asks again.
         Reboot::Late if here.ghost.unproven => Some(Reboot::Long),
         Reboot::Blocked if here.ghost.unproven => Some(Reboot::BlockedLong),
         _ => None,
@@ -236,7 +233,7 @@ pub fn pulled(state: &mut State, node: usize) {
     (here.ghost.armed, here.ghost.partial) = (0, 0);
 }
 
-/// Fails a pull after it has staged its image.
+/// Fails a pull that has staged its image.
 pub(crate) fn pulled_in_part(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     here.host.ended = Ended::Badly(here.host.pull);

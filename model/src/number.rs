@@ -2,10 +2,10 @@
 
 /// Number of a node or a berth.
 pub type Number = u16;
-/// No node, no berth.
+/// No node or berth.
 pub const NO_NUMBER: Number = Number::MAX;
-/// No pool, no image.
+/// No pool or image.
 pub const NONE: u8 = 9;
 
-/// Number of an image: 0 means none, 1 is the image that runs at the start.
+/// Number of an image: 0 for none; 1 runs at the start.
 pub type Image = u8;

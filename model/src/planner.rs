@@ -1,5 +1,5 @@
-//! Runs the controller's released decision code: membership, gates, published specs, and each pool's facts and plan. Results
-//! are cached per view of the cluster.
+//! Runs the controller's released decision code (membership, gates, published specs, and each pool's facts and plan),
+//! and caches the results per view of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ pub struct PassDecisions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolPlan {
     pub status: PoolStatus,
-    /// Writes to berths. Leases have epoch 1 if the plan writes its own epoch.
+    /// Writes of berths. Epoch 1 in a Lease stands for the plan's own epoch.
     pub writes: Vec<Write>,
     /// How long the leader has seen the canaries soak, after the pass.
     pub soaks: Begun,
@@ -56,7 +56,7 @@ pub struct PoolPlan {
 /// Cache of passes.
 #[derive(Debug, Default)]
 pub struct Plans {
-    /// Passes by the view's hash.
+    /// Passes, by the view's hash.
     known: HashMap<u64, Arc<PassDecisions>, Fast>,
     /// Plans for all namings of the nodes, by the view's hash.
     named: HashMap<u64, Arc<Vec<Vec<PoolPlan>>>, Fast>,
@@ -64,7 +64,7 @@ pub struct Plans {
     caches: Caches,
 }
 
-/// Caches that a controller keeps between passes. Each worker uses one instance for all states, so that the caches see more
+/// Caches that a controller keeps between passes. Each worker uses one instance for all states, so the caches see more
 /// changes than in any single history.
 #[derive(Debug, Default)]
 struct Caches {
@@ -72,7 +72,7 @@ struct Caches {
     gates: GateCache,
 }
 
-/// Returns all permutations of the node names. Plans break ties by name, while nodes of the model have no fixed names.
+/// Returns all permutations of the node names: plans break ties by name, but nodes of the model have no fixed names.
 fn namings(nodes: usize) -> &'static [&'static [Number]] {
     match nodes {
         3 => &[&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]],
@@ -89,13 +89,12 @@ fn inverse(to: &[Number]) -> Vec<Number> {
     back
 }
 
-/// Passes are cached in worlds with at most this many nodes. Views of larger worlds hardly ever repeat.
+/// Largest number of nodes of a world whose passes are cached. Views of larger worlds hardly ever repeat.
 const SMALL: usize = 8;
-/// Number of node projections kept in a large world.
+/// Maximum number of cached node projections in a large world.
 const MOST: usize = 1 << 20;
 
 impl Plans {
-    /// Returns the decisions of a pass.
     pub fn of(&mut self, world: &World, view: &ControllerView) -> Arc<PassDecisions> {
         let key = hash::of(view);
         if let Some(known) = self.known.get(&key) {
@@ -110,7 +109,6 @@ impl Plans {
         passed
     }
 
-    /// Returns the different plans of a pass over all namings of the nodes.
     pub fn named(&mut self, world: &World, view: &ControllerView) -> Arc<Vec<Vec<PoolPlan>>> {
         let key = hash::of(view);
         if let Some(known) = self.named.get(&key) {
@@ -138,7 +136,6 @@ impl Plans {
     }
 }
 
-/// A pass of the controller.
 struct Pass<'a> {
     world: &'a World,
     view: &'a ControllerView,
@@ -219,13 +216,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns the names of the Leases that a condition holds for.
+    /// Returns the names of the Leases that meet a condition.
     fn named(&self, which: fn(&SeenBerth) -> bool) -> BTreeSet<String> {
         let slots = self.view.slots.iter().enumerate().filter(|(_, seen)| which(seen));
         slots.map(|(slot, _)| watch::name(self.world, slot)).collect()
     }
 
-    /// Responses of the API servers: each is ready, or has not responded for long.
+    /// Returns the API servers' responses: each server is ready, or has not responded for long.
     fn answers(&self, now: Moment) -> Answers {
         let mut servers = BTreeMap::new();
         for (number, node) in (0..).zip(&self.view.nodes) {
@@ -275,7 +272,7 @@ impl<'a> Pass<'a> {
         plans.values().map(|plan| self.read(plan)).collect()
     }
 
-    /// Pools that must not offer berths, after a second read of the pools that the plans depend on.
+    /// Returns the pools that must not offer berths, after a second read of the pools that the plans depend on.
     fn outdated(&self, plans: &BTreeMap<PoolName, Plan>) -> BTreeSet<PoolName> {
         let Some(rereads) = Rereads::of(&self.pools, plans) else {
             return BTreeSet::new();
@@ -287,7 +284,6 @@ impl<'a> Pass<'a> {
         rereads.closed(&changed, self.view.fleet_changed)
     }
 
-    /// Sets the images in the status after this pass.
     fn image(&self, number: usize, new: &mut PoolStatus) {
         let terms = &self.view.pools[number];
         (new.target, new.boot_image) = (terms.target, terms.boot_image);
@@ -297,7 +293,7 @@ impl<'a> Pass<'a> {
             return;
         };
         let answer = match self.world.follows {
-            // The registry always gives the current image of the tag.
+            // The registry always returns the tag's current image.
             Follows::AtOnce => Some(Answer {
                 image: terms.tagged,
                 ..Answer::default()
@@ -353,7 +349,7 @@ impl<'a> Pass<'a> {
         writes.iter().filter_map(|write| self.published(write)).collect()
     }
 
-    /// Converts a write to numbers. `None` if it changes nothing but messages, and other fields that the model does not have.
+    /// Converts a write to numbers. `None` if it changes only messages and other fields that the model does not have.
     fn published(&self, write: &BootcNodeWrite) -> Option<Write> {
         let node = rich::node(Some(&write.name().into()));
         let before = self.view.nodes.get(usize::from(node)).and_then(|n| n.spec);
@@ -370,7 +366,7 @@ impl<'a> Pass<'a> {
         (spec != before).then_some(Write::Publish { node, spec })
     }
 
-    /// The controller's memory of permits to pull, some of them unused for long.
+    /// Returns the controller's memory of permits to pull. Some of them have long been unused.
     fn permits(&self) -> StagingPermits {
         let mut permits = StagingPermits::default();
         if self.view.unused.is_empty() {
@@ -388,7 +384,7 @@ impl<'a> Pass<'a> {
         permits
     }
 
-    /// The controller's memory of offers, and the current moment.
+    /// Returns the controller's memory of offers, and the current moment.
     fn offers(&self) -> (Offers, Moment) {
         let mut offers = Offers::default();
         let began = Moment::default();
@@ -448,7 +444,6 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Returns the gates of each pool.
 fn gates(view: &ControllerView, pools: &[pool::Pool], keeper: &mut GateCache) -> BTreeMap<PoolName, Gates> {
     let mut all = BTreeMap::new();
     for (pool, terms) in pools.iter().zip(&view.pools) {

@@ -1,5 +1,5 @@
-//! Random numbers that depend only on the seed, for the model and the soak: SplitMix64. Implemented here because the replay of an old
-//! seed must not depend on the version of a library.
+//! Random numbers that depend only on the seed, for the model and the soak: SplitMix64. Not from a library, because a
+//! replay of an old seed must not depend on the library's version.
 
 use std::ops::RangeInclusive;
 
@@ -22,7 +22,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number of the range. In huge ranges the last numbers are slightly less likely.
+    /// Returns a number in the range. In huge ranges, the last numbers are slightly less likely.
     pub fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
         let (first, last) = (*range.start(), *range.end());
         match last.saturating_sub(first).checked_add(1) {

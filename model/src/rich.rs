@@ -1,4 +1,4 @@
-//! Conversion between the model's small numbers and the real types.
+//! Converts between the model's small numbers and the real types.
 
 use std::sync::{OnceLock, PoisonError, RwLock};
 
@@ -14,9 +14,8 @@ pub const NOW: Timestamp = Timestamp::constant(1_000_000_000, 0);
 /// End of the window that is open at [`NOW`], in worlds with windows.
 pub const CLOSES: Timestamp = Timestamp::constant(1_000_036_800, 0);
 
-/// Stands for the controller's own epoch. All others are [`OTHER_EPOCH`].
+/// Stands for the controller's own epoch; [`OTHER_EPOCH`] stands for all others.
 pub const OWN_EPOCH: u64 = 7;
-/// Stands for the epoch of another controller.
 pub const OTHER_EPOCH: u64 = 6;
 
 static WORDS: RwLock<Vec<String>> = RwLock::new(vec![]);
@@ -32,29 +31,19 @@ pub fn number(text: Option<&str>) -> u8 {
     u8::try_from(at + 1).unwrap_or(u8::MAX)
 }
 
-/// Returns the text of a number.
 pub fn word(number: u8) -> Option<String> {
     let words = WORDS.read().unwrap_or_else(PoisonError::into_inner);
     words.get(usize::from(number).checked_sub(1)?).cloned()
 }
 
-/// Returns the digest of an image.
-///
-/// # Panics
-/// Never: the text is a digest.
 pub fn digest(image: Image) -> Digest {
     digest_of(image).clone()
 }
 
-/// Returns a reference to the digest of an image.
-///
-/// # Panics
-/// Never: the text is a digest.
 pub fn digest_of(image: Image) -> &'static Digest {
     &digests()[usize::from(image)]
 }
 
-/// Digests of all images, in order.
 fn digests() -> &'static [Digest] {
     static KNOWN: OnceLock<Vec<Digest>> = OnceLock::new();
     KNOWN.get_or_init(|| (0..=Image::MAX).map(made).collect())
@@ -76,18 +65,15 @@ pub fn image(digest: Option<&Digest>) -> Image {
     at.and_then(|at| Image::try_from(at).ok()).unwrap_or(0)
 }
 
-/// Returns the name of a node.
 pub fn name(node: Number) -> NodeName {
     NodeName::new(format!("n{node}"))
 }
 
-/// Returns the node with a name.
 pub fn node(name: Option<&NodeName>) -> Number {
     name.and_then(|n| n.as_str().strip_prefix('n')?.parse().ok())
         .unwrap_or(NO_NUMBER)
 }
 
-/// Returns the UID of a Node.
 pub fn uid(node: Number, generation: u8) -> NodeUid {
     NodeUid::new(format!("{node}.{generation}"))
 }
@@ -104,13 +90,11 @@ pub fn boot(boot: u8) -> BootId {
     BootId::new(format!("b{boot}"))
 }
 
-/// Returns the name of a pool.
 pub fn pool(pool: u8) -> PoolName {
     let letter = (pool != NONE).then(|| char::from(b'a'.wrapping_add(pool)));
     letter.map_or_else(|| PoolName::from("none"), |letter| PoolName::new(letter.to_string()))
 }
 
-/// Returns the number of a pool.
 pub fn pool_number(name: &PoolName) -> u8 {
     match name.as_str().as_bytes() {
         [letter] => letter.wrapping_sub(b'a'),
@@ -177,7 +161,7 @@ pub fn berth(at: (u8, Number), lease: &Lease, epoch: u64) -> Option<berth::Berth
     })
 }
 
-/// Converts a berth to numbers of the model. The epoch is ignored.
+/// Converts a berth to numbers of the model, without the epoch.
 pub fn small(berth: &berth::Berth) -> Berth {
     match &berth.state {
         BerthState::Closed(c) => Berth::Closed(

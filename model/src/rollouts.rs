@@ -1,4 +1,4 @@
-//! Random rollouts of large worlds, in parallel; a huge one; and the search for the deliberate bugs.
+//! Random rollouts of large worlds, in parallel; a huge rollout; and the search for the deliberate bugs.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,30 +11,25 @@ use berth_model::moves::Memo;
 use berth_model::simulate::{Rollout, close_up, huge, rollout};
 use berth_model::world::Broken;
 
-/// Rollouts to run.
 #[derive(Debug)]
 pub struct Plan {
-    /// The first seed.
     pub first: u64,
-    /// Number of rollouts.
     pub rollouts: u64,
-    /// Number of worker threads.
     pub threads: usize,
-    /// True to print every move.
     pub history: bool,
-    /// Number of nodes of a huge rollout; 0 for none.
+    /// Number of nodes of the huge rollout; 0 for none.
     pub huge: usize,
-    /// Most rollouts of large worlds per deliberate bug, followed by up to a hundred times as many close-ups. 0 skips the search.
+    /// Limit of rollouts of large worlds per deliberate bug. Up to a hundred times as many close-ups follow. 0 skips
+    /// the search.
     pub bugs: u64,
 }
 
-/// Totals of rollouts.
 #[derive(Debug, Default)]
 struct Sum {
     rollouts: AtomicUsize,
     moves: AtomicUsize,
     faults: AtomicUsize,
-    /// The smallest seed that breaks a rule, and the rule.
+    /// The smallest seed that breaks a rule, and that rule.
     found: Mutex<Option<(u64, Broken)>>,
 }
 
@@ -78,10 +73,10 @@ pub fn run(plan: &Plan) -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs the rollout of a seed, with its history if requested.
+/// Runs a seed's rollout, with its history if requested.
 type Make<'a> = &'a (dyn Fn(u64, &mut Memo, bool) -> Rollout + Sync);
 
-/// Runs at most `most` rollouts in parallel. With `quick`, stops as soon as one breaks a rule.
+/// Runs at most `most` rollouts in parallel. With `quick`, stops after the first that breaks a rule.
 fn rollouts(plan: &Plan, most: u64, quick: bool, make: Make<'_>) -> Sum {
     let (sum, next, stop) = (Sum::default(), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -133,7 +128,7 @@ fn one_huge(plan: &Plan) -> bool {
     huge.broken.is_none()
 }
 
-/// Peak memory of this process so far, in bytes; 0 if unknown.
+/// Returns the peak memory of this process so far, in bytes; 0 if unknown.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
@@ -141,8 +136,8 @@ fn peak() -> usize {
     kilobytes.unwrap_or(0) * 1024
 }
 
-/// Searches a bug in large worlds, then in close-ups of the world where the explorer finds it. The bug counts as found only if
-/// the same rollout without the bug breaks no rule.
+/// Searches for a bug in large worlds, then in close-ups of the world where the explorer finds it. A bug counts as
+/// found only if the same rollout without the bug breaks no rule.
 fn bug_is_found(plan: &Plan, bug: Bug) -> bool {
     let seeded = bugs::seeded(bug);
     let close: Make<'_> = &|seed, memo, with_history| close_up(&seeded.world, seed, memo, with_history);

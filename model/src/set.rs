@@ -1,4 +1,4 @@
-//! Sets of nodes or berths. An empty set allocates nothing, and most are empty.
+//! Sets of nodes or berths. Most sets are empty, and an empty set allocates nothing.
 
 use crate::number::Number;
 
@@ -7,7 +7,6 @@ use crate::number::Number;
 pub struct Set(Vec<Number>);
 
 impl Set {
-    /// True if the set contains the number.
     pub fn has(&self, number: impl Into<usize>) -> bool {
         let number = number.into();
         Number::try_from(number).is_ok_and(|n| self.0.binary_search(&n).is_ok())
@@ -33,7 +32,6 @@ impl Set {
         self.0.len()
     }
 
-    /// Members, sorted.
     pub fn iter(&self) -> impl Iterator<Item = Number> + '_ {
         self.0.iter().copied()
     }

@@ -1,6 +1,6 @@
-//! Random rollouts of large worlds. Agents, controllers and nature move in random order, with faults, up to a horizon; then
-//! the fair schedule without faults must update every node. The judge checks every move. Without I/O and clocks, a seed
-//! replays exactly.
+//! Random rollouts of large worlds. Agents, controllers and nature move in random order, with faults, up to a horizon.
+//! After that, the fair schedule without faults must update every node. The judge checks every move. There is no I/O
+//! and no clock, so a seed replays exactly.
 
 use crate::agent::{self, After, Delivery};
 use crate::controller::{self, ControllerMove};
@@ -31,7 +31,7 @@ pub struct Rollout {
     pub history: Vec<String>,
 }
 
-/// Each pool comes after the next one, so the last goes first.
+/// Each pool comes after the next pool, so the last pool is updated first.
 const BACKWARDS: [(u8, u8); 4] = [(0, 1), (1, 2), (2, 3), (3, 4)];
 
 /// Returns the world of a seed: usually fifty nodes in five pools.
@@ -85,22 +85,22 @@ pub fn rollout(seed: u64, memo: &mut Memo, with_history: bool) -> Rollout {
     let mut random = Random::new(!seed);
     let mut left = budget(&mut random);
     if world.bad != 0 {
-        // A node that is stuck on a bad image leaves it when the next image is published. Nothing is published for a node that
-        // was moved out of its pool or whose BootcNode was deleted: the admin has to undo that.
+        // A node that is stuck on a bad image leaves it when the next image is published for it. No image is published
+        // for a node that was moved out of its pool, or whose BootcNode was deleted, until the admin undoes that.
         (left[Fault::Move as usize], left[Fault::Forget as usize]) = (0, 0);
-        // An excluded node gives its berth back without proof. If its agent stops before that, and the node returns to its pool
-        // under a new boot of the bad image, only an admin can release it.
+        // An excluded node gives its berth back without proof. If its agent stops before that, and the node returns to
+        // its pool in a new boot of the bad image, only an admin can release the berth.
         left[Fault::Mute as usize] = 0;
     }
     if world.images.len() > 1 {
-        // A rollback in the middle of a turn may lead to a third image, which only an admin can release.
+        // A rollback in the middle of a turn may lead to a third image. Then only an admin can release the berth.
         left[Fault::Queue as usize] = 0;
     }
     run(&world, left, 12, random, memo, with_history)
 }
 
-/// Runs one rollout of a small world with few kinds of faults: with up to three times its nodes, and more occurrences of its
-/// own faults only. Such a rollout finds bugs that need two or three faults at the same time.
+/// Runs one rollout of a small world with few kinds of faults: with up to three times its nodes, and more occurrences
+/// of its own faults only. Such a rollout finds bugs that need two or three faults at the same time.
 pub fn close_up(small: &World, seed: u64, memo: &mut Memo, with_history: bool) -> Rollout {
     let mut random = Random::new(!seed);
     let world = World {
@@ -167,8 +167,8 @@ fn run(
     }
 }
 
-/// Draws how often each fault may happen: all faults a few times, or some of them more often, since too many kinds of faults
-/// hide each other.
+/// Draws how often each fault may happen: all faults a few times, or some faults more often, because too many kinds of
+/// faults hide each other.
 fn budget(random: &mut Random) -> [u8; FAULTS] {
     let (most, every) = (1 + random.below(8), random.one_in(2));
     let mut left = [0; FAULTS];
@@ -210,7 +210,7 @@ impl Run<'_> {
         (to, broken)
     }
 
-    /// Adds the pending writes of the controllers and the requests in flight to the history.
+    /// Adds the controllers' pending writes and the requests in flight to the history.
     fn note_pending(&mut self, state: &State) {
         let Some(history) = &mut self.history else { return };
         let mut pending = vec![];
@@ -229,7 +229,7 @@ impl Run<'_> {
         }
     }
 
-    /// Draws a node. Nodes with a berth or an offer are more likely.
+    /// Draws a node. A node with a berth or an offer is more likely.
     fn node(&mut self, state: &State) -> usize {
         let busy: Vec<Number> = state.slots.iter().filter_map(|l| Some(l.who()?.0)).collect();
         match busy.get(self.random.below(2 * busy.len().max(1))) {
@@ -238,7 +238,7 @@ impl Run<'_> {
         }
     }
 
-    /// Draws a move. Sometimes it is a fault.
+    /// Draws a move, sometimes a fault.
     fn pick(&mut self, state: &State, successors: Vec<(Move, After)>) -> Option<(Option<Move>, After)> {
         let (mut faults, mut others): (Vec<_>, Vec<_>) =
             successors.into_iter().partition(|(_, (to, _))| to.left != state.left);
@@ -285,7 +285,7 @@ impl Run<'_> {
         self.pick(state, successors)
     }
 
-    /// Lets a controller send its next write, or run a pass if its queue is empty. Sometimes with a fault.
+    /// A controller sends its next write, or runs a pass if its queue is empty; sometimes with a fault.
     fn controller(&mut self, state: &State, memo: &mut Memo) -> Option<(Option<Move>, After)> {
         let leader = usize::from(state.leader);
         let who = if self.random.one_in(4) { 1 - leader } else { leader };
@@ -342,8 +342,8 @@ pub struct Huge {
     pub broken: Option<Broken>,
 }
 
-/// Runs a rollout of a world with this many nodes; a tenth of each pool may be unavailable at once. In each round, the leader
-/// runs a pass, and the nodes with something to do act. Some nodes lose power, some agents die, and sometimes another
+/// Runs a rollout of a world with this many nodes. A tenth of each pool may be unavailable at once. In each round, the
+/// leader runs a pass, and the nodes with work act. Some nodes lose power, some agents die, and sometimes another
 /// controller is elected.
 pub fn huge(nodes: usize, seed: u64, memo: &mut Memo) -> Huge {
     let berths = (nodes / 50).max(1);
@@ -356,7 +356,7 @@ pub fn huge(nodes: usize, seed: u64, memo: &mut Memo) -> Huge {
     };
     let mut random = Random::new(seed);
     let mut state = world.start();
-    // Nodes after a power loss, until they are ready for an offer again or updated.
+    // Nodes after a power loss, until they are updated or again ready for an offer.
     let mut restless = Set::default();
     let mut broken = None;
     let mut rounds = 0;

@@ -1,5 +1,5 @@
-//! State of a world: everything that matters to the protocol, in a few hundred bytes. Names, digests, boot IDs and
-//! resourceVersions are small numbers; [`crate::rich`] converts them to the real types.
+//! State of a world: all that matters to the protocol, in a few hundred bytes. Names, digests, boot IDs and
+//! resourceVersions are small numbers, which [`crate::rich`] converts to the real types.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -13,22 +13,22 @@ use crate::set::Set;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
-    /// The pool. [`NONE`] if the agent should undo all its changes.
+    /// [`NONE`] if the agent should undo all its changes.
     pub pool: u8,
-    /// UID of the Node that it was created for.
+    /// UID of the Node that the BootcNode was created for.
     pub uid: u8,
     pub image: Image,
     pub token: u8,
     /// True if the node may start a pull.
     pub may_pull: bool,
-    /// True if the BootcNode is being deleted. The object disappears when the controller removes its finalizer.
+    /// True if the BootcNode is being deleted. It disappears when the controller removes its finalizer.
     pub deleting: bool,
 }
 
 /// Status of a BootcNode, written by the agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Status {
-    /// True if it describes the current spec.
+    /// True if the status describes the current spec.
     pub observed: bool,
     /// UID of the Node that the agent runs on.
     pub uid: u8,
@@ -39,11 +39,10 @@ pub struct Status {
     pub prepared: bool,
     /// True if all changes by Berth are undone.
     pub released: bool,
-    /// Bit set of failed images.
+    /// Bit set of images.
     pub failed: u8,
     /// Image of the last turn, if the turn failed.
     pub turn: Image,
-    /// The last retry token that was applied.
     pub token: u8,
     /// Current work, in worlds that limit concurrent pulls.
     pub work: Work,
@@ -51,25 +50,19 @@ pub struct Status {
     pub boot_image: BootImage,
 }
 
-/// Version of the image that a machine was installed from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BootImage {
-    /// Unknown.
     #[default]
     Unknown,
-    /// May be too old for some images.
     Older,
-    /// New enough for every image.
     Newer,
 }
 
 /// Work of an agent, as far as permits to pull depend on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// None of the others.
     #[default]
     Other,
-    /// Pulls an image.
     Pulls,
     /// Waits for the proof of a boot.
     Proves,
@@ -84,20 +77,19 @@ pub struct Ghost {
     pub admin: bool,
     /// UID of the Node plus one, if the agent unlocked the staged image; else 0.
     pub armed: u8,
-    /// True if it rebooted under a berth and was not proven since.
+    /// True if the node rebooted under a berth and was not proven since.
     pub unproven: bool,
-    /// The staged image, if its pull failed after staging, so that it may be incomplete.
+    /// The staged image, if its pull failed after staging: the image may be incomplete.
     pub partial: Image,
     /// True if the kubelet reported Ready under the running boot.
     pub ready: bool,
-    /// True if the controller closed its berth while it was excluded.
+    /// True if the controller closed the node's berth while the node was excluded.
     pub abandoned: bool,
-    /// True if the API server did not refuse the writes that it must refuse when this agent process last tried them, or if the
-    /// process has not tried them.
+    /// True if the agent's process has not tried forbidden writes, or the API server did not reject them at the last
+    /// try.
     pub unguarded: bool,
-    /// Same as `unguarded`, for the process of the second agent.
+    /// `unguarded` for the second agent's process.
     pub other_unguarded: bool,
-    /// True if the drain of this turn has timed out.
     pub drain_over: bool,
     /// True if the agent requested a reboot to undo the running boot.
     pub undoes: bool,
@@ -107,11 +99,10 @@ pub struct Ghost {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Labels {
-    /// The pool that selects it.
     pub pool: u8,
-    /// True if it is in the wave `canary`, in pools with that wave.
+    /// True if the node is in the wave `canary`, in pools with that wave.
     pub canary: bool,
-    /// Its zone; 0 if none.
+    /// 0 if the node has no zone.
     pub zone: u8,
     /// True for a control plane node.
     pub server: bool,
@@ -119,27 +110,24 @@ pub struct Labels {
     pub unlabelled: bool,
     /// True if the machine is newer than the others, and was installed from a newer boot image.
     pub newer: bool,
-    /// True if an admin holds the node back.
     pub held: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Node {
     pub object: Object,
-    /// Spec of its BootcNode. `None` if the BootcNode does not exist.
+    /// `None` if the BootcNode does not exist.
     pub spec: Option<Spec>,
     pub status: Status,
     pub labels: Labels,
     pub host: Host,
-    /// The acting agent, which has the host's lock.
+    /// The agent that has the host's lock.
     pub agent: Agent,
     /// A second agent, which acts after the first.
     pub other: Agent,
-    /// True if its agents are stopped.
     pub mute: bool,
-    /// True if its agents run but do not start pulls.
+    /// True if the node's agents run but do not start pulls.
     pub idle: bool,
-    /// Facts that only the judge knows.
     pub ghost: Ghost,
 }
 
@@ -147,13 +135,11 @@ pub struct Node {
 pub struct Pool {
     /// Capacity in the spec.
     pub capacity: Number,
-    /// `rollout.paused`
     pub paused: bool,
-    /// True if it has windows and all are closed.
+    /// True if the pool has windows and all are closed.
     pub outside: bool,
-    /// Image that its tag points to.
+    /// Image that the pool's tag points to.
     pub tagged: Image,
-    /// The admin's policy for boot images.
     pub boot_images: BootImages,
     pub token: u8,
     pub status: PoolStatus,
@@ -175,8 +161,8 @@ impl DerefMut for Pool {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PoolStatus {
-    /// Current target, which its members should run. Differs from `tagged` only in worlds with a tag
-    /// ([`crate::world::World::has_tag`]): elsewhere, an image becomes the target as soon as the admin asks for it.
+    /// Target that the members should run. Differs from `tagged` only in worlds with a tag
+    /// ([`crate::world::World::has_tag`]). Elsewhere, an image becomes the target as soon as the admin asks for it.
     pub target: Image,
     /// Capacity in `status.berths.total`.
     pub published: Number,
@@ -188,114 +174,105 @@ pub struct PoolStatus {
     pub soaked: bool,
     /// Boot image of the newest machine so far.
     pub boot_image: BootImage,
-    /// Recorded failures: the nodes of each image.
     pub failures: Failures,
 }
 
 /// A pool's policy for boot images that are too old for a new image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum BootImages {
-    /// Refuse the new image.
     #[default]
     Refuse,
-    /// Use a version recorded by the admin instead of the machines' reports; that version is new enough.
+    /// Use the version that the admin recorded, which is new enough, instead of the machines' reports.
     Recorded,
-    /// Warn, and adopt the image.
     Warn,
-    /// Check nothing.
     Disabled,
 }
 
 impl BootImages {
-    /// All policies.
     pub const ALL: [Self; 4] = [Self::Refuse, Self::Recorded, Self::Warn, Self::Disabled];
 }
 
-/// Recorded failures: the nodes of each image, indexed by image.
+/// Nodes where each image failed, indexed by image.
 pub type Failures = [Set; 4];
 
-/// The part of a plan's inputs that the judge checks, at the time when the watches showed it.
+/// The inputs of a plan that the judge checks, as the watches showed them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PlanInputs {
     pub unavailable: Set,
     /// Effective capacity: the lower of spec and status.
     pub limit: Number,
-    /// True if a gate was closed.
     pub closed: bool,
     pub excluded: Set,
-    /// Nodes held back by an admin.
     pub held_back: Set,
     /// Control plane nodes that were NotReady.
     pub away: Set,
     /// Members whose wave had not begun.
     pub waits: Set,
-    /// Members whose pool comes after a pool with nodes left to update.
+    /// Members whose pool comes after a pool with nodes to update.
     pub early: Set,
     /// Unavailable members of all pools, if the fleet has a limit.
     pub fleet_down: Set,
-    /// Berths that the controller did not touch because their writes are refused. A closed one counts as held by an unknown node.
+    /// Berths that the controller did not touch, because their writes are rejected. A closed one counts as held by an
+    /// unknown node.
     pub refused: Set,
 }
 
-/// A pending write of a controller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Write {
-    /// Creates or changes a berth.
     Berth {
         slot: Number,
         lease: Lease,
-        /// For an offer: the inputs of its decision.
+        /// For an offer: the inputs of the decision.
         offer: Option<Arc<PlanInputs>>,
     },
-    /// Writes the spec of a BootcNode.
     Publish {
         node: Number,
-        /// New spec; `None` deletes the BootcNode.
+        /// `None` deletes the BootcNode.
         spec: Option<Spec>,
     },
-    /// Writes the status of a pool.
-    Pool { pool: u8, status: PoolStatus },
+    Pool {
+        pool: u8,
+        status: PoolStatus,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub write: Write,
-    /// True if compare-and-swap would succeed: the object's resourceVersion has not changed since the decision.
+    /// True if the object's resourceVersion has not changed since the decision, so that compare-and-swap succeeds.
     pub current: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Controller {
-    /// Epoch of its election; 0 if it was never elected.
+    /// Epoch of the controller's election; 0 if it was never elected.
     pub epoch: u8,
-    /// Decided writes that are not yet sent.
+    /// Decided writes that are not sent yet.
     pub queue: VecDeque<Entry>,
-    /// Berths with an own write whose result is unknown.
+    /// Berths that the controller has written with an unknown result.
     pub doubt: Set,
-    /// Nodes whose offer lapsed while it watched.
+    /// Nodes whose offer lapsed while the controller watched.
     pub lapsed: Set,
-    /// Nodes that did not use their permit to pull while it watched.
+    /// Nodes that did not use their permit to pull while the controller watched.
     pub unused: Set,
-    /// Nodes whose agents it considers silent.
+    /// Nodes whose agents the controller considers silent.
     pub silent: Set,
-    /// Berths that it does not touch, because the API server recently refused to write their Leases.
+    /// Berths that the controller does not touch, because the API server recently rejected writes of their Leases.
     pub refused: Set,
-    /// The last answer of the registry about the tag.
+    /// The registry's last answer about the tag.
     pub answer: Option<Answer>,
     /// Available image whose age this leader counts.
     pub counts: Image,
-    /// True if it has known that image for the minimum age.
+    /// True if the leader has known that image for the minimum age.
     pub counted: bool,
     /// Image that the canaries soak with, and how long this leader has seen them soak.
     pub soak: (Image, Begun),
-    /// The last view of its watches, until it acts on that view.
+    /// The last content of the controller's watches, until it acts on that content.
     pub look: Option<Box<WatchView>>,
 }
 
-/// Answer of the registry about a tag.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Answer {
-    /// Image that the tag points to.
     pub image: Image,
     /// True if the leader had known the image for the minimum age when it asked.
     pub late: bool,
@@ -306,13 +283,13 @@ pub struct Answer {
 /// State of all pools together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Fleet {
-    /// True if the BootcFleet is paused.
     pub paused: bool,
     /// True if the clock of the controllers' machines is not synchronized.
     pub clock_lost: bool,
-    /// True if the API server does not refuse the writes that it must refuse.
+    /// True if the API server accepts forbidden writes.
     pub unguarded: bool,
-    /// True if agents test whether the API server refuses them. Otherwise agents know it from the start.
+    /// True if agents test whether the API server rejects forbidden writes. Otherwise they know the answer from the
+    /// start.
     pub tries_guard: bool,
     /// True if members need permits to pull.
     pub counts_pulls: bool,
@@ -326,7 +303,7 @@ pub struct Fleet {
     pub soaked: u8,
 }
 
-/// The cluster as the watches of a controller showed it.
+/// The content of a controller's watches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WatchView {
     pub nodes: Vec<Node>,
@@ -335,8 +312,8 @@ pub struct WatchView {
     pub slots: Vec<Lease>,
 }
 
-/// A request in flight to the API server, whose sender died or gave up. It may arrive or not. A request with an outdated
-/// resourceVersion cannot succeed and is dropped.
+/// A request in flight to the API server, whose sender died or gave up. The request may be executed or not. With an
+/// outdated resourceVersion, it cannot succeed and is dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Request {
     /// A PUT of a berth by a node's agent.
@@ -345,7 +322,7 @@ pub enum Request {
         lease: Lease,
         node: Number,
     },
-    /// A PATCH of a Node by its agent.
+    /// A PATCH of a Node by the node's agent.
     Node {
         node: Number,
         unschedulable: bool,

@@ -1,5 +1,3 @@
-//! Tests of the model itself.
-
 use std::time::Duration;
 
 use berth_api::berth::{ClosedReason, Outcome};
@@ -44,7 +42,7 @@ fn held(node: Number, phase: Phase) -> Lease {
     }
 }
 
-/// Returns some states, a few moves from the start.
+/// Returns some states that are a few moves from the start.
 fn some(world: &World, moves: usize) -> Vec<State> {
     let mut memo = Memo::default();
     let mut states = vec![world.start()];
@@ -165,7 +163,6 @@ fn inputs(change: impl FnOnce(&mut State)) -> PlanInputs {
     judge::inputs(&calm, &see(&changed(&calm, change)), 0)
 }
 
-/// Returns the unavailable nodes after a change.
 fn unavailable(change: impl FnOnce(&mut State)) -> Vec<Number> {
     inputs(change).unavailable.iter().collect()
 }
@@ -182,7 +179,7 @@ fn the_judge_counts_unavailable_nodes() {
         (|n| n.object.excluded = true, &[]),
         (|n| n.object.exists = false, &[]),
         (|n| n.labels.pool = NONE, &[]),
-        // The BootcNode of a node does not matter.
+        // A node's BootcNode does not matter.
         (|n| (n.spec, n.status) = (None, Status::default()), &[1]),
     ];
     for (change, expected) in table {
@@ -230,7 +227,6 @@ fn the_judge_counts_the_permits_to_pull() {
     assert_eq!(broken, None, "a running pull keeps its permit");
 }
 
-/// Runs some rounds, and returns the target after them.
 fn final_target(world: &World, state: &State) -> u8 {
     let (mut state, mut memo) = (state.clone(), Memo::default());
     for _ in 0..12 {
@@ -251,7 +247,7 @@ fn a_forbidden_image_needs_the_admins_policy() {
         accepted.pools[0].boot_images = rule;
         assert_eq!(final_target(&world, &accepted), 3, "{rule:?}");
     }
-    // Agents no longer report: their earlier reports count.
+    // Agents no longer report, but their earlier reports count.
     let mut silent = moved.clone();
     for node in &mut silent.nodes {
         (node.spec, node.status) = (None, Status::default());

@@ -1,5 +1,5 @@
-//! Converts the controller's view to real types: Nodes, BootcNodes, pools and berths. Converted nodes are cached, since most
-//! do not change.
+//! Converts the controller's view to real types: Nodes, BootcNodes, pools and berths. Most objects do not change, so
+//! converted nodes are cached.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -40,9 +40,9 @@ use crate::state::{
 };
 use crate::world::{Follows, World};
 
-/// Node label that pools select by.
+/// Node label in the pools' selectors.
 const POOL: &str = "pool";
-/// Node label of the first wave, and the wave's name.
+/// Node label of the first wave, and name of that wave.
 const CANARY: &str = "canary";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const ARCHITECTURE: &str = "amd64";
@@ -51,7 +51,6 @@ const BOOT_IMAGE: &str = "8.6";
 /// Minimum boot image version of the images in [`World::too_old`].
 const NEW_ENOUGH: &str = "9.0";
 
-/// Cache of converted objects.
 #[derive(Debug, Default)]
 pub struct ObjectCache {
     nodes: HashMap<(Number, SeenNode), Arc<NodeView>, Fast>,
@@ -104,7 +103,7 @@ impl ObjectCache {
         known.or_insert_with(|| Arc::new(host(number, spec, status))).clone()
     }
 
-    /// Clears each cache that has more than `most` entries.
+    /// Clears each cache with more than `most` entries.
     pub fn rest(&mut self, most: usize) {
         if self.nodes.len() > most {
             self.nodes.clear();
@@ -163,7 +162,6 @@ fn node(number: Number, seen: &SeenNode) -> NodeView {
     }
 }
 
-/// Address of a node.
 pub fn address(number: Number) -> IpAddr {
     let [high, low] = number.to_be_bytes();
     IpAddr::from([10, 0, high, low])
@@ -247,7 +245,6 @@ fn report(number: Number, _: Spec, status: Status) -> Report {
     }
 }
 
-/// Returns a selector for Nodes with this label.
 fn with<T: Parse<Raw = LabelSelector>>(key: &str, value: String) -> Option<Written<T>> {
     Some(Written::new(LabelSelector {
         match_labels: Some([(key.to_owned(), value)].into()),
@@ -322,7 +319,7 @@ fn policy(rule: BootImages) -> Option<BootImagePolicy> {
     Some(policy)
 }
 
-/// Image reference in the pools' spec: a tag if the world has one.
+/// Returns the image reference in the pools' spec: a tag, if the world has one.
 fn asked(world: &World, image: Image) -> String {
     match world.follows {
         Follows::Pinned => format!("registry.example/os:stable@{}", rich::digest(image)),
@@ -331,7 +328,6 @@ fn asked(world: &World, image: Image) -> String {
     }
 }
 
-/// Returns an image as resolved by the controller.
 pub fn resolved(world: &World, image: Image) -> Target {
     let too_old = world.too_old & (1 << image) != 0;
     let limit = too_old.then(|| BootImageLimit {
@@ -394,7 +390,6 @@ fn status(world: &World, pool: &Pool, token: Option<String>) -> BootcNodePoolSta
     }
 }
 
-/// Soak time of the canaries.
 const SOAK: Duration = Duration::from_secs(60);
 
 /// Status of the proven canaries' wave.
@@ -423,7 +418,7 @@ pub fn soaks((image, since): (Image, Begun)) -> (Soaks, Moment) {
     (soaks, now)
 }
 
-/// Returns true if the canaries have soaked according to a plan's waves, and how long the leader has seen them soak after
+/// Returns whether a plan's waves show that the canaries have soaked, and how long the leader has seen them soak after
 /// this plan.
 pub fn soaked(soak: (Image, Begun), waves: &[WaveStatus], target: Image) -> (bool, Begun) {
     let (mut soaks, now) = soaks(soak);
@@ -439,7 +434,6 @@ pub fn soaked(soak: (Image, Begun), waves: &[WaveStatus], target: Image) -> (boo
     (canaries.any(|wave| wave.soaked_seconds >= SOAK.as_secs()), since)
 }
 
-/// Returns the version of a boot image.
 fn version(boot_image: BootImage) -> Option<String> {
     let version = match boot_image {
         BootImage::Unknown => return None,
@@ -449,7 +443,7 @@ fn version(boot_image: BootImage) -> Option<String> {
     Some(version.to_owned())
 }
 
-/// Returns the boot image that a pool's status remembers. A version recorded by the admin is not remembered.
+/// Returns the boot image that a pool's status remembers; a version that the admin recorded is not remembered.
 pub fn small_boot_image(status: Option<&BootImageStatus>) -> BootImage {
     let remembered = status.filter(|status| status.node.is_some());
     match remembered.and_then(|status| status.version.as_deref()) {
@@ -459,14 +453,14 @@ pub fn small_boot_image(status: Option<&BootImageStatus>) -> BootImage {
     }
 }
 
-/// Minimum age: how long a pool waits before it adopts a tag's new image.
+/// How long a pool waits before it adopts a tag's new image.
 const MINIMUM_AGE: Duration = Duration::from_secs(60);
 
-/// Returns the registry's answers to the queries for a pool.
+/// Returns the registry's answers to a pool's queries.
 pub fn answers(world: &World, answer: Option<Answer>) -> image::Answers {
     let found = answer.map(|answer| Found {
         image: resolved(world, answer.image),
-        // An answer from before the minimum age counts as given at the first sight of the image.
+        // An answer from before the minimum age counts as given when the image was first seen.
         age: if answer.late || world.follows == Follows::AtOnce {
             Duration::ZERO
         } else {
@@ -481,7 +475,6 @@ pub fn answers(world: &World, answer: Option<Answer>) -> image::Answers {
     }
 }
 
-/// Returns the facts about a pool's image.
 pub fn image_facts<'a>(
     object: &'a BootcNodePool,
     answers: &'a image::Answers,
@@ -498,7 +491,7 @@ pub fn image_facts<'a>(
     }
 }
 
-/// Returns how long leaders have known the available image, according to this leader.
+/// Returns how long the leaders have known the available image, according to this leader.
 pub fn seen(available: Option<&Available>, (counts, counted): (Image, bool)) -> Duration {
     let (mut ages, pool) = (Ages::default(), rich::pool(0));
     if counts != 0 {
@@ -513,7 +506,6 @@ pub fn seen(available: Option<&Available>, (counts, counted): (Image, bool)) -> 
     ages.see(&pool, available, Moment::default())
 }
 
-/// True if the leader has to ask the registry again.
 pub fn wants_confirmation(world: &World, pool: &Pool, controller: &Controller) -> bool {
     let object = object(world, 0, pool);
     let answers = answers(world, controller.answer);
@@ -537,7 +529,7 @@ pub fn permitted(host: &BootcNodeView) -> BootcNodeView {
     host
 }
 
-/// Returns the Lease of a berth, as a list of Leases shows it.
+/// Returns a berth's Lease, as a list of Leases shows it.
 pub fn lease(world: &World, slot: usize, is: Berth, stamped: bool) -> Option<LeaseView> {
     let epoch = if stamped { rich::OWN_EPOCH } else { rich::OTHER_EPOCH };
     let berth = rich::berth(world.place(slot), &Lease { epoch: 0, is }, epoch)?;
@@ -552,13 +544,11 @@ pub fn lease(world: &World, slot: usize, is: Berth, stamped: bool) -> Option<Lea
     })
 }
 
-/// Name of a berth's Lease.
 pub fn name(world: &World, slot: usize) -> String {
     let (pool, index) = world.place(slot);
     format!("{}-{index}", rich::pool(pool))
 }
 
-/// Converts the spec of a BootcNode to numbers of the model.
 pub fn small_spec(spec: &BootcNodeSpec, deleting: bool) -> Spec {
     let is_member = !spec.pool_name.is_empty();
     Spec {

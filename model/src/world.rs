@@ -1,4 +1,4 @@
-//! Definition of a world, its start, and the effects of a write on readers of the same object.
+//! Definition of a world, its start, and the effects of a write on readers of the object.
 
 use berth_api::berth;
 use berth_api::seeded::Bug;
@@ -19,7 +19,7 @@ pub struct World {
     pub about: &'static str,
     /// Number of nodes.
     pub nodes: usize,
-    /// Most berths of each pool. At the start, all nodes are in the first pool, unless they are `spread`.
+    /// Number of berths of each pool. At the start, all nodes are in the first pool, unless they are `spread`.
     pub pools: Vec<usize>,
     /// True if the nodes are spread over the pools.
     pub spread: bool,
@@ -35,11 +35,11 @@ pub struct World {
     pub windows: bool,
     /// True if the pools have a wave `canary` with their first node.
     pub waves: bool,
-    /// True if that wave has to soak.
+    /// True if the wave `canary` has to soak.
     pub soaks: bool,
     /// Number of zones that the nodes are spread over.
     pub zones: u8,
-    /// Number of control plane nodes; they come first.
+    /// Number of control plane nodes, which are the first nodes.
     pub servers: usize,
     /// True if the control plane nodes lack the control plane label.
     pub unlabelled: bool,
@@ -55,12 +55,12 @@ pub struct World {
     pub max_staging: Number,
     /// True if nodes start with the first image staged and reported.
     pub staged: bool,
-    /// True if the fair schedule keeps nodes that cannot be drained, cannot lock, are held back or the like as they are. They
-    /// must not block the others.
+    /// True if the fair schedule keeps nodes that cannot be drained, cannot lock, are held back or the like as they
+    /// are. These nodes must not block the others.
     pub keep_blocked: bool,
-    /// True if agents test whether the API server refuses the writes that it must refuse.
+    /// True if agents test whether the API server rejects forbidden writes.
     pub tries_guard: bool,
-    /// Previous image of the hosts at the start; 0 if none.
+    /// Image of the hosts' rollback deployment at the start; 0 if none.
     pub previous: u8,
     /// Number of failures that halts the rollout.
     pub max_failures: usize,
@@ -73,13 +73,13 @@ pub struct World {
 pub enum Follows {
     /// The admin names an image, which becomes the target at once.
     AtOnce,
-    /// A tag. Its image becomes the target after it was known for the minimum age and confirmed.
+    /// A tag. Its image becomes the target when it has been known for the minimum age and was confirmed.
     Tag,
     /// A tag and a digest. The tag is only watched.
     Pinned,
 }
 
-/// A broken rule of the design, by its number and name.
+/// A rule of the design that was broken, by its number and name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Broken(pub &'static str);
 
@@ -89,7 +89,7 @@ impl World {
         self.too_old != 0 || self.follows != Follows::AtOnce
     }
 
-    /// Most berths of all pools together.
+    /// Number of berths of all pools together.
     pub fn slots(&self) -> usize {
         self.pools.iter().sum()
     }
@@ -118,7 +118,7 @@ impl World {
         self.place(slot.into()).0
     }
 
-    /// Pools that the pool comes after.
+    /// Pools that this pool comes after.
     pub fn goes_after(&self, pool: u8) -> impl Iterator<Item = u8> {
         self.after
             .iter()
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// Returns the state at the start: all berths exist and are closed.
+    /// Returns the state at the start, when all berths exist and are closed.
     pub fn start(&self) -> State {
         let mut state = State::default();
         for (fault, times) in &self.faults {
@@ -154,7 +154,7 @@ impl World {
             let status = PoolStatus {
                 published: capacity,
                 target,
-                // The other machines have reported it before the start.
+                // The other machines reported their boot image before the start.
                 boot_image: self.known_boot_image(),
                 ..PoolStatus::default()
             };
@@ -213,7 +213,7 @@ impl World {
 }
 
 impl State {
-    /// Uses up one occurrence of a fault. Returns false if none is left.
+    /// Uses up one occurrence of a fault. False if none is left.
     pub fn spend(&mut self, fault: Fault) -> bool {
         let left: &mut [u8; FAULTS] = &mut self.left;
         let left = &mut left[fault as usize];
@@ -222,7 +222,7 @@ impl State {
         some
     }
 
-    /// Returns the state after one occurrence of a fault is used up; `None` if none is left.
+    /// Returns the state after it has used up one occurrence of a fault; `None` if none is left.
     pub fn spent(&self, fault: Fault) -> Option<Self> {
         if !self.may(fault) {
             return None;
@@ -232,12 +232,11 @@ impl State {
         Some(after)
     }
 
-    /// True if an occurrence of the fault is left.
     pub fn may(&self, fault: Fault) -> bool {
         self.left[fault as usize] > 0
     }
 
-    /// Returns the berth that a node of this name holds, with any UID. Prefers one that is past `Taken`.
+    /// Returns the berth that a node of this name holds, with any UID. Prefers a berth beyond phase `Taken`.
     pub fn held_by(&self, node: usize) -> Option<(usize, &Held)> {
         let held = self
             .slots
@@ -248,14 +247,13 @@ impl State {
             .min_by_key(|(_, h)| matches!(h.phase, Phase::Taken))
     }
 
-    /// Nodes that hold a berth of the pool.
     pub fn holders(&self, world: &World, pool: u8) -> Set {
         let slots = self.slots.iter().enumerate();
         let of_pool = slots.filter(|(slot, _)| world.pool_of(*slot) == pool);
         of_pool.filter_map(|(_, lease)| Some(lease.held()?.node)).collect()
     }
 
-    /// Marks a berth as changed: writes based on earlier reads fail.
+    /// Marks a berth as changed, so that writes based on earlier reads fail.
     pub fn touch_slot(&mut self, slot: Number) {
         self.outdate(|write| matches!(write, Write::Berth { slot: s, .. } if *s == slot));
         if !Bug::NoCas.is_awake() {
@@ -293,12 +291,12 @@ impl State {
             .retain(|r| !matches!(r, Request::Controller(write) if which(write)));
     }
 
-    /// Starts a new boot of a node: recorded boots get older.
+    /// Starts a new boot of a node: each recorded boot becomes one older.
     pub fn next_boot(&mut self, node: usize) {
         self.each_boot(node, |boot| *boot = boot.saturating_add(1));
     }
 
-    /// Renumbers the boots of a node with the smallest numbers. Boot IDs are only compared, so the state is equivalent.
+    /// Renumbers a node's boots with the smallest numbers. Boot IDs are only compared, so the state is equivalent.
     pub(crate) fn settle_boots(&mut self, node: usize) {
         let mut seen = 1u32;
         self.each_boot(node, |boot| seen |= 1 << (*boot).min(31));
@@ -324,7 +322,7 @@ impl State {
         });
     }
 
-    /// Calls a function for every Lease: existing, in pending writes and in views.
+    /// Calls a function for every Lease: in the API server, in pending writes and in views.
     pub fn each_lease(&mut self, mut lease: impl FnMut(&mut Lease)) {
         self.slots.iter_mut().for_each(&mut lease);
         for request in &mut self.air {

@@ -1,4 +1,4 @@
-//! The worlds. Each is small, with its own faults.
+//! The worlds, each small and with faults of its own.
 
 use crate::fault::Fault;
 use crate::world::{Follows, World};
@@ -35,17 +35,16 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
     }
 }
 
-/// Returns the world with these faults.
 fn with_faults(world: World, faults: &[&[(Fault, u8)]]) -> World {
     let faults = faults.concat();
     World { faults, ..world }
 }
 
-/// Defines worlds: name, description, the fields that differ from [`calm`], the faults, and more faults of a deep exploration.
+/// Defines worlds: name, description, fields that differ from [`calm`], faults, and more faults of a deep exploration.
 macro_rules! worlds {
     ($($name:literal $about:literal
         { $($field:ident: $value:expr),* } [$($fault:ident: $times:literal),*] deep [$($more:ident: $again:literal),*];)*) => {
-        /// All worlds to explore. With `deep`, they have more faults, and exploring them takes hours.
+        /// All worlds to explore. With `deep`, they have more faults, and the exploration takes hours.
         pub fn all(deep: bool) -> Vec<World> {
             vec![$({
                 let world = World { $($field: $value,)* ..calm($name, $about) };
