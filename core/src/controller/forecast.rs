@@ -41,7 +41,7 @@ pub struct Forecast {
 pub struct Turn {
     /// The member.
     pub node: NodeName,
-    /// Its wave, as an index into [`PoolFacts::waves`].
+    /// Wave of the member, as an index into [`PoolFacts::waves`].
     pub wave: usize,
     /// True if the turn comes without a person's help. Otherwise something blocks it permanently: a failure, a missing
     /// image, a hold, or other members that use up all capacity or keep an earlier wave unproven.

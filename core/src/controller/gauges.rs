@@ -29,17 +29,17 @@ const OTHER: &str = "Other";
 /// A pool with the input for its gauges.
 #[derive(Debug)]
 pub struct MeasuredPool<'a> {
-    /// Its name.
+    /// Name of the pool.
     pub name: &'a str,
-    /// Its status.
+    /// Status of the pool.
     pub status: &'a BootcNodePoolStatus,
     /// Why no berth of the pool is opened. `None` if all gates are open.
     pub gate: Option<GateReason>,
-    /// Its gates. `None` if they were not judged.
+    /// Gates of the pool. `None` if they were not judged.
     pub gates: Option<&'a Gates>,
-    /// Nodes that hold one of its berths and have been silent for too long.
+    /// Nodes that hold a berth of the pool and have been silent for too long.
     pub timed_out: Vec<&'a NodeName>,
-    /// BootcNodes of its members.
+    /// BootcNodes of the members.
     pub members: Vec<&'a BootcNodeContent>,
     /// Why each member without an offer is not offered a berth.
     pub waiting: Vec<BlockReason>,

@@ -22,9 +22,9 @@ pub struct MembershipCache {
 struct Known {
     /// The Node's name and labels.
     node: Arc<NodeView>,
-    /// Pool that its BootcNode names.
+    /// Pool that the node's BootcNode names.
     current: Option<PoolName>,
-    /// Pool label of its BootcNode. The label stays until the node is released.
+    /// Pool label of the node's BootcNode. The label stays until the node is released.
     label: Option<PoolName>,
 }
 
@@ -76,7 +76,7 @@ impl Known {
     }
 }
 
-/// Returns every Node with the pool in its BootcNode's spec, and its BootcNode's pool label.
+/// Returns every Node, with the pool in its BootcNode's spec and the pool label of its BootcNode.
 fn nodes(snapshot: &Snapshot) -> impl Iterator<Item = (&Arc<NodeView>, Option<&str>, Option<&str>)> {
     snapshot.nodes.iter().map(|(name, entry)| {
         let host = snapshot.bootc_nodes.get(name).map(|host| host.view.as_ref());

@@ -41,13 +41,13 @@ impl Timeouts {
 /// A node that holds a berth.
 #[derive(Debug, Clone, Copy)]
 pub struct Holder<'a> {
-    /// Its Node.
+    /// Node of the holder.
     pub node: &'a NodeView,
-    /// Its BootcNode, if there is one.
+    /// BootcNode of the holder, if there is one.
     pub host: Option<&'a BootcNodeView>,
     /// State of the held berth.
     pub holding: &'a Holding,
-    /// Time of its agent's last write, to its BootcNode's status or to its berth. `None` if this process has seen none.
+    /// Time of the agent's last write to its BootcNode's status or to its berth. `None` if this process has seen none.
     pub heard: Option<Moment>,
     /// True if `heard` is so recent that the agent must be running.
     pub lively: bool,
@@ -77,8 +77,8 @@ pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Hol
     back && says
 }
 
-/// Returns the message of `RebootTimedOut` for a lost holder. The message gives the length of the silence, not its
-/// start, because its readers' clocks differ from this machine's.
+/// Returns the message of `RebootTimedOut` for a lost holder. It contains the length of the silence and no start time,
+/// because the clock of a reader may differ from this machine's.
 pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: Duration) -> String {
     let what = match phase {
         HoldPhase::Committed => "has not come back from its reboot",

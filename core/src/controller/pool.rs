@@ -18,13 +18,13 @@ use crate::controller::view::{PoolView, Report};
 /// A pool, as read at the start of one pass.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    /// Its name.
+    /// Name of the pool.
     pub name: PoolName,
-    /// The object; `None` if the pool is gone but its berths still exist.
+    /// The BootcNodePool; `None` if it is gone but its berths still exist.
     pub object: Option<BootcNodePool>,
     /// True if the pool is being deleted or is gone.
     pub deleting: bool,
-    /// Why the fleet does not allow the registry of its image reference. `None` if it does.
+    /// Why the fleet does not allow the registry of the pool's image. `None` if it does.
     pub refused: Option<String>,
 }
 
@@ -68,7 +68,7 @@ impl Pool {
         }
     }
 
-    /// Error in its selector.
+    /// Returns the error in the pool's selector.
     pub fn bad_selector(&self) -> Option<&str> {
         self.object.as_ref()?.spec.selector().err()
     }
@@ -78,21 +78,21 @@ impl Pool {
         self.object.as_ref()?.status.as_ref().and_then(|s| s.target.as_ref())
     }
 
-    /// Median phase durations of its members.
+    /// Median phase durations of the members.
     pub(super) fn estimates(&self) -> PhaseDurations {
         let status = self.object.as_ref().and_then(|object| object.status.as_ref());
         status.map(|status| status.phase_durations).unwrap_or_default()
     }
 
-    /// Value of the annotation that requests a poll of its tag. A value that is too long for the status is ignored.
+    /// Value of the annotation that requests a poll of the tag. A value that is too long for the status is ignored.
     pub fn poll_request(&self) -> Option<&str> {
         let annotations = self.object.as_ref()?.metadata.annotations.as_ref()?;
         let request = annotations.get(keys::ANNOTATION_POLL_REQUESTED_AT)?;
         (1..=64).contains(&request.len()).then_some(request)
     }
 
-    /// True if the target was resolved from another reference than the spec's, or the spec's is not allowed. The target
-    /// is then no longer wanted, and the next one is not known.
+    /// True if the target was resolved from another reference than the spec's, or the spec's reference is not allowed.
+    /// The target is then no longer wanted, and the next one is not known.
     pub fn is_unresolved(&self) -> bool {
         let (Some(object), Some(target)) = (&self.object, self.target()) else {
             return false;
@@ -160,10 +160,9 @@ impl Pool {
         object.map_or(Duration::MAX, |object| object.spec.drain().timeout())
     }
 
-    /// Returns the expected drain and reboot time of a node: the lower of its own last measurement and the pool's
-    /// median. Without a median, the pool's timeout is the upper bound. The lower value counts because a node is
-    /// measured again only if it fits into a window: neither one slow turn nor a slow pool may exclude the node
-    /// permanently.
+    /// Returns the expected drain and reboot time of a node: the lower of the node's last measurement and the pool's
+    /// median. Without a median, the pool's timeout is the upper bound. The lower value is used because a node must fit
+    /// into a window to be measured again: neither one slow turn nor a slow pool may keep the node out of all windows.
     pub(super) fn estimate_of(&self, report: &Report) -> Estimate {
         let expected = self.estimate();
         Estimate {

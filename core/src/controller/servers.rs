@@ -23,7 +23,7 @@ pub struct Answers {
 pub struct Asked {
     /// Time when the controller first queried the server.
     pub since: Moment,
-    /// Time of its last answer that it is ready.
+    /// Time of the server's last answer that it is ready.
     pub ready: Option<Moment>,
 }
 

@@ -21,9 +21,9 @@ const SILENT: &str = "no word from its agent: check that it runs and reaches the
 /// A node whose agent is silent, from the watches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Silent {
-    /// Its Node.
+    /// Node of the silent agent.
     pub node: Arc<NodeView>,
-    /// Its BootcNode.
+    /// BootcNode of the silent agent.
     pub host: Arc<BootcNodeView>,
 }
 

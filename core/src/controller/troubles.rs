@@ -21,7 +21,7 @@ pub struct TroubleNews {
     pub node: NodeName,
     /// UID of that Node.
     pub uid: NodeUid,
-    /// Its pool.
+    /// Pool of the node.
     pub pool: PoolName,
     /// The trouble; `None` if a reported trouble is over.
     pub trouble: Option<Finding>,

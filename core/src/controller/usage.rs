@@ -20,9 +20,9 @@ pub enum UseKind {
     IsOffered,
     /// The node holds or is offered a berth of another pool.
     Elsewhere,
-    /// Its Node is not Ready.
+    /// The Node is not Ready.
     NotReady,
-    /// The node still has Berth's cordon, without a berth.
+    /// The Node still has Berth's cordon, without a berth.
     CordonedByUs,
     /// A person or another tool than Berth cordoned the node.
     CordonedByOthers,

@@ -52,42 +52,42 @@ pub trait View: PartialEq {
 /// A Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
-    /// Its name.
+    /// Name of the Node.
     pub name: NodeName,
-    /// Its UID.
+    /// UID of the Node.
     pub uid: NodeUid,
-    /// Its labels.
+    /// Labels of the Node.
     pub labels: BTreeMap<String, String>,
     /// True if the kubelet reports Ready.
     pub ready: bool,
     /// `spec.unschedulable`, whether Berth or someone else cordoned the node.
     pub unschedulable: bool,
-    /// True if it has Berth's cordon annotation.
+    /// True if the Node has Berth's cordon annotation.
     pub our_cordon: bool,
     /// Creation time by the API server's clock, in seconds since 1970.
     pub created: i64,
-    /// Its platform as the Node reports it, without the agent's report.
+    /// Platform as the Node reports it, without the agent's report.
     pub machine: Machine,
-    /// Its `InternalIP` addresses.
+    /// `InternalIP` addresses of the Node.
     pub addresses: Vec<String>,
 }
 
 /// A BootcNode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BootcNodeView {
-    /// Its own UID.
+    /// UID of the BootcNode, which is not the Node's.
     pub uid: String,
-    /// Generation of its spec.
+    /// Generation of the spec.
     pub generation: Option<i64>,
-    /// True if it is being deleted.
+    /// True if the BootcNode is being deleted.
     pub deleting: bool,
-    /// Its finalizers.
+    /// Finalizers of the BootcNode.
     pub finalizers: Vec<String>,
-    /// UID of the Node that owns it.
+    /// UID of the Node that owns the BootcNode.
     pub owner: Option<String>,
-    /// Its pool label.
+    /// Pool label of the BootcNode.
     pub pool_label: Option<String>,
-    /// Content, or its read error.
+    /// Content of the BootcNode, or why it cannot be read.
     pub content: Result<BootcNodeContent, String>,
 }
 
@@ -116,7 +116,7 @@ impl BootcNodeContent {
 pub struct LeaseView {
     /// The Lease, without fields that are not needed to write it back.
     pub lease: Lease,
-    /// Pool that its label names.
+    /// Pool in the Lease's label.
     pub pool: PoolName,
     /// The berth, or why it cannot be read.
     pub berth: Result<Berth, String>,
@@ -125,16 +125,16 @@ pub struct LeaseView {
 /// A pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolView {
-    /// Its name.
+    /// Name of the pool.
     pub name: PoolName,
-    /// The object, pruned, or its read error.
+    /// The pruned BootcNodePool, or why it cannot be read.
     pub object: Result<BootcNodePool, String>,
 }
 
 /// The BootcFleet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetView {
-    /// The object, pruned, or its read error.
+    /// The pruned BootcFleet, or why it cannot be read.
     pub object: Result<BootcFleet, String>,
 }
 
@@ -144,7 +144,7 @@ impl NodeView {
         UseKind::down(self.ready, self.unschedulable, self.our_cordon)
     }
 
-    /// Returns its platform. `host` is its BootcNode, whose report may add the CPU's variant.
+    /// Returns the node's platform. `host`: its BootcNode, whose report may add the CPU's variant.
     pub fn platform<'a>(&'a self, host: Option<&'a BootcNodeView>) -> Platform<'a> {
         let report = host.and_then(BootcNodeView::report);
         // A report with another Node UID is about an earlier machine of the same name.

@@ -27,7 +27,7 @@ pub(super) struct BootImageFacts<'a> {
     pub(super) before: Option<&'a BootImageStatus>,
 }
 
-/// Verdict on a pool's boot image, and the new `status.bootImage`.
+/// Result of the check of a pool's boot image.
 pub(super) struct Assessment {
     pub(super) status: Option<BootImageStatus>,
     /// New condition `BootImageSkew`.
@@ -39,7 +39,7 @@ pub(super) struct Assessment {
 struct InUse<'a> {
     version: Option<&'a str>,
     node: Option<&'a str>,
-    /// Creation time of its Node, in seconds; `None` if an older controller did not record it.
+    /// Creation time of the Node, in seconds; `None` if an older controller did not record it.
     created: Option<i64>,
     /// Time when the machine was provisioned, in seconds; at most the creation time of its Node.
     provisioned: Option<i64>,
@@ -101,8 +101,8 @@ pub(super) fn refusal(facts: &BootImageFacts<'_>, image: &Target) -> Option<Refu
     }
 }
 
-/// Assesses the boot image against the current target and the next image. `said` is the current condition
-/// `BootImageSkew`, if it is about the reference that is now in the spec.
+/// Checks the boot image against the current target and the next image. `said`: the current condition `BootImageSkew`,
+/// if it is about the reference that is now in the spec.
 pub(super) fn assess(
     facts: &BootImageFacts<'_>,
     said: Option<&Condition>,

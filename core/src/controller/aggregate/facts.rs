@@ -16,15 +16,15 @@ use crate::controller::view::{BootcNodeView, NodeView};
 /// Input about one member.
 #[derive(Debug)]
 pub struct MemberView<'a> {
-    /// Its Node.
+    /// Node of the member.
     pub node: &'a NodeView,
-    /// Its BootcNode, if there is one.
+    /// BootcNode of the member, if there is one.
     pub host: Option<&'a BootcNodeView>,
-    /// The berth that it holds.
+    /// Berth that the member holds.
     pub holding: Option<&'a Holding>,
-    /// True for a holder that has been silent for too long and may not come back.
+    /// True if the member holds a berth and has been silent for too long, so that it may not come back.
     pub overdue: bool,
-    /// True if its agent reported recently.
+    /// True if the member's agent reported recently.
     pub heard: bool,
 }
 
@@ -74,7 +74,7 @@ pub struct PoolStatusFacts<'a> {
     pub members: &'a [MemberView<'a>],
     /// Nodes that hold a berth of the pool but are no longer members.
     pub away: &'a [MemberView<'a>],
-    /// Conflicts that affect the pool.
+    /// Conflicts between this pool and others over nodes.
     pub conflicts: Vec<&'a Conflict>,
     /// Plan of the pool's berths.
     pub plan: &'a Plan,

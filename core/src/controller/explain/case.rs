@@ -22,7 +22,7 @@ const LONG: SignedDuration = SignedDuration::from_hours(30 * 24);
 pub struct Case {
     /// The node.
     pub node: NodeName,
-    /// Facts of its pool. Their gates come from applying `rules` at `now`.
+    /// Facts of the node's pool. The gates in them come from applying `rules` at `now`.
     pub facts: PoolFacts,
     /// Rules that decide whether the gates are closed.
     pub rules: Rules,

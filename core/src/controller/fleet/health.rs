@@ -56,11 +56,11 @@ impl Agent<'_> {
 /// A pool, as far as the fleet's health depends on it.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolState<'a> {
-    /// Its name.
+    /// Name of the pool.
     pub name: &'a str,
-    /// Its status; empty until it is first written.
+    /// Status of the pool; empty until it is first written.
     pub status: &'a BootcNodePoolStatus,
-    /// Last failure to poll its image.
+    /// Last failure to poll the pool's image.
     pub trouble: Option<&'a QueryFailure>,
     /// True if this leader got an answer or an error about the pool's image, or may not query its registry.
     pub is_asked: bool,
@@ -98,7 +98,7 @@ pub struct FleetStatusFacts<'a> {
     pub agents: &'a [Agent<'a>],
     /// Machines whose kubelet is held back on the first boot.
     pub machines: Machines,
-    /// Error of listing the events of such machines.
+    /// Error of listing the events about machines that are held back.
     pub events_unread: Option<String>,
     /// Objects of Berth that cannot be read.
     pub unreadable: &'a [String],

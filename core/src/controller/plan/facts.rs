@@ -93,13 +93,13 @@ pub struct Member {
     pub uid: NodeUid,
     /// State of the Node.
     pub node: NodeState,
-    /// Its place in the rollout.
+    /// Place of the member in the rollout.
     pub place: Place,
     /// Digest that the pool's target has for the node's platform.
     pub desired: Option<Digest>,
     /// The node's BootcNode.
     pub published: Published,
-    /// Report of its agent.
+    /// Report of the member's agent.
     pub agent: AgentState,
     /// True if the agent must undo Berth's changes, because the node leaves the pool or its BootcNode is being deleted.
     /// The member still counts, but is offered nothing.
@@ -109,7 +109,7 @@ pub struct Member {
     pub abandoned: bool,
     /// Number of offers of the desired digest that this process has seen lapse on the node.
     pub lapses: u32,
-    /// Expected length of its drain and its reboot.
+    /// Expected duration of the member's drain and reboot.
     pub estimate: Estimate,
 }
 
@@ -129,22 +129,22 @@ pub struct NodeState {
 /// Place of a member in the rollout.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Its wave, as an index into [`PoolFacts::waves`].
+    /// Wave of the member, as an index into [`PoolFacts::waves`].
     pub wave: usize,
-    /// Its zone; all nodes without one share a zone.
+    /// Zone of the member; all nodes without one share a zone.
     pub zone: String,
-    /// Verdict of I11 on it, if it is a control plane node.
+    /// Verdict of I11 on the member, if it is a control plane node.
     pub control_plane: Option<Verdict>,
 }
 
 /// A member's BootcNode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// Digest that is published in it.
+    /// Digest in the BootcNode's spec.
     pub digest: Option<Digest>,
-    /// UID of the Node that it was published for.
+    /// UID of the Node that the spec was published for.
     pub uid: NodeUid,
-    /// True if the agent has reported on the BootcNode's current generation, from the Node with that UID.
+    /// True if the agent has reported on the BootcNode's current generation, from the Node with this UID.
     pub observed: bool,
 }
 
@@ -163,7 +163,7 @@ pub struct AgentState {
     pub failed: Vec<Digest>,
     /// Digest of the last turn that ended badly, and the number of such turns for it.
     pub last_turn: Option<(Digest, u32)>,
-    /// True if its agent reports that the host's clock is synchronised.
+    /// True if the agent reports that the host's clock is synchronised.
     pub clock_synchronized: bool,
 }
 
@@ -179,7 +179,7 @@ pub struct Estimate {
 /// A wave of the rollout, with its soak time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wave {
-    /// Its name.
+    /// Name of the wave.
     pub name: String,
     /// How long all members of the wave must have been proven before the next wave begins.
     pub soak: Duration,

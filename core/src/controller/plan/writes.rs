@@ -75,9 +75,9 @@ pub enum WriteReason {
     Unrevoke,
     /// Updates the holder's latest reboot start (`open-until`).
     Window,
-    /// The Node of its holder or offer is deleted.
+    /// The Node that holds the berth or is offered it is deleted.
     Gone,
-    /// The Node of its holder or offer is excluded and not Ready.
+    /// The Node that holds the berth or is offered it is excluded and not Ready.
     Excluded,
     /// The failure that the closed berth records is now in the pool's status.
     Recorded,
@@ -85,7 +85,7 @@ pub enum WriteReason {
     Shrunk,
 }
 
-/// Writes to one pool's berths, and the explanations for its status.
+/// Writes to one pool's berths, and explanations for the pool's status.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// The writes, in order.
@@ -120,7 +120,7 @@ impl Plan {
         self.writes.iter().any(|write| write.lease() == lease)
     }
 
-    /// Returns why these members wait, in words, with the control plane nodes that they wait for.
+    /// Returns why these members wait, in words. Names the control plane nodes that they wait for.
     pub fn wait_words(&self, why: BlockReason, waiting: &[&NodeName]) -> String {
         let words = why.words().to_owned();
         let BlockReason::ControlPlane(cause) = why else {

@@ -12,7 +12,7 @@ use crate::controller::snapshot::Objects;
 use crate::controller::staging_permits::StagingPermits;
 use crate::controller::view::{BootcNodeView, NodeView};
 
-/// Pool settings that are published to its members.
+/// Pool settings that are published to the pool's members.
 #[derive(Debug, Clone)]
 pub struct Terms {
     /// Current target.
@@ -47,8 +47,8 @@ pub struct PublishFacts<'a> {
     pub holdings: &'a BTreeMap<NodeUid, Holding>,
     /// Node names from the labels of Leases that cannot be read.
     pub unclear: &'a BTreeSet<String>,
-    /// BootcNodes (UIDs) whose agents did not release their node in time. The controller deletes them, unless their
-    /// node still uses up capacity.
+    /// UIDs of BootcNodes whose agents did not release their node in time. The controller deletes these BootcNodes,
+    /// unless their node still uses up capacity.
     pub overdue: &'a BTreeSet<String>,
     /// The pools that exist and are not being deleted.
     pub lasting: &'a BTreeSet<PoolName>,

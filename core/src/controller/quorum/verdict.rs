@@ -10,7 +10,7 @@ reasons! {
         OtherAtWork = "OtherControlPlaneNode",
         /// Another control plane node is not Ready, or cordoned.
         OtherUnavailable = "ControlPlaneUnavailable",
-        /// The others would not be a majority of the API servers or etcd members.
+        /// The other nodes would not be a majority of the API servers or etcd members.
         NoMajority,
         /// No other API server answers.
         NoOtherServer = "NoOtherAPIServer",

@@ -37,7 +37,7 @@ pub struct Round<'a> {
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent reported recently.
     pub heard: &'a BTreeSet<NodeName>,
-    /// BootcNodes (UIDs) whose agents did not release their node in time.
+    /// UIDs of BootcNodes whose agents did not release their node in time.
     pub overdue: &'a BTreeSet<String>,
     /// Pools that may have changed since the last watch event.
     pub outdated: &'a BTreeSet<PoolName>,
