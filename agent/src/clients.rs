@@ -66,9 +66,6 @@ fn describe(error: &kube::Error) -> String {
 }
 
 /// Waits for a request, at most for this time.
-///
-/// # Errors
-/// When the request failed or timed out.
 pub async fn with_deadline<T>(
     deadline: Duration,
     request: impl Future<Output = kube::Result<T>>,
@@ -78,9 +75,6 @@ pub async fn with_deadline<T>(
 
 /// Returns a client with the agent's own identity. Without a kubeconfig it uses the pod's service account and the API
 /// server from the kubelet's kubeconfig, which works even if service networking is broken.
-///
-/// # Errors
-/// When a file is missing or invalid.
 pub async fn agent_client(
     kubeconfig: Option<&Path>,
     kubelet_kubeconfig: &Path,
@@ -97,9 +91,6 @@ pub async fn agent_client(
 }
 
 /// Returns a client for a kubeconfig.
-///
-/// # Errors
-/// When the file cannot be read or is invalid.
 pub async fn client_of(path: &Path) -> anyhow::Result<Client> {
     let file = Kubeconfig::read_from(path).with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
@@ -241,9 +232,6 @@ impl KubeletClient {
     }
 
     /// Returns a client with the kubelet's current credentials.
-    ///
-    /// # Errors
-    /// When a file of the kubelet is missing or invalid.
     pub async fn get(&mut self) -> anyhow::Result<&Client> {
         let stale = match &self.made {
             None => true,

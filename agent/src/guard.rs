@@ -48,9 +48,6 @@ impl GuardProbe {
     /// Tries one write against each policy under the agent's own identity, and one write to another Node under the
     /// kubelet's identity, which the agent also uses. Returns [`Guard::NothingToTry`] if the cluster has no object for
     /// such a write.
-    ///
-    /// # Errors
-    /// When the API server does not answer, or answers with neither success nor a rejection.
     pub(crate) async fn ask(&self, kubelet: &Client) -> Result<Guard> {
         let berth = self.write_berth().await.context("cannot try to write a berth")?;
         if let Guard::Allows(_) = berth {

@@ -76,9 +76,6 @@ pub struct ReadyFile {
 
 impl ReadyFile {
     /// Prepares the file. Removes a file that an earlier process left.
-    ///
-    /// # Errors
-    /// When the old file cannot be removed.
     pub fn new(path: Option<PathBuf>) -> Result<Self> {
         let file = Self {
             path,
@@ -95,9 +92,6 @@ impl ReadyFile {
     }
 
     /// Removes the file: the agent is not ready any more.
-    ///
-    /// # Errors
-    /// When the file cannot be removed.
     pub fn forget(&self) -> Result<()> {
         self.health.lock().ready = None;
         match &self.path {
@@ -142,9 +136,6 @@ impl ReadyFile {
 }
 
 /// Checks that the file was touched within this time.
-///
-/// # Errors
-/// When the file is missing or older.
 pub fn check(path: &Path, within: Duration) -> Result<()> {
     let metadata = fs::metadata(path).with_context(|| {
         format!(

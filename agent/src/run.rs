@@ -117,9 +117,6 @@ impl ApiServer {
 
 impl Agent {
     /// Prepares the loop: reads the memory on the host and opens the watch of the BootcNode.
-    ///
-    /// # Errors
-    /// When the boot ID cannot be read.
     pub fn new(setup: Setup) -> Result<Self> {
         let timers = Timers::begin(setup.heartbeat);
         let past = setup.host.memory();
@@ -154,12 +151,8 @@ impl Agent {
         })
     }
 
-    /// Runs until the `stop` future resolves.
-    ///
-    /// # Errors
-    /// When the watch of the BootcNode ends, because only a restart of the agent can repair that. Other errors are
-    /// reported and retried.
-    /// reported and retried.
+    /// Runs until the `stop` future resolves. Fails if the watch of the BootcNode ends, because only a restart of the
+    /// agent can repair that. Other errors are reported and retried.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         let mut stop = std::pin::pin!(stop);
         tokio::select! {

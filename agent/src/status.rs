@@ -102,10 +102,7 @@ impl StatusWriter {
     }
 
     /// Writes the status if it changed. A status that may change again in a moment is written later, by the rules of
-    /// [`pace`].
-    ///
-    /// # Errors
-    /// When the API server does not answer in time or rejects the write. The status then does not count as written.
+    /// [`pace`]. A status counts as written only after the API server has accepted it.
     pub async fn write(
         &mut self,
         mut status: BootcNodeStatus,

@@ -112,9 +112,6 @@ impl Berths {
     }
 
     /// Reads the Leases from the API server's storage.
-    ///
-    /// # Errors
-    /// When the API server does not answer in time or refuses.
     pub async fn refresh(&mut self) -> anyhow::Result<()> {
         let params = ListParams::default().labels(&self.selector);
         let list = with_deadline(Duration::from_secs(10), self.api.list(&params)).await?;
@@ -174,11 +171,9 @@ impl Berths {
         Some(read.collect())
     }
 
-    /// Writes a berth: a full PUT with the UID and resourceVersion that the Lease had when it was read.
-    ///
-    /// # Errors
-    /// [`kube::Error::Api`] with 409 if the Lease has changed since it was read. The caller must then read it and
-    /// decide again.
+    /// Writes a berth: a full PUT with the UID and resourceVersion that the Lease had when it was read. Fails with
+    /// [`kube::Error::Api`] 409 if the Lease has changed since it was read: the caller must then read it and decide
+    /// again.
     pub async fn put(&mut self, berth: &Berth) -> anyhow::Result<()> {
         let name = berth.name();
         let known = self.known.get_or_insert_default();

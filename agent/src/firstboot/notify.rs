@@ -83,9 +83,6 @@ fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
 ///
 /// A kubeconfig may be a FIFO without a writer, or name a program that never ends. So a separate thread does the work;
 /// if it hangs, it ends with the process.
-///
-/// # Errors
-/// When the kubeconfig is unusable, or the API server did not accept the event.
 pub fn cluster(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Result<()> {
     let (sender, told) = mpsc::channel();
     let (kubeconfig, node, verdict) = (kubeconfig.to_owned(), node.to_owned(), verdict.clone());

@@ -45,9 +45,6 @@ fn final_trouble(message: impl Into<String>) -> PivotError {
 }
 
 /// Returns the host's deployments, or the reason why the host cannot be changed.
-///
-/// # Errors
-/// When the backend does not answer. A retry may help.
 async fn read_deployments(host: &Host) -> Result<Result<Box<Deployments>, String>, HostError> {
     match host.survey(&Terms::default()).await?.os {
         Os::Bootc(known) => Ok(Ok(known)),
@@ -60,9 +57,6 @@ async fn read_deployments(host: &Host) -> Result<Result<Box<Deployments>, String
 }
 
 /// Returns the digest that the host runs.
-///
-/// # Errors
-/// When the backend does not answer. A retry may help.
 pub async fn booted(host: &Host) -> Result<Booted, HostError> {
     Ok(match read_deployments(host).await? {
         Ok(known) => match known.booted.digest {
@@ -73,10 +67,7 @@ pub async fn booted(host: &Host) -> Result<Booted, HostError> {
     })
 }
 
-/// Stages the target and locks it.
-///
-/// # Errors
-/// When the target is not staged before the deadline. The next boot then does not apply it.
+/// Stages the target and locks it. If the target is not staged before the deadline, the next boot does not apply it.
 pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Instant) -> Result<(), PivotError> {
     let desired = DesiredImage {
         reference: image.at(&target.digest).into(),
@@ -129,10 +120,8 @@ async fn staging_lock(host: &Host) -> Result<StagingLock, PivotError> {
     lock.ok_or_else(|| final_trouble("hosts with composefs are not changed on their first boot"))
 }
 
-/// Returns whether the staged target is locked; `None` if the target is not staged.
-///
-/// # Errors
-/// When the host does not answer, or the kubelet would never start under the staged image.
+/// Returns whether the staged target is locked; `None` if the target is not staged. Fails if the kubelet would never
+/// start under the staged image.
 async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, PivotError> {
     let known = read_deployments(host).await?.map_err(final_trouble)?;
     if let Some(why) = known.unit_missing() {

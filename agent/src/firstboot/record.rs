@@ -23,10 +23,7 @@ impl RecordFile {
         files::load(&self.0, "the record of the first boot")
     }
 
-    /// Writes the record, durably.
-    ///
-    /// # Errors
-    /// When the file cannot be written. The old content then stays.
+    /// Writes the record, durably. After an error, the old content stays.
     pub fn save(&self, record: &Record) -> anyhow::Result<()> {
         files::save(&self.0, record)
     }

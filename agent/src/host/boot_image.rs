@@ -14,9 +14,6 @@ use super::handle::Host;
 
 impl Host {
     /// Returns the image that the machine was installed from; `None` if the installer left no note.
-    ///
-    /// # Errors
-    /// When the script that reads the note fails on the host.
     pub async fn boot_image(&self) -> Result<Option<NodeBootImage>, HostError> {
         let output = self.tools.run("boot-image", &["/usr/bin/sh", "-c", &script()]).await?;
         Ok(parse(&output))

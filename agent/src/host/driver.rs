@@ -76,10 +76,8 @@ pub struct HostStatus {
 }
 
 impl HostStatus {
-    /// True if the rollback to this digest is not queued yet.
-    ///
-    /// # Errors
-    /// When the rollback deployment has another digest, or there is none.
+    /// True if the rollback to this digest is not queued yet. Fails if there is no rollback deployment with this
+    /// digest.
     pub(super) fn needs_rollback_to(&self, to: &Digest) -> Result<bool, HostError> {
         let digest = self.rollback.as_ref().and_then(|rollback| rollback.digest.as_ref());
         if digest != Some(to) {
@@ -90,10 +88,8 @@ impl HostStatus {
         Ok(!self.rollback_queued)
     }
 
-    /// Returns the staged deployment if it is `meant`, by image and digest; `None` if nothing is staged.
-    ///
-    /// # Errors
-    /// When another deployment is staged, which the caller must not change.
+    /// Returns the staged deployment if it is `meant`, by image and digest; `None` if nothing is staged. Fails if
+    /// another deployment is staged, which the caller must not change.
     pub(super) fn staged_as_meant(&self, meant: &Deployment) -> Result<Option<&Deployment>, HostError> {
         match &self.staged {
             Some(staged) if (&staged.digest, &staged.image) != (&meant.digest, &meant.image) => {

@@ -20,10 +20,7 @@ const INVALID_CONTENT: [ErrorKind; 3] = [
     ErrorKind::IsADirectory,
 ];
 
-/// Replaces a file durably: the new text is on disk before it gets the file's name.
-///
-/// # Errors
-/// When the directory cannot be written. The old file then stays.
+/// Replaces a file durably: the new text is on disk before it gets the file's name. After an error, the old file stays.
 pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let directory = path
         .parent()
@@ -55,10 +52,7 @@ fn open_new(path: &Path, must_be_new: bool) -> io::Result<File> {
         .open(path)
 }
 
-/// Writes a value as JSON, durably, and creates a missing directory.
-///
-/// # Errors
-/// When the file cannot be written. The old content then stays.
+/// Writes a value as JSON, durably, and creates a missing directory. After an error, the old content stays.
 pub fn save(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory).with_context(|| cannot_write(path))?;

@@ -22,9 +22,6 @@ pub struct HostLock {
 
 impl HostLock {
     /// Takes the lock. If another agent holds it, waits until that agent releases it.
-    ///
-    /// # Errors
-    /// When the lock file cannot be created.
     pub async fn acquire(root: &HostRoot) -> anyhow::Result<Self> {
         let mut waiting = false;
         loop {
@@ -42,9 +39,6 @@ impl HostLock {
     }
 
     /// Takes the lock if it is free.
-    ///
-    /// # Errors
-    /// When the lock file cannot be created.
     pub fn try_acquire(root: &HostRoot) -> anyhow::Result<Option<Self>> {
         let directory = root.make_run_dir()?;
         let path = directory.join("lock");

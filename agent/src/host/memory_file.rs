@@ -23,10 +23,7 @@ impl MemoryFile {
         files::load(&self.0, "the agent's memory").unwrap_or_default()
     }
 
-    /// Writes the memory, durably.
-    ///
-    /// # Errors
-    /// When the file cannot be written. The old content then stays.
+    /// Writes the memory, durably. After an error, the old content stays.
     pub fn save(&self, past: &Past) -> anyhow::Result<()> {
         files::save(&self.0, past)
     }

@@ -28,10 +28,8 @@ pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<P
 }
 
 /// Removes the refs of an image, so that its next pull checks the signature policy. The layers stay, so they are not
-/// downloaded again. Deployments stay too, because ostree keeps their commits with other refs.
-///
-/// # Errors
-/// When a command fails. Refs of the image may then still exist.
+/// downloaded again. Deployments stay too, because ostree keeps their commits with other refs. After an error, refs of
+/// the image may still exist.
 pub(super) async fn forget_image(tools: &Tools, digest: &Digest) -> Result<(), HostError> {
     let list = tools
         .run("list-images", &[OSTREE, "refs", REPOSITORY, "--list", IMAGES])

@@ -41,9 +41,6 @@ impl HostRoot {
     }
 
     /// Returns the kernel's boot ID.
-    ///
-    /// # Errors
-    /// When the boot ID cannot be read, or is empty.
     pub fn boot_id(&self) -> anyhow::Result<BootId> {
         let path = self.path("/proc/sys/kernel/random/boot_id");
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -54,9 +51,6 @@ impl HostRoot {
 
     /// Creates the directory of the runtime files if it is missing. systemd writes the output of Berth's units there,
     /// and the units fail without it.
-    ///
-    /// # Errors
-    /// When the directory cannot be created.
     pub fn make_run_dir(&self) -> io::Result<PathBuf> {
         let path = self.path(RUN_DIR);
         match std::fs::create_dir_all(&path) {
@@ -72,9 +66,6 @@ impl HostRoot {
     ///
     /// The kubelet's `kubelet-client-current.pem` is a link with an absolute target. In a pod, the kernel would follow
     /// it into the pod's own `/var/lib`.
-    ///
-    /// # Errors
-    /// When the path leads through more than 40 links.
     pub fn resolve(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let mut pending: Vec<PathBuf> = parts(&self.on_host(path.as_ref()));
         let mut done = PathBuf::from("/");

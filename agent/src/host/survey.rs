@@ -55,11 +55,8 @@ impl BootcAnswer {
 
 impl Host {
     /// Chooses the backend and reads the deployments from it. Changes to the host use this backend until the next
-    /// survey.
-    ///
-    /// # Errors
-    /// [`HostError::Busy`] while a pull or a tool of an earlier agent runs; or when systemd does not answer. Other
-    /// errors are in the result, as [`Os::Unusable`].
+    /// survey. Fails with [`HostError::Busy`] while a pull or a tool of an earlier agent runs. Errors of the backends
+    /// are in the result, as [`Os::Unusable`].
     pub async fn survey(&self, terms: &Terms) -> Result<Survey, HostError> {
         self.refuse_while_pulling().await?;
         let bootc = self.ask_bootc().await?;

@@ -156,9 +156,6 @@ pub(super) fn path(name: &str) -> String {
 }
 
 /// Reads the Node from the API server's storage; `None` if it does not exist.
-///
-/// # Errors
-/// When it cannot be read.
 pub async fn read(client: &Client, name: &str) -> Result<Option<NodeFacts>, NodeError> {
     let request = request("GET", &path(name), vec![], "application/json")?;
     match send::<RawNode>(client, request).await.map_err(node_error) {
@@ -169,9 +166,6 @@ pub async fn read(client: &Client, name: &str) -> Result<Option<NodeFacts>, Node
 }
 
 /// Cordons the Node for this berth and returns the Node's new state. `seen` is the Node as it was read.
-///
-/// # Errors
-/// [`NodeError::Conflict`] if the Node has changed since it was read.
 pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) -> Result<NodeFacts, NodeError> {
     patch(client, name, &cordon_patch(seen, berth)).await
 }
@@ -181,16 +175,11 @@ pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) 
 ///
 /// A node that was schedulable before becomes schedulable, even if an admin cordoned it during the turn, because that
 /// cordon looks the same as ours. A node that an admin uncordoned during the turn stays uncordoned.
-/// # Errors
-/// [`NodeError::Conflict`] if the Node has changed since it was read.
 pub async fn restore(client: &Client, name: &str, seen: &NodeFacts, mark: &str) -> Result<NodeFacts, NodeError> {
     patch(client, name, &restore_patch(seen, mark)).await
 }
 
 /// Removes the guards (annotations against autoscalers) that an ended cordon has left. Returns the Node's new state.
-///
-/// # Errors
-/// [`NodeError::Conflict`] if the Node has changed since it was read.
 pub async fn take_guards_off(client: &Client, name: &str, seen: &NodeFacts) -> Result<NodeFacts, NodeError> {
     patch(client, name, &guards_patch(seen)).await
 }

@@ -14,9 +14,6 @@ use super::{request, send};
 
 /// Writes these changes to the Node. `seen` is the Node as it was read, and `message` is for the conditions that are
 /// set. Returns the Node's new state.
-///
-/// # Errors
-/// [`NodeError::Conflict`] if the Node has changed since it was read; another error if the write failed.
 pub async fn write(
     client: &Client,
     name: &str,
@@ -34,9 +31,6 @@ pub async fn write(
 
 /// Removes our conditions from a Node without our cordon. Another program may write the Node at that moment, such as
 /// the program that removes its taints. So after a conflict, the Node is read and tried once more.
-///
-/// # Errors
-/// [`NodeError::Conflict`] if the Node changed again meanwhile; another error if it could not be read or written.
 pub async fn take_off(client: &Client, name: &str, seen: &NodeFacts) -> Result<(), NodeError> {
     match take_off_once(client, name, seen).await {
         Err(NodeError::Conflict) => {}

@@ -24,9 +24,6 @@ async fn send<T: DeserializeOwned>(client: &Client, request: Request<Vec<u8>>) -
 }
 
 /// Sends an empty patch of a Node as a dry run, which shows whether the API server would accept a write.
-///
-/// # Errors
-/// When the API server rejects the write or does not answer.
 pub async fn try_patch(client: &Client, name: &str) -> Result<(), RequestError> {
     let path = format!("/api/v1/nodes/{name}?dryRun=All");
     let request = request("PATCH", &path, b"{}".to_vec(), "application/merge-patch+json")?;

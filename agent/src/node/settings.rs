@@ -29,10 +29,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Converts the pool's rules. `elapsed` is how long the drain has taken so far.
-    ///
-    /// # Errors
-    /// When the pod selector is invalid. It is then unknown which pods to move, so none is moved.
+    /// Converts the pool's rules. `elapsed` is how long the drain has taken so far. Fails if the pod selector is
+    /// invalid, because it is then unknown which pods to move.
     pub fn new(drain: &Drain, elapsed: Duration) -> anyhow::Result<Self> {
         let pod_selector = drain.pod_selector.as_ref().map(Written::get).transpose();
         let pod_selector = pod_selector.map_err(|e| anyhow!("drain.podSelector of the node's pool is invalid: {e}"))?;

@@ -65,10 +65,8 @@ struct Csi {
     volume_handle: String,
 }
 
-/// Returns the volumes that no staying pod uses, by their names in the Node's status.
-///
-/// # Errors
-/// When the Node cannot be read. A claim that cannot be read is not an error.
+/// Returns the volumes that no staying pod uses, by their names in the Node's status. A claim that cannot be read is
+/// not an error.
 pub(super) async fn lingering<'a>(
     client: &Client,
     node: &str,

@@ -39,10 +39,8 @@ const OTHER_CHANGES: [&str; 5] = [
     "cliwrap",
 ];
 
-/// Returns the host's deployments. `lock` is the lock of the staged deployment as ostree's files show it.
-///
-/// # Errors
-/// When no deployment is booted.
+/// Returns the host's deployments. `lock` is the lock of the staged deployment as ostree's files show it. Fails if no
+/// deployment is booted.
 pub(super) fn parse(entries: &[Entry], lock: Lock) -> Result<HostStatus, String> {
     let booted_at = entries.iter().position(|entry| is_set(entry, "booted"));
     let Some((booted_at, booted)) = booted_at.and_then(|at| Some((at, entries.get(at)?))) else {

@@ -165,11 +165,8 @@ impl Pulls {
         Ok(Some(state))
     }
 
-    /// Joins the pull's transaction; false if it does not run.
-    ///
-    /// # Errors
-    /// When a transaction runs but cannot be identified yet, so that the pull must not count as ended; or when the bus
-    /// does not answer.
+    /// Joins the pull's transaction; false if it does not run. Fails if a transaction runs but cannot be identified
+    /// yet, so that the pull must not count as ended.
     async fn join_again(&self, daemon: &Daemon, record: &Record) -> Result<bool, HostError> {
         let active = match daemon.active().await {
             Ok(Some(active)) => active,
@@ -201,10 +198,7 @@ impl Pulls {
     }
 
     /// Connects to the running transaction, and starts it if it is the record's pull. `None` if it is another
-    /// transaction.
-    ///
-    /// # Errors
-    /// When the transaction does not answer, or cannot be identified yet.
+    /// transaction. Fails if the transaction cannot be identified yet.
     async fn join_active(&self, active: &Active, record: &Record) -> Result<Option<Transaction>, HostError> {
         let transaction = Transaction::join(&active.address, &self.root).await?;
         let found = transaction.title().await.map_err(explain)?;

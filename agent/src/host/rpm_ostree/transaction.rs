@@ -47,9 +47,6 @@ pub(super) struct Transaction {
 
 impl Transaction {
     /// Connects to the address that the daemon returned. Its path is a path on the host. Earlier signals are missed.
-    ///
-    /// # Errors
-    /// When the socket is missing or does not answer.
     pub(super) async fn join(address: &str, root: &HostRoot) -> Result<Self, HostError> {
         let (here, socket) = under(root, address).ok_or_else(|| {
             HostError::tool_failed(&format!(

@@ -109,10 +109,7 @@ async fn list(client: &Client, node: &str) -> Result<Vec<Pod>, RequestError> {
 }
 
 impl Drain {
-    /// Makes one pass.
-    ///
-    /// # Errors
-    /// When the pods or the Node cannot be read. A pod that cannot be moved is returned as a blocker, not as an error.
+    /// Makes one pass. A pod that cannot be moved is a blocker, not an error.
     pub async fn pass(&mut self, client: &Client, given: &Given<'_>) -> Result<DrainProgress, RequestError> {
         let pods = list(client, given.node).await?;
         let settings = given.settings;
