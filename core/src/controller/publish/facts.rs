@@ -62,7 +62,7 @@ pub struct PublishFacts<'a> {
     pub fleet_paused: bool,
 }
 
-/// A node's new spec while it is being made.
+/// The new spec of a node's BootcNode, while it is being made.
 pub(super) struct Draft<'a> {
     pub(super) node: &'a NodeView,
     pub(super) host: Option<&'a BootcNodeView>,

@@ -86,21 +86,21 @@ fn finalize(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> Optio
     })
 }
 
-/// True if the BootcNode is no longer needed: the agent has released the node, or the deadline has passed and the node
-/// does not use up capacity.
+/// True if the BootcNode is no longer needed: the agent has released the node, or the deadline for that has passed and
+/// the node does not use up capacity.
 fn is_settled(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     host.is_released() || facts.overdue.contains(&host.uid) && !counts_still(facts, host, node)
 }
 
-/// True if the node is down and its agent has not released it. The pool that it left then still counts it. Only the
-/// BootcNode's label records that pool, so the BootcNode stays.
+/// True if the BootcNode must stay because the earlier pool still counts the node: the node is down and its agent has
+/// not released it. Only the BootcNode's label records the earlier pool.
 fn counts_still(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     let label = host.pool_label.as_deref().map(PoolName::from);
     if !label.is_some_and(|pool| facts.lasting.contains(&pool)) {
         return false;
     }
     let Some(node) = node else {
-        // A live read must show first that the Node is gone.
+        // The BootcNode stays until a live read shows that the Node is gone.
         return made_for(host).is_some();
     };
     let is_excluded = node.labels.contains_key(keys::LABEL_EXCLUDE);
@@ -117,8 +117,8 @@ fn occupied(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> bool 
 /// Specs that are the same for all nodes of one platform in a pool.
 type Forms<'a> = BTreeMap<(&'a PoolName, Platform<'a>), BootcNodeSpec>;
 
-/// Returns the new spec and pool of the node's BootcNode, without permits to stage. `None` if the BootcNode is to stay
-/// as it is, or is not needed.
+/// Returns the new spec and pool of the node's BootcNode, without permits to pull. `None` if the BootcNode stays as it
+/// is, or is not needed.
 fn draft<'a>(
     facts: &PublishFacts<'a>,
     node: &'a NodeView,
@@ -134,7 +134,7 @@ fn draft<'a>(
     };
     let deleting = host.is_some_and(|h| h.deleting);
     let pool = pool.filter(|_| !deleting);
-    // A node that holds a berth first finishes its turn: its pool and image do not change meanwhile.
+    // While a node holds or is offered a berth, its pool and image do not change.
     let moves = old.is_some_and(|old| !old.pool_name.is_empty() && old.pool_name != pool.map_or("", PoolName::as_str));
     if moves && host.is_some_and(|h| occupied(facts, node.name.as_str(), h)) {
         return None;
@@ -146,7 +146,8 @@ fn draft<'a>(
     if old.is_none() && terms.target.is_none() && terms.resolving {
         return None;
     }
-    // A target that cannot be read changes no BootcNode. The condition `ImageResolved` reports the error.
+    // While the target's image reference is invalid, BootcNodes stay as they are. The condition `ImageResolved` reports
+    // the error.
     if terms.target.as_ref().is_some_and(|target| target.image.get().is_err()) {
         return None;
     }
@@ -177,7 +178,7 @@ fn draft_without_pool<'a>(
     node: &'a NodeView,
     host: Option<&'a BootcNodeView>,
 ) -> Option<Draft<'a>> {
-    // A node in conflict has a BootcNode too, to show the conflict.
+    // A node that several pools select gets a BootcNode too, which shows the conflict.
     let deleting = host.is_some_and(|h| h.deleting);
     let in_conflict = facts.membership.conflicts.contains_key(&node.name) && !deleting;
     if host.is_none() && !in_conflict {
@@ -199,8 +200,8 @@ fn draft_without_pool<'a>(
     })
 }
 
-/// True if the published spec must be written. A change of the estimates alone is not written, nor is a pause for a
-/// node that already runs its image.
+/// True if the BootcNode's spec must be written. New estimates alone are not a reason, nor is a pause for a node that
+/// already runs its image.
 fn is_outdated(host: &BootcNodeView, before: &BootcNodeSpec, wanted: &BootcNodeSpec) -> bool {
     let desired = wanted.image.as_ref().map(|image| &image.digest);
     let booted = host.report().and_then(|report| report.images.booted.as_ref());

@@ -27,29 +27,29 @@ enum Standing {
     Cannot,
 }
 
-/// Order among members that could pull. Members without failures go first, then those with the fewest tries, so that
+/// Order among members that could pull: first members without failures, then members with the fewest tries, so that
 /// they take turns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     /// True if the agent reports a failure with this digest.
     failing: bool,
-    /// True if the member holds a berth under an unproven boot, so that only another image may help. The other members
-    /// wait for its turn to end, so it goes first, unless it left permits unused.
+    /// True if the member holds a berth under an unproven boot, so that only another image may help. Such a member goes
+    /// first, because the other members wait for its turn to end. Not set if it left permits unused.
     stuck: Reverse<bool>,
-    /// True if the Node is not Ready. Its agent reported recently, so a new image may repair the node, but the node may
-    /// also be down.
+    /// True if the Node is not Ready, although its agent reported recently. A new image may repair the node, but the
+    /// node may also be down.
     broken: bool,
     /// Number of permits that the member left unused.
     unused: u32,
     /// Number of failed pulls or stagings of this digest.
     attempts: u32,
-    /// True if the member has a permit already. Among equal members, this one keeps it.
+    /// True if the member has a permit already. Among otherwise equal members it keeps the permit.
     has_permit: Reverse<bool>,
     /// Position of the node when sorted by name.
     index: usize,
 }
 
-/// Gives out permits to stage, up to the maximum, in order.
+/// Gives permits to the members that come first, up to the maximum.
 pub(super) fn allow(facts: &PublishFacts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) {
     let mut places: Vec<(Standing, usize)> = drafts
         .iter()
@@ -82,7 +82,7 @@ pub(super) fn allow(facts: &PublishFacts<'_>, terms: &Terms, drafts: &mut [Draft
     }
 }
 
-/// Returns the member's claim; `None` if there is no image for it.
+/// Returns the member's claim to a permit; `None` if there is no image for the member.
 fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standing> {
     let digest = &draft.spec.image.as_ref()?.digest;
     let old = draft.host.and_then(|h| h.spec());
@@ -96,8 +96,8 @@ fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option
     }
     let name = &draft.node.name;
     let heard = draft.host.is_none() || facts.heard.contains(name) || Bug::SilentPulls.is_awake();
-    // Until a member with a permit has reported on this digest, it may be pulling an earlier one and then pull this
-    // one. This includes a member that is not Ready but whose agent reports.
+    // A member with a permit counts as pulling until it has reported on this digest: it may be pulling an earlier
+    // digest and then pull this one. This includes a member that is not Ready but whose agent reports.
     let pulls = report.is_some_and(|r| r.pull.pulling);
     let observed = draft.host.is_some_and(BootcNodeView::is_observed);
     if heard && published && (observed || has_permit) && pulls {
@@ -125,8 +125,8 @@ fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option
     }))
 }
 
-/// True if the node holds a berth that it may only be able to give back under another image: its boot is not proven, or
-/// its Node is not Ready.
+/// True if the node holds a berth but may be able to give it back only under another image: the node's boot is not
+/// proven, or its Node is not Ready.
 fn is_stuck(facts: &PublishFacts<'_>, draft: &Draft<'_>) -> bool {
     let Some(holding) = facts.holdings.get(&draft.node.uid) else {
         return false;
@@ -135,6 +135,7 @@ fn is_stuck(facts: &PublishFacts<'_>, draft: &Draft<'_>) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) || report.is_some_and(|report| is_licensed(holding, report)) {
         return false;
     }
-    // Only its agent knows that a boot with the earlier image is not proven; the Node is not Ready then.
+    // If the earlier image was booted again, only the agent knows that the boot is not proven. The Node is not Ready
+    // then.
     !draft.node.ready || report.is_some_and(|report| is_unproven(holding, report))
 }

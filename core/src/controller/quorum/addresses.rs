@@ -1,4 +1,4 @@
-//! Nodes that run the listed API servers, found by address.
+//! The nodes that run the listed API servers, found by address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,6 @@ pub(super) struct AddressConflict {
 }
 
 impl AddressConflict {
-    /// Returns the message for the admin.
     pub(super) fn words(&self) -> String {
         let nodes = few(self.nodes.iter().map(ToString::to_string));
         format!(
@@ -30,7 +29,7 @@ impl AddressConflict {
 
 /// The control plane nodes.
 pub(super) struct Owners<'a> {
-    /// Each node, with its addresses where an API server is listed.
+    /// Each control plane node, with its addresses that have an API server.
     pub(super) nodes: Vec<(&'a NodeView, BTreeSet<IpAddr>)>,
 }
 
@@ -57,7 +56,6 @@ impl<'a> Owners<'a> {
         Self { nodes: labelled }
     }
 
-    /// Returns the addresses that several nodes have.
     pub(super) fn conflicts(&self) -> Vec<AddressConflict> {
         let mut at: BTreeMap<IpAddr, Vec<NodeName>> = BTreeMap::new();
         for (node, addresses) in &self.nodes {

@@ -15,7 +15,7 @@ pub(super) enum Work {
     Committed,
 }
 
-/// How bad a node's state is: nodes in a worse state are updated first.
+/// How bad a node's state is. Nodes in the worst state are updated first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
     Nothing,
@@ -70,8 +70,8 @@ impl Carrier {
         }
     }
 
-    /// True if the node is expected to stay up, judging by its Node. A cordon by others does not stop an etcd member;
-    /// on an excluded node it announces that the node is about to be taken down.
+    /// True if the node is expected to stay up. A cordon by others does not stop an etcd member, but on an excluded
+    /// node it announces that the node is about to be taken down.
     pub(super) fn stays_up(&self) -> bool {
         match self.severity() {
             Severity::Nothing => true,

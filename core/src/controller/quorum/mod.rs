@@ -34,7 +34,7 @@ pub struct ControlPlane {
     carriers: Vec<Carrier>,
     /// API server addresses that several nodes have.
     conflicts: Vec<AddressConflict>,
-    /// True if the list of API servers is needed; false if no member of any pool needs an update.
+    /// True if the API servers must be listed; false if no member of any pool needs an update.
     asked: bool,
     /// True if the API servers were listed.
     listed: bool,
@@ -42,8 +42,8 @@ pub struct ControlPlane {
     total: usize,
     /// States of servers at addresses that no Node has.
     unplaced: Vec<State>,
-    /// True if a write of another leader, or a write of this leader with unknown result, may still open a berth for a
-    /// control plane node.
+    /// True if a late write may still open a berth for a control plane node: a write of another leader, or one of this
+    /// leader with unknown result.
     unfenced: bool,
 }
 
@@ -52,7 +52,7 @@ fn majority(of: usize) -> usize {
 }
 
 impl ControlPlane {
-    /// Finds the control plane nodes among all Nodes of the cluster, without their berths; see [`Self::with_leases`].
+    /// Finds the control plane nodes among all Nodes of the cluster. Their berths are added by [`Self::with_leases`].
     pub fn of<'a>(nodes: impl Iterator<Item = &'a NodeView>, answers: &Answers, now: Moment) -> Self {
         let states = answers.states(now);
         let mut at: BTreeMap<IpAddr, Vec<SocketAddr>> = BTreeMap::new();
@@ -81,8 +81,7 @@ impl ControlPlane {
         }
     }
 
-    /// Adds the berths of all pools, as read. `is_fenced` is true if no late write can open the berth for a control
-    /// plane node.
+    /// Adds the berths of all pools. `is_fenced`: true if no late write can open the berth for a control plane node.
     #[must_use]
     pub fn with_leases(mut self, leases: &[LeaseView], is_fenced: impl Fn(&LeaseView, &Berth) -> bool) -> Self {
         for lease in leases {
@@ -99,7 +98,7 @@ impl ControlPlane {
         self
     }
 
-    /// Records a berth of any pool. `fenced` is true if no earlier write can still change the berth.
+    /// Records a berth. `fenced`: true if no earlier write can still change the berth.
     pub fn see(&mut self, berth: &Berth, fenced: bool) {
         self.unfenced |= !fenced && !Bug::NoEpochStamp.is_awake();
         let work = match &berth.state {
@@ -125,7 +124,8 @@ impl ControlPlane {
         self.carriers.iter().map(|c| (&c.name, &c.uid))
     }
 
-    /// Returns what the cluster loses while one control plane node is down; `None` if the others are a majority.
+    /// Returns what the cluster loses while one control plane node is down; `None` if the remaining nodes are a
+    /// majority.
     pub fn meanwhile(&self) -> Option<Meanwhile> {
         Meanwhile::of(self.carriers.iter().filter(|c| c.member).count())
     }
@@ -135,7 +135,7 @@ impl ControlPlane {
         self.conflicts.iter().map(AddressConflict::words).collect()
     }
 
-    /// Returns the control plane nodes that others may wait for, by the cause of the wait.
+    /// Returns the control plane nodes that other control plane nodes may wait for, by the cause of the wait.
     pub(super) fn waited_for(&self) -> BTreeMap<Cause, Vec<NodeName>> {
         let mut all: BTreeMap<Cause, Vec<NodeName>> = BTreeMap::new();
         for carrier in &self.carriers {
@@ -184,7 +184,7 @@ impl ControlPlane {
         if self.others(node).any(|other| other.at_work.is_some()) && !Bug::SecondServer.is_awake() {
             return Some(Cause::OtherAtWork);
         }
-        // No node waits for an excluded node, but excluded nodes count for majorities.
+        // Excluded nodes keep no node waiting, but they count for majorities.
         let mut heeded = self.others(node).filter(|other| !other.excluded);
         if heeded.any(|other| other.severity() > node.severity()) {
             return Some(Cause::OtherUnavailable);
@@ -200,7 +200,8 @@ impl ControlPlane {
 
     fn ask_back(&self, node: &Carrier) -> Option<Cause> {
         let work = node.at_work?;
-        // If two nodes have a berth, one of them became a control plane node after its offer. Only one continues.
+        // Two nodes can have a berth if one of them became a control plane node after its offer. Only one of the two
+        // continues.
         let mut others_at_work = self.others(node).filter_map(|other| Some((other, other.at_work?)));
         if others_at_work.any(|(other, theirs)| theirs > work || theirs == work && other.name < node.name) {
             return Some(Cause::OtherAtWork);
@@ -220,11 +221,11 @@ impl ControlPlane {
         (!self.keeps_majority(node, hopeful)).then_some(Cause::NoMajority)
     }
 
-    /// True if another server answers. Also true if the cluster has no other server, or the node runs none.
+    /// True if another API server answers, if the cluster has no other one, or if the node runs none.
     ///
-    /// A stopped server leaves the list, so the list does not show how many there are: every other control plane node
-    /// that is not excluded is assumed to have a server. A node without a listed address runs no server, unless servers
-    /// are listed at addresses that no node has: one of these may be the node's.
+    /// A stopped server leaves the list, so the list does not show how many there are. Therefore every other control
+    /// plane node that is not excluded is assumed to have a server. A node without a listed address runs no server,
+    /// unless servers are listed at addresses that no node has: one of these may be the node's.
     fn another_answers(&self, node: &Carrier, hopeful: bool) -> bool {
         let on_nodes = self.others(node).filter_map(|o| o.server);
         let on_nodes = on_nodes.filter(|s| answers(*s, hopeful)).count();
@@ -237,10 +238,10 @@ impl ControlPlane {
         !may_run_one || on_nodes + elsewhere.saturating_sub(1) > 0
     }
 
-    /// True if the other nodes are a majority of the etcd members and of the API servers. Of two, one is never a
-    /// majority, so none is required.
+    /// True if the other nodes are a majority of the etcd members and of the API servers. Not required if there are
+    /// only two of them, because one of two is never a majority.
     fn keeps_majority(&self, node: &Carrier, hopeful: bool) -> bool {
-        // An update of a node that is already down costs no majority. But a node that is not Ready may still serve.
+        // The update of a node that is already down costs no majority. A node that is not Ready may still serve.
         let own = self.state(node);
         let serves = own.is_some_and(|state| answers(state, !hopeful));
         if !node.ready && !serves {
@@ -276,13 +277,13 @@ impl ControlPlane {
         carrier.server.is_some() || self.unplaced.is_empty() && carrier.member && !carrier.excluded
     }
 
-    /// Returns the state of the node's API server; `None` if nothing is known about it.
+    /// Returns the state of the node's API server; `None` if it is not known whether the node has one.
     fn state(&self, node: &Carrier) -> Option<State> {
         match node.server {
             _ if !self.listed => Some(State::Unknown),
             Some(state) => Some(state),
             None if self.total == 0 || !self.unplaced.is_empty() => None,
-            // The server has left the list.
+            // The node's server is no longer listed.
             None => Some(State::Away),
         }
     }

@@ -8,17 +8,18 @@ reasons! {
     pub enum Cause {
         /// Another control plane node holds a berth, or is offered one.
         OtherAtWork = "OtherControlPlaneNode",
-        /// Another control plane node is not Ready, or cordoned.
+        /// Another control plane node is in a worse state: not Ready, or cordoned.
         OtherUnavailable = "ControlPlaneUnavailable",
         /// The other nodes would not be a majority of the API servers or etcd members.
         NoMajority,
         /// No other API server answers.
         NoOtherServer = "NoOtherAPIServer",
-        /// Some API servers were queried and have neither answered nor failed yet.
+        /// Some API servers have neither answered nor timed out yet.
         NotKnown = "APIServersNotKnown",
         /// The API servers have not been listed yet, so any node may run one.
         NotListed = "APIServersNotListed",
-        /// A late write, of an earlier leader or with unknown result, may still open a berth for a control plane node.
+        /// A late write may still open a berth for a control plane node: its writer is an earlier leader, or its result
+        /// is unknown.
         Unfenced = "Fencing",
     }
 }
@@ -41,17 +42,17 @@ impl Cause {
 /// Verdict of I11 on a control plane node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Why the node is offered no berth; `None` if it may be.
+    /// Why the node must not be offered a berth; `None` if it may be.
     pub withhold: Option<Cause>,
-    /// Why the node's offer is withdrawn, or its agent is asked to give an uncommitted berth back. A state that is only
-    /// unknown is never a cause.
+    /// Why the node's offer is withdrawn, or its uncommitted berth revoked. A server in an unknown state is never a
+    /// cause.
     pub ask_back: Option<Cause>,
-    /// Why a node that is stuck on an unproven boot must not update to another image. Berths of others are not a cause:
-    /// two stuck nodes would block each other forever (I10).
+    /// Why a node that is stuck on an unproven boot must not update to another image. Berths of other nodes are not a
+    /// cause, because two stuck nodes would block each other forever (I10).
     pub stay: Option<Cause>,
 }
 
-/// Loss while a node of a control plane of one or two nodes is down: no majority can remain.
+/// What a control plane of one or two nodes loses while one node is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meanwhile {
     /// The node is the only API server and etcd member.
@@ -61,7 +62,8 @@ pub enum Meanwhile {
 }
 
 impl Meanwhile {
-    /// Returns the loss while one of this many members is down; `None` if the others are a majority.
+    /// Returns the loss while one of this many control plane nodes is down; `None` if the remaining nodes are a
+    /// majority.
     pub fn of(members: usize) -> Option<Self> {
         match members {
             1 => Some(Self::Everything),
@@ -70,7 +72,7 @@ impl Meanwhile {
         }
     }
 
-    /// Explains the loss to the admin, as a phrase after the node's name.
+    /// Describes the loss, as a phrase after the node's name.
     pub fn words(self) -> &'static str {
         match self {
             Self::Everything => "the only control plane node: while it is down no API server answers",

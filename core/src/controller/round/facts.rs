@@ -29,7 +29,7 @@ pub struct Round<'a> {
     pub leases: &'a [LeaseView],
     /// The nodes that hold berths or are offered them.
     pub occupied: &'a Occupied,
-    /// Leases with a write of ours whose result is unknown.
+    /// Leases with a write of this leader whose result is unknown.
     pub in_doubt: &'a BTreeSet<String>,
     /// Leases that the API server refused to write. They count as used and are not written.
     pub refused: &'a BTreeSet<String>,
@@ -41,7 +41,7 @@ pub struct Round<'a> {
     pub overdue: &'a BTreeSet<String>,
     /// Pools that may have changed since the last watch event.
     pub outdated: &'a BTreeSet<PoolName>,
-    /// Open offers, and how many each node let lapse.
+    /// Age of each open offer, and how many offers each node let lapse.
     pub offers: &'a Offers,
     /// How long each wave has soaked so far.
     pub soaks: &'a Soaks,
@@ -129,14 +129,14 @@ impl Round<'_> {
             .is_some_and(|pools| pools.iter().any(|p| p != pool))
     }
 
-    /// True if the node has a BootcNode whose agent has not reported Berth's changes as undone.
+    /// True if the node has a BootcNode and its agent has not reported that Berth's changes are undone.
     pub(super) fn has_yet_to_leave(&self, name: &NodeName) -> bool {
         let node = self.snapshot.nodes.get(name.as_str()).map(|n| n.view.as_ref());
         let host = self.snapshot.bootc_nodes.get(name.as_str());
         host.is_some_and(|host| !host.view.is_released() && !is_stale(&host.view, node))
     }
 
-    /// True if the node's agent has not released it in time, and it has no berth left.
+    /// True if the node's agent has not released the node in time, and the node has no berth left.
     fn is_abandoned(&self, name: &NodeName) -> bool {
         let node = self.snapshot.nodes.get(name.as_str());
         let has_berth = node.is_some_and(|node| self.occupied.by_uid.contains_key(&node.view.uid));
@@ -144,7 +144,6 @@ impl Round<'_> {
         host.is_some_and(|host| self.overdue.contains(&host.view.uid)) && !has_berth
     }
 
-    /// True if the Node is excluded and not Ready.
     fn is_lost(&self, node: &NodeName, uid: &NodeUid) -> bool {
         let Some(node) = self.snapshot.nodes.get(node.as_str()) else {
             return false;
@@ -168,7 +167,7 @@ impl Round<'_> {
 
 /// Returns the plan's input about a member. `heard`: its agent reported recently.
 fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: bool) -> Option<Member> {
-    // The agent must undo Berth's changes. Until then the node still counts as a member, which may be down or unproven.
+    // A node that leaves counts as a member until its agent has undone Berth's changes: it may be down or unproven.
     let leaving = host.is_some_and(|h| h.deleting);
     if leaving && Bug::LeavingNotCounted.is_awake() {
         return None;
@@ -176,10 +175,9 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
     let spec = host.and_then(BootcNodeView::spec);
     let silent = Report::default();
     let report = host.and_then(BootcNodeView::report).unwrap_or(&silent);
-    // A spec that another pool published does not apply to this pool.
     let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
     let asked = pool.object.as_ref().map(|o| &o.spec);
-    // Until the agent obeys a new retry token, the failures that it reports are to be retried and do not count.
+    // The failures that the agent reports do not count until it obeys a new retry token.
     let retried = asked.is_some_and(|s| is_news(s.retry_token(), report.retry_token.as_deref()));
     let zone = asked
         .and_then(|s| node.labels.get(s.zone_key()))

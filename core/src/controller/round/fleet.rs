@@ -15,10 +15,10 @@ use crate::controller::view::{LeaseView, NodeView};
 use crate::text::NAMED;
 
 impl Round<'_> {
-    /// Returns how the nodes and the berths as read use up the fleet's limit; `None` without a limit.
+    /// Returns how nodes and berths use up the fleet's limit; `None` without a limit.
     pub fn fleet_use(&self) -> Option<FleetUse> {
         let limit = self.snapshot.fleet_spec()?.limit(self.membership.all().len())?;
-        // Leases that use up the limit but whose holder is unknown.
+        // Leases with an unknown holder that use up the limit.
         let unknown: Vec<(&str, UseKind)> = self
             .leases
             .iter()
@@ -67,18 +67,15 @@ impl Round<'_> {
         })
     }
 
-    /// Returns the berths that can be read.
     fn readable(&self) -> impl Iterator<Item = (&LeaseView, &Berth)> {
         self.leases.iter().filter_map(|l| Some((l, l.berth.as_ref().ok()?)))
     }
 
-    /// True if the pool exists but cannot be read.
     fn is_unreadable(&self, pool: &PoolName) -> bool {
         let pool = self.snapshot.pools.get(pool.as_str());
         pool.is_some_and(|pool| pool.view.object.is_err())
     }
 
-    /// True if the API server refused to write the Lease.
     pub(super) fn is_refused(&self, lease: &LeaseView) -> bool {
         self.refused.contains(lease.name())
     }
@@ -97,7 +94,7 @@ impl Round<'_> {
         berth.epoch == self.epoch && !self.in_doubt.contains(lease.name())
     }
 
-    /// Returns the input for the plan of each pool, in the order of `pools`, with the state that all pools share.
+    /// Returns the input for each pool's plan, in the order of `pools`, with the state that all pools share.
     pub fn all(&self, pools: &[Pool]) -> Vec<PoolFacts> {
         let mut all: Vec<PoolFacts> = pools.iter().map(|pool| self.of(pool)).collect();
         let fleet = self.fleet_use();
@@ -113,7 +110,7 @@ impl Round<'_> {
 /// The `rollout.after` of each pool: names of the pools that go first.
 type After<'a> = BTreeMap<&'a str, &'a [String]>;
 
-/// Returns the pools that wait for earlier pools, with the reason. Such a pool opens no berths, but revokes none
+/// Returns the pools that wait for earlier pools, with the reason. Such a pool offers no berth, but revokes none
 /// either.
 fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     let after = pools
@@ -166,7 +163,7 @@ fn joined(names: &[String], is_wanted: impl Fn(&str) -> bool) -> String {
 
 /// Returns the shortest cycle from a pool back to itself, in the form `a after b after a`.
 fn circle(pool: &str, after: &After<'_>) -> Option<String> {
-    // The pool that each pool was reached from.
+    // For each pool: the pool that names it in `rollout.after`, on the shortest path from the start.
     let mut reached: BTreeMap<&str, &str> = BTreeMap::new();
     let mut queue = VecDeque::from([pool]);
     while let Some(at) = queue.pop_front() {

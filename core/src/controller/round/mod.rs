@@ -45,7 +45,7 @@ impl Round<'_> {
         desired.is_some() && report.and_then(|r| r.images.booted.as_ref()) != desired
     }
 
-    /// Returns the control plane with the berths as read. `answers`: states of the API servers; `None` if they are not
+    /// Returns the control plane nodes with their berths. `answers`: states of the API servers; `None` if they are not
     /// needed (see [`Self::needs_servers`]).
     pub fn control_plane(&self, answers: Option<&Answers>) -> ControlPlane {
         let Some(answers) = answers else {
@@ -59,15 +59,16 @@ impl Round<'_> {
         let pools: BTreeSet<PoolName> = pools.cloned().collect();
         control_plane.with_leases(self.leases, |lease, berth| {
             let is_closed = matches!(berth.state, BerthState::Closed(_));
-            // A late offer can only arrive at a closed berth, and only for a node of its pool.
+            // A late offer can only open a closed berth, and only for a node of the berth's pool.
             let can_open = is_closed && pools.contains(&lease.pool);
             self.is_fenced(lease, berth) || self.is_refused(lease) && !can_open
         })
     }
 
-    /// Plans all pools. The pool with the control plane node that let the most offers lapse is planned last. Otherwise
-    /// that node would always get the one offer that the control plane may have at a time. Under a fleet limit, pools
-    /// are ordered by their best candidates, so that a pool whose nodes cannot be drained does not starve the others.
+    /// Plans all pools. Last comes the pool with the control plane node that let the most offers lapse. Otherwise that
+    /// node would always get the single offer that the control plane may have at a time. Under a fleet limit, pools are
+    /// ordered by their best candidates first, so that a pool whose nodes cannot be drained does not starve the other
+    /// pools.
     pub fn plans(&self, pools: &[Pool], mut control_plane: ControlPlane, wall: Timestamp) -> BTreeMap<PoolName, Plan> {
         let mut all = self.all(pools);
         let mut fleet = all.first().and_then(|facts| facts.fleet.clone());
@@ -91,7 +92,7 @@ impl Round<'_> {
         plans
     }
 
-    /// Returns the largest number of offers that a single control plane node of each pool has let lapse.
+    /// Returns, for each pool, the largest number of offers that one of its control plane nodes has let lapse.
     fn lapses(&self, control_plane: &ControlPlane) -> BTreeMap<&PoolName, u32> {
         let mut most = BTreeMap::new();
         for (name, uid) in control_plane.nodes() {

@@ -8,7 +8,8 @@ use berth_api::PoolName;
 use crate::controller::plan::{BerthWrite, Plan};
 use crate::controller::pool::Pool;
 
-/// Pools to read again before the offers of a pass are written: pools with offers, and pools that go before these.
+/// The pools to read again before the offers of a pass are written: pools with offers, and the pools in their
+/// `rollout.after`.
 #[derive(Debug)]
 pub struct Rereads<'a> {
     all: &'a [Pool],
@@ -26,7 +27,7 @@ impl<'a> Rereads<'a> {
         (!offering.is_empty()).then_some(Self { all, offering })
     }
 
-    /// The pools to read.
+    /// Returns the pools to read.
     pub fn pools(&self) -> Vec<&'a Pool> {
         let read = self
             .all
@@ -44,10 +45,12 @@ impl<'a> Rereads<'a> {
         self.offering.iter().any(|pool| pool.name == *name)
     }
 
-    /// Returns the pools that must offer nothing in this pass. `changed`: pools that were read and differ from the
-    /// watches, or could not be read. `fleet_changed`: the BootcFleet differs or could not be read. Pools that wait for
-    /// a changed pool are included. So are all pools without a planned offer: they were not read again, and the change
-    /// may have made room for their offers.
+    /// Returns the pools that must offer nothing in this pass: changed pools, pools that wait for a changed pool, and
+    /// all pools without a planned offer. The last ones were not read again, and the change may have made room for
+    /// their offers.
+    ///
+    /// `changed`: pools that differ from the watches or could not be read. `fleet_changed`: the BootcFleet differs or
+    /// could not be read; then no pool offers anything.
     pub fn closed(&self, changed: &BTreeSet<PoolName>, fleet_changed: bool) -> BTreeSet<PoolName> {
         if changed.is_empty() && !fleet_changed {
             return BTreeSet::new();
