@@ -12,10 +12,8 @@ pub const PATTERN: &str = "^(0|[0-9]{1,6}(s|m|h))$";
 #[error("{0:?} is not a duration; write a whole number and a unit, such as 90s, 15m or 12h")]
 pub struct DurationError(String);
 
-/// Reads a duration: one whole number with one of the units `s`, `m`, `h`, or a plain `0`.
-///
-/// # Errors
-/// When the text is anything else. Compound durations such as `1h30m` are not supported.
+/// Reads a duration: a whole number with one of the units `s`, `m`, `h`, or a plain `0`. Compound durations such as
+/// `1h30m` are not supported.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     if text == "0" {
         return Ok(Duration::ZERO);

@@ -14,9 +14,6 @@ pub trait Parse: Sized {
     type Error: fmt::Display;
 
     /// Parses the field.
-    ///
-    /// # Errors
-    /// When the field is invalid.
     fn parse(raw: &Self::Raw) -> Result<Self, Self::Error>;
 }
 
@@ -47,10 +44,7 @@ impl<T: Parse> Written<T> {
         &self.0.raw
     }
 
-    /// Returns the value.
-    ///
-    /// # Errors
-    /// When the field is invalid.
+    /// Returns the value, or the parse error of an invalid field.
     pub fn get(&self) -> Result<&T, &T::Error> {
         self.0.value.as_ref()
     }

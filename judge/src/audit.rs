@@ -182,10 +182,7 @@ fn is_refused_by_own_rules(annotations: &BTreeMap<String, String>) -> bool {
     failed.iter().any(|one| one.policy.starts_with(OWN_POLICIES))
 }
 
-/// Reads the head of a line.
-///
-/// # Errors
-/// If the line is not an audit event in JSON.
+/// Reads the head of a line. Fails if the line is not an audit event in JSON.
 pub(crate) fn head(line: &[u8]) -> serde_json::Result<Head> {
     serde_json::from_slice(line)
 }
@@ -193,10 +190,7 @@ pub(crate) fn head(line: &[u8]) -> serde_json::Result<Head> {
 /// Valid times of an audit log, in seconds since 1970: up to the year 9000.
 const YEARS: std::ops::Range<i64> = 0..(9000 - 1970) * 31_556_952;
 
-/// Reads a line; `None` if it is blank.
-///
-/// # Errors
-/// If the line is not an audit event in JSON, or has an invalid time.
+/// Reads a line; `None` if it is blank. Fails if the line is not an audit event in JSON, or has an invalid time.
 pub fn parse(line: &[u8]) -> serde_json::Result<Option<Record>> {
     if line.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);

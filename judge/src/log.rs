@@ -133,10 +133,7 @@ impl Log {
         self.records.push(record);
     }
 
-    /// Returns the kept records, ordered by time.
-    ///
-    /// # Errors
-    /// If the log shows no berth.
+    /// Returns the kept records, ordered by time. Fails if the log shows no berth.
     pub(crate) fn records(&mut self, namespace: &str) -> Result<&[Record], Unfit> {
         if self.lines > 0 && self.bad.count == self.lines {
             return Err(Unfit::Foreign(self.lines));

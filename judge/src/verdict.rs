@@ -57,10 +57,7 @@ pub struct Reboot {
 }
 
 impl Log {
-    /// Judges the lines read so far.
-    ///
-    /// # Errors
-    /// If the log shows no berth, or no bodies of berths.
+    /// Judges the lines read so far. Fails if the log shows no berth, or no bodies of berths.
     pub fn judge(&mut self, terms: &Terms) -> Result<Report, Unfit> {
         self.records(&terms.namespace)?;
         let records = self.kept();

@@ -36,10 +36,8 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// Runs the fair schedule from this state.
-    ///
-    /// # Errors
-    /// Returns the last states of the schedule if it does not update all nodes.
+    /// Runs the fair schedule from this state. The error has the last states of a schedule that does not update all
+    /// nodes.
     pub fn ends(&mut self, world: &World, state: &State, memo: &mut Memo) -> Result<(), Vec<State>> {
         let mut now = state.clone();
         heal(world, &mut now);

@@ -14,9 +14,6 @@ use tower::{BoxError, ServiceBuilder};
 use crate::proxy::{Environment, Route};
 
 /// Makes a client from the configuration. The client does not retry requests.
-///
-/// # Errors
-/// When the configuration is invalid, or names a proxy that cannot be used.
 pub fn client(config: Config) -> anyhow::Result<Client> {
     client_in(config, &Environment::of_this_process())
 }

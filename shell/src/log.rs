@@ -17,10 +17,7 @@ pub enum LogFormat {
 pub type Filter = Targets;
 
 /// Parses the value of `--log-level`, for clap. A word without `=` must be a level: the library would take a misspelled
-/// level for a module, and log only that module.
-///
-/// # Errors
-/// When the text is neither a level nor a list of directives.
+/// level for a module, and log only that module. Fails if the text is neither a level nor a list of directives.
 pub fn filter(text: &str) -> Result<Filter, String> {
     for word in text.split(',').filter(|word| !word.contains('=')) {
         if word.is_empty() || word.parse::<LevelFilter>().is_err() {

@@ -29,16 +29,10 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// Health of a process, as reported to probes. An error is a message of one line.
 pub trait Health: Send + Sync + 'static {
-    /// Checks whether the process makes progress.
-    ///
-    /// # Errors
-    /// When the process hangs and only a restart helps.
+    /// Fails if the process hangs and only a restart helps.
     fn alive(&self) -> Result<(), String>;
 
-    /// Checks whether the process can do its work.
-    ///
-    /// # Errors
-    /// When the process is temporarily unable to work.
+    /// Fails if the process is temporarily unable to do its work.
     fn ready(&self) -> Result<(), String>;
 }
 
@@ -51,10 +45,8 @@ pub enum Page {
     Health(Arc<dyn Health>),
 }
 
-/// Listens on an address from a command line option. `:PORT` stands for all addresses of this machine.
-///
-/// # Errors
-/// When the address is invalid, not an address of this machine, or already in use.
+/// Listens on an address from a command line option. `:PORT` stands for all addresses of this machine. Fails if the
+/// address is invalid, not an address of this machine, or already in use.
 pub async fn listen(option: &str, address: &str) -> anyhow::Result<TcpListener> {
     bind(address).await.with_context(|| format!("{option} {address}"))
 }
@@ -73,10 +65,7 @@ async fn bind(address: &str) -> anyhow::Result<TcpListener> {
 }
 
 /// Listens on each non-empty address and serves its page in the background. Each page has its own server, so that many
-/// requests for one page cannot block another.
-///
-/// # Errors
-/// When an address cannot be used.
+/// requests for one page cannot block another. Fails if an address cannot be used.
 pub async fn start(pages: impl IntoIterator<Item = (&str, &str, Page)>) -> anyhow::Result<()> {
     for (option, address, page) in pages {
         if !address.is_empty() {

@@ -74,9 +74,6 @@ pub(crate) enum Route {
 impl Route {
     /// Returns the route to the server of this configuration. `NO_PROXY` applies only to a proxy from the environment.
     /// A kubeconfig's proxy is always used, as in `kubectl`.
-    ///
-    /// # Errors
-    /// When the proxy cannot be used.
     pub(crate) fn to(config: &Config, environment: &Environment) -> anyhow::Result<Self> {
         let server = &config.cluster_url;
         let Some(url) = &config.proxy_url else {

@@ -7,10 +7,7 @@ use std::time::Duration;
 #[error("the API server did not answer within {} s", .0.as_secs())]
 pub struct NoAnswer(pub Duration);
 
-/// Waits for a request, at most until the deadline.
-///
-/// # Errors
-/// When the request fails or the deadline passes. `F` is made from either error.
+/// Waits for a request, at most until the deadline. `F` is made from the request's error or from [`NoAnswer`].
 pub async fn within<T, E, F>(deadline: Duration, request: impl Future<Output = Result<T, E>>) -> Result<T, F>
 where
     F: From<E> + From<NoAnswer>,

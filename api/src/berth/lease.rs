@@ -113,10 +113,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads a berth.
-///
-/// # Errors
-/// When [`write`] could not have written this Lease.
+/// Reads a berth. Fails if [`write`] could not have written this Lease.
 pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
     let name = lease.metadata.name.as_deref().unwrap_or_default();
     let reader = Reader {

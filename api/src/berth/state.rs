@@ -218,10 +218,6 @@ impl Berth {
     }
 
     /// Offers a closed berth to one node.
-    ///
-    /// # Errors
-    ///
-    /// When the berth is not closed.
     pub fn offered(&self, offer: Offer) -> Result<Self, Refused> {
         match self.state {
             BerthState::Closed(_) => Ok(self.with(BerthState::Offered(offer))),
@@ -229,10 +225,8 @@ impl Berth {
         }
     }
 
-    /// Closes an offer that was not taken, or changes the reason of a closed berth.
-    ///
-    /// # Errors
-    /// When the berth is held: only its holder or [`Berth::ended`] may close it.
+    /// Closes an offer that was not taken, or changes the reason of a closed berth. Fails if the berth is held: only
+    /// its holder or [`Berth::ended`] may close it.
     pub fn closed(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let closed = match &self.state {
             BerthState::Offered(offer) => {
@@ -255,9 +249,6 @@ impl Berth {
     }
 
     /// Clears the outcome of a closed berth after the pool's status has recorded the failure.
-    ///
-    /// # Errors
-    /// When the berth is not closed.
     pub fn acknowledged(&self) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Closed(closed) => Ok(self.with(BerthState::Closed(Closed {
@@ -272,9 +263,6 @@ impl Berth {
     /// has shown that the Node no longer exists under that UID ([`ClosedReason::Gone`]); the Node is excluded and not
     /// Ready ([`ClosedReason::Excluded`]); an admin vouches for it ([`ClosedReason::Admin`]). A target that was
     /// committed but never proven counts as failed (I5).
-    ///
-    /// # Errors
-    /// When the berth is closed.
     pub fn ended(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let (node, target, outcome) = match &self.state {
             BerthState::Closed(_) => return self.refused("it is already closed"),
@@ -298,9 +286,6 @@ impl Berth {
     }
 
     /// Asks a holder to give the berth back, or withdraws that request. A committed holder continues its turn anyway.
-    ///
-    /// # Errors
-    /// When no node holds the berth.
     pub fn revoked(&self, revoke: Option<String>) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding { revoke, ..h.clone() }))),
@@ -310,9 +295,6 @@ impl Berth {
 
     /// Updates the holder's latest reboot start. Windows may change while the berth is held, and a node stuck on a bad
     /// image may have to wait for the next window.
-    ///
-    /// # Errors
-    /// When no node holds the berth.
     pub fn open_until(&self, open_until: Option<Timestamp>) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding {
@@ -325,10 +307,7 @@ impl Berth {
 
     // Transitions by the agent of the named node.
 
-    /// Takes an offer that was made to this Node.
-    ///
-    /// # Errors
-    /// When the berth is not offered to this name and UID.
+    /// Takes an offer that was made to this Node. Fails if the berth is not offered to this name and UID.
     pub fn taken(
         &self,
         node: &NodeName,
@@ -372,21 +351,16 @@ impl Berth {
         })))
     }
 
-    /// Commits the berth. The node may now unlock the image and reboot, once and only from the boot with this ID.
-    ///
-    /// # Errors
-    ///
-    /// When the berth is not taken, or was revoked.
+    /// Commits the berth. The node may now unlock the image and reboot, once and only from the boot with this ID. Fails
+    /// if the berth is not taken, or was revoked.
     pub fn committed(&self, boot_id: BootId) -> Result<Self, Refused> {
         self.moved(HoldPhase::Committed, Some(boot_id))
     }
 
     /// Commits a held berth to another digest, because the holder's new boot cannot be proven (I2, I10). One write
     /// keeps the node licensed throughout; `from` stays. The caller has staged and locked the digest, and has checked
-    /// that the node is cordoned and drained. A digest may be committed again if the last reboot did not boot it.
-    ///
-    /// # Errors
-    /// When the berth is not held, is being released, is revoked, or is already licensed for this digest and boot.
+    /// that the node is cordoned and drained. A digest may be committed again if the last reboot did not boot it. Fails
+    /// if the berth is not held, is being released, is revoked, or is already licensed for this digest and boot.
     pub fn relicensed(&self, target: Digest, boot_id: BootId) -> Result<Self, Refused> {
         let BerthState::Held(holding) = &self.state else {
             return self.refused("this node does not hold it");
@@ -405,25 +379,16 @@ impl Berth {
     }
 
     /// Takes back a commit. The caller has checked that no shutdown is pending and that the image is locked.
-    ///
-    /// # Errors
-    /// When the berth is not committed.
     pub fn uncommitted(&self) -> Result<Self, Refused> {
         self.moved(HoldPhase::Taken, None)
     }
 
     /// Begins to give the berth back, and records the boot ID. Only [`Berth::given_back`] can follow.
-    ///
-    /// # Errors
-    /// When the berth is neither taken nor committed.
     pub fn releasing(&self, outcome: Outcome, boot_id: BootId) -> Result<Self, Refused> {
         self.moved(HoldPhase::Releasing(outcome), Some(boot_id))
     }
 
     /// Closes a berth that is being released. The caller has restored the Node.
-    ///
-    /// # Errors
-    /// When the berth is not being released.
     pub fn given_back(&self) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Held(h) if matches!(h.phase, HoldPhase::Releasing(_)) && Bug::ReleaseToOpen.is_awake() => {

@@ -75,10 +75,8 @@ pub struct Schedule {
 
 impl Schedule {
     /// Validates windows and exclusions (pairs of from, inclusive, and to, exclusive), and prepares them for
-    /// [`Self::at`]. Takes about 0.1 ms per window: keep the result while the texts do not change.
-    ///
-    /// # Errors
-    /// The first invalid window or exclusion, by position, and what to write instead.
+    /// [`Self::at`]. Takes about 0.1 ms per window: keep the result while the texts do not change. The error names the
+    /// first invalid window or exclusion, by position, and the text to write instead.
     pub fn parse(specs: &[WindowSpec<'_>], exclusions: &[(Timestamp, Timestamp)]) -> Result<Self, WindowError> {
         let windows = specs
             .iter()
