@@ -52,7 +52,7 @@ pub struct Verdict {
     pub stay: Option<Cause>,
 }
 
-/// What a control plane of one or two nodes loses while one node is down.
+/// Loss of a control plane of one or two nodes while one node is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meanwhile {
     /// The node is the only API server and etcd member.
