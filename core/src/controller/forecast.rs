@@ -211,7 +211,8 @@ impl Future {
     /// Adds to the facts the members that may get an offer in this round. Returns the members by zone.
     fn deal(&mut self) -> Vec<DealtZone> {
         let limit = self.facts.capacity;
-        // Zones with unavailable nodes come after zones without them, whatever their names.
+        // The plan serves zones without unavailable nodes first. The first zones by name may all have unavailable
+        // nodes, so more zones take part.
         let down: BTreeSet<&str> = self.facts.members.iter().map(|m| m.place.zone.as_str()).collect();
         let zones = limit.saturating_add(down.len());
         let (mut hands, mut left) = (vec![], limit);
@@ -255,7 +256,7 @@ impl Future {
         turns
     }
 
-    /// Removes the members that [`Self::deal`] added to the facts. Returns true if one of Berth's cordons was removed.
+    /// Removes the members that [`Self::deal`] added to the facts. Returns true if a member lost Berth's cordon.
     fn collect(&mut self, hands: Vec<DealtZone>) -> bool {
         let dealt: usize = hands.iter().map(|hand| hand.dealt).sum();
         let always = self.facts.members.len().saturating_sub(dealt);
@@ -287,7 +288,7 @@ impl Future {
         !member.node.held_back && candidates::wanted(member, &self.facts.failures).is_ok()
     }
 
-    /// Returns the first wave with a member that could update.
+    /// Returns the index of the first wave with a member that can be updated.
     fn awaits(&self) -> Option<usize> {
         let fit = self.fit.keys().map(|rank| rank.0);
         let members = self.facts.members.iter().filter(|m| self.goes(m)).map(|m| m.place.wave);
@@ -312,7 +313,7 @@ impl Future {
         stuck
     }
 
-    /// Returns turns for the members that no round offered a berth, in order.
+    /// Returns the turns of the members that were offered no berth in any round, in order.
     fn left(self) -> Vec<Turn> {
         let fit = self.fit.into_values().flat_map(BTreeMap::into_values).flatten();
         let mut left: Vec<Member> = self.facts.members.into_iter().chain(self.aside).chain(fit).collect();
@@ -348,8 +349,8 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
     member
 }
 
-/// Returns how many members may be updated at once under the fleet's limit. Unavailable nodes of other pools count
-/// against the limit in every round.
+/// Returns how many members may be updated at once. Unavailable nodes of other pools count against the fleet's limit in
+/// every round.
 fn capacity_of(facts: &PoolFacts) -> usize {
     let Some(fleet) = &facts.fleet else {
         return facts.capacity;
@@ -359,7 +360,7 @@ fn capacity_of(facts: &PoolFacts) -> usize {
     facts.capacity.min(fleet.limit.saturating_sub(others))
 }
 
-/// Returns the nodes that hold a berth or may take an offer. Their turns end in this round.
+/// Returns the nodes that hold a berth or have an offer that they may take. Their turns end in this round.
 fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     let held_back: BTreeSet<&NodeUid> = facts
         .members
@@ -375,7 +376,7 @@ fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     nodes.map(|(_, uid)| uid.clone()).collect()
 }
 
-/// Returns the berth as after the controller's next write: fenced and, if closed, without its record of the last turn.
+/// Returns the berth after the controller's next write: fenced and, if closed, without its record of the last turn.
 fn settled(seen: &SeenBerth, epoch: u64) -> SeenBerth {
     match &seen.berth {
         Ok(berth) if matches!(berth.state, BerthState::Closed(_)) => {

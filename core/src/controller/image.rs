@@ -106,7 +106,7 @@ impl QueryFailure {
 /// Answers to a pool's queries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answers {
-    /// Answer about [`Questions::named`]. If the reference has changed, the request was made after the change.
+    /// Answer about [`Questions::named`]. The request was made after the last change of the reference.
     pub named: Answer,
     /// Answer about the tag, if the reference has one.
     pub tag: Answer,
@@ -153,15 +153,15 @@ pub struct Decision {
     pub available: Option<Available>,
     /// `ImageResolved`
     pub verdict: Verdict,
-    /// Whether the image that should become the target is refused or unknown.
+    /// Whether the next image may be adopted.
     pub next: Next,
 }
 
 /// Whether the next image of a pool may be adopted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// There is no next image, or nothing is known to be wrong with it. It may still have to reach `image.minimumAge`,
-    /// or wait for approval.
+    /// There is no next image, or nothing is known to be wrong with it. It may still be too new (`image.minimumAge`) or
+    /// need approval.
     Clear,
     /// The next image is refused.
     Refused(Refusal),
@@ -170,13 +170,13 @@ pub enum Next {
 }
 
 impl<'a> ImageFacts<'a> {
-    /// Current target, if it was resolved from the reference now in the spec.
+    /// Returns the current target, if it was resolved from the reference that is now in the spec.
     pub fn current(&self) -> Option<&'a Target> {
         self.target.filter(|target| target.is_of(self.reference))
     }
 
-    /// True if the tag must be queried once more before its image, which is now old enough, is adopted. Since the last
-    /// query, the tag may have been moved away from a bad image.
+    /// True if the available image is old enough, but the tag must be queried again before the image is adopted. Since
+    /// the last query, the tag may have been moved away from a bad image.
     pub fn wants_confirmation(&self, questions: &Questions) -> bool {
         let Some(available) = self
             .available
@@ -190,7 +190,7 @@ impl<'a> ImageFacts<'a> {
             && self.seen >= self.minimum_age
             && match same {
                 Some(found) => !self.is_ripe(found),
-                // The tag points to another image by now, so the available one is not adopted; the status will record
+                // The tag now points to another image, so the available image is not adopted. The status will record
                 // the new one.
                 None => found.is_none(),
             }
@@ -219,7 +219,6 @@ impl<'a> ImageFacts<'a> {
         }
     }
 
-    /// Returns the image as this pool's target.
     fn adopted(&self, image: &Target, now: Timestamp) -> Target {
         let same = self.target.filter(|old| old.digest == image.digest);
         let published = same.and_then(|old| old.publish_time.clone());
@@ -426,8 +425,8 @@ fn resolved(target: &Target) -> Verdict {
     said(target, None, None, || None)
 }
 
-/// Returns `ImageResolved` = True for a current target. The reason is a failed query, otherwise why the available image
-/// is not adopted, otherwise `Resolved`.
+/// Returns `ImageResolved` with status True for a current target. Its reason is a failed query, else why the available
+/// image is not adopted, else `Resolved`.
 fn said(
     target: &Target,
     trouble: Option<&QueryFailure>,
@@ -459,7 +458,7 @@ fn said(
     Verdict::yes(reason, message)
 }
 
-/// For each pool: how long its available image has been known, including the time under earlier leaders.
+/// How long the available image of each pool has been known, including the time under earlier leaders.
 #[derive(Debug, Default)]
 pub struct Ages(BTreeMap<PoolName, Age>);
 

@@ -21,8 +21,8 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// Returns how long a holder may be silent. A holder that is Ready and does not reboot may report nothing between
-    /// two heartbeats.
+    /// Returns how long a holder may be silent. This is longer for a holder that is Ready and uncommitted, because its
+    /// agent may report nothing between two heartbeats.
     pub fn allowed(self, phase: &HoldPhase, ready: bool) -> Duration {
         let reboots = *phase == HoldPhase::Committed || !ready;
         if reboots {
@@ -117,8 +117,8 @@ impl Overdue {
             if silent {
                 lost.insert(uid.clone());
             }
-            // A node that reported again is also kept while its BootcNode still has `RebootTimedOut`. Otherwise a
-            // lagging watch, which still shows the condition, would make it lost again.
+            // A node that reported again stays known while its BootcNode has `RebootTimedOut`. Otherwise a lagging
+            // watch, which still shows the condition, would make the node lost again.
             if silent || said {
                 known.insert(uid.clone(), then);
             }

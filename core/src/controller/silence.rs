@@ -15,7 +15,6 @@ use crate::controller::throttle::Throttle;
 use crate::controller::view::{BootcNodeView, NodeView};
 use crate::insight::{Inputs, Unavailable, held, insight};
 
-/// Message about a silent agent.
 const SILENT: &str = "no word from its agent: check that it runs and reaches the API server";
 
 /// A node whose agent is silent, from the watches.

@@ -44,7 +44,7 @@ impl Stagings {
             };
             let last = content.report.measured.staging_ended;
             self.known.insert(uid.clone(), last);
-            // A node that was unknown at the last call is new, so its first pull is reported as well.
+            // The first pull of a node that is new since the last call is reported, too.
             let is_news = self.began && last.is_some() && old.flatten() != last;
             if let (true, Some(took)) = (is_news, content.report.measured.staging) {
                 let pool = content.spec.pool_name.as_str().into();

@@ -159,7 +159,6 @@ fn read_error(lease: &LeaseView) -> Option<&str> {
     lease.berth.as_ref().err().map(String::as_str)
 }
 
-/// True if the node of this BootcNode is a member of a pool.
 fn is_member(host: &BootcNodeView) -> bool {
     let pool = host.spec().map(|spec| &spec.pool_name);
     pool.is_some_and(|pool| !pool.is_empty()) && !host.deleting

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use crate::Moment;
 
-/// Maximum number of nodes per batch.
 pub(super) const BATCH: usize = 10;
-/// Minimum time between two batches.
 pub(super) const BATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time of the next batch.

@@ -10,7 +10,8 @@ use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use crate::Moment;
 use crate::controller::view::LeaseView;
 
-/// The event for the start of a turn also announces the reboot. A commit within this time does not announce it again.
+/// Time after the start of a turn while a commit does not announce the reboot: the event for the start has announced
+/// it.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Outcome of a turn that was not ended by its holder: Node gone or excluded, or berth closed by an admin.
@@ -33,7 +34,7 @@ pub struct TurnNews {
     pub what: Happened,
 }
 
-/// Events of a turn.
+/// An event of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happened {
     /// The berth was taken.
@@ -60,7 +61,7 @@ pub enum Happened {
 #[derive(Debug, Default)]
 pub struct Turns {
     leases: BTreeMap<String, LastSeen>,
-    /// True after the first call of [`Self::see`]. Only then does a berth that becomes held count as just taken.
+    /// True after the first call of [`Self::see`]. In the first call, a held berth does not count as just taken.
     began: bool,
 }
 
@@ -108,7 +109,7 @@ impl Turn {
         let proven = self.committed.filter(|_| outcome == Some(Outcome::Updated));
         let given_back = match state {
             BerthState::Closed(closed) => matches!(closed.reason, ClosedReason::Released | ClosedReason::Failed),
-            // The watch did not show the close: the berth is offered or held again already.
+            // The watch skipped the close of the berth, which is offered or held again already.
             _ => self.outcome.is_some(),
         };
         Happened::Ended {
@@ -128,7 +129,7 @@ impl Turns {
         for lease in leases {
             let known = before.remove(lease.name());
             let version = version(lease);
-            // A berth that was read directly from the API server may be newer than the watch's.
+            // A berth that was read directly from the API server may be newer than the berth in the watch.
             let is_new = known.as_ref().is_none_or(|known| version > known.version);
             let (Ok(berth), true) = (&lease.berth, is_new) else {
                 self.leases.extend(known.map(|known| (lease.name().to_owned(), known)));

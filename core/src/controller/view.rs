@@ -22,20 +22,20 @@ mod report;
 
 pub use report::{BadTurn, BootImageNote, Failing, FirstBoot, Host, Images, Measured, Pull, Report};
 
-/// Urgency of a change.
+/// How soon the controller must handle a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Can wait, so that one pass handles several changes.
+    /// Can wait, so that one pass handles several changes together.
     Later,
-    /// To be handled as soon as the pause between two passes is over.
+    /// Must be handled as soon as the pause between two passes is over.
     Soon,
-    /// To be handled immediately.
+    /// Must be handled immediately.
     Now,
 }
 
-/// A projection that can be compared with an earlier one.
+/// A projection that can be compared with an earlier projection of the same object.
 pub trait View: PartialEq {
-    /// True if `self` may lead to another plan than `other`.
+    /// True if `self` may lead to another plan than the earlier projection `other`.
     fn differs(&self, other: &Self) -> bool;
 
     /// Returns the urgency of the change from `other` to `self`; `None` if it does not matter.
@@ -43,7 +43,7 @@ pub trait View: PartialEq {
         self.differs(other).then_some(Urgency::Soon)
     }
 
-    /// True if an agent has written between `other` and `self`: a report, or a renewal of its berth.
+    /// True if an agent has written since `other`: a report, or a renewal of its berth.
     fn has_spoken(&self, other: &Self) -> bool {
         self.differs(other)
     }

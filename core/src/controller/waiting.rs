@@ -26,15 +26,14 @@ use crate::controller::view::NodeView;
 /// How long a new condition must be stable before it is written.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Message for a node that an admin holds back.
 const HELD: &str = "is held back by an admin; to release it: kubectl berth unhold";
 
-/// Why one node waits.
+/// New state of the condition `Waiting` of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting<'a> {
-    /// The reason is unknown or concerns the whole pool: the condition stays as it is.
+    /// The reason to wait is unknown or concerns the whole pool: the condition stays as it is.
     Unjudged,
-    /// The node does not wait for a reason of its own: the condition becomes False.
+    /// The node does not wait for a reason that this condition reports: the condition becomes False.
     No,
     /// The condition becomes True with this reason and message.
     Yes(Word, Cow<'a, str>),
@@ -62,8 +61,8 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Returns the state of a node. `wait` is why it waits; `None` if the plan offers it a berth or does not contain
-    /// it.
+    /// Returns the new state of a node's condition. `wait`: why the node waits; `None` if the plan offers it a berth or
+    /// does not contain it.
     fn waiting(&self, node: &NodeName, wait: Option<BlockReason>, platform: Platform<'_>) -> Waiting<'_> {
         let Some(wait) = wait else { return Waiting::No };
         match wait {
@@ -87,7 +86,7 @@ impl<'a> Words<'a> {
             | BlockReason::Unresolved
             | BlockReason::Outdated
             | BlockReason::Fencing => Waiting::Unjudged,
-            // The wait ends with time, or the agent reports its cause.
+            // These waits end with time, or the agent reports the cause.
             BlockReason::UpToDate
             | BlockReason::NotPublished
             | BlockReason::OtherNode
@@ -109,7 +108,7 @@ fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
     let (image, there) = (&target.image, target.shown_platforms());
     let label = keys::LABEL_VARIANT;
     let (reason, message) = match target.choose(platform) {
-        // The plan is older than the agent's last report, which now gives the platform.
+        // The agent reported the platform after the plan was made.
         Choice::Image(_) => return Waiting::No,
         Choice::NoSuchPlatform => {
             let message = format!("{image} has no image for {platform}; it has: {there}");
@@ -169,8 +168,8 @@ pub fn wanted(
 /// Returns the node's new condition `Waiting`; `None` if it stays. `now` is the current condition if it is True.
 fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Option<Verdict> {
     match (waiting, now) {
-        // While a gate is closed the node's own reason is unknown. But the node is no longer held back, so the old
-        // condition `Held` would be wrong.
+        // While a gate is closed, the node's own reason is unknown. But a node that is no longer held back must not
+        // keep the condition `Held`.
         (Waiting::Unjudged, Some(now))
             if now.reason == CommonReason::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD) =>
         {
@@ -197,7 +196,7 @@ pub struct WriteQueue {
 #[derive(Debug)]
 struct Pending {
     verdict: Verdict,
-    /// Time when the condition was first needed, or of the last attempt to write it.
+    /// Time when the condition was first needed, or of the last try to write it.
     since: Moment,
 }
 

@@ -20,17 +20,14 @@ pub(super) const REASON: CommonReason = CommonReason::BootImageSkew;
 
 #[derive(Clone, Copy)]
 pub(super) struct BootImageFacts<'a> {
-    /// `bootImage` of the pool's spec.
     pub(super) policy: &'a BootImagePolicy,
     pub(super) members: &'a [MemberView<'a>],
-    /// Current `status.bootImage`.
     pub(super) before: Option<&'a BootImageStatus>,
 }
 
 /// Result of the check of a pool's boot image.
 pub(super) struct Assessment {
     pub(super) status: Option<BootImageStatus>,
-    /// New condition `BootImageSkew`.
     pub(super) verdict: Verdict,
 }
 
@@ -43,7 +40,6 @@ struct InUse<'a> {
     created: Option<i64>,
     /// Time when the machine was provisioned, in seconds; at most the creation time of its Node.
     provisioned: Option<i64>,
-    /// Error of reading the machine's record of its boot image.
     error: Option<&'a str>,
     /// True if the machine is no longer a member or no longer reports a version.
     is_remembered: bool,
@@ -52,8 +48,7 @@ struct InUse<'a> {
 }
 
 impl InUse<'_> {
-    /// Returns a message about the machine. `why`: a verb phrase after its name that says why the image is too new for
-    /// it.
+    /// Returns a message about the machine. `why` says, as a verb phrase, why the image is too new for the machine.
     fn words(&self, why: &str) -> String {
         let words = match (self.node, self.error) {
             (Some(node), _) if self.is_remembered => {
@@ -188,7 +183,8 @@ fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     }
 }
 
-/// Time when the controller first saw the version that the admin now records; `None` unless the source is `Manual`.
+/// Returns when the controller first saw the version that the admin records in the spec; `None` unless the source is
+/// `Manual`.
 fn recorded_time(
     policy: &BootImagePolicy,
     before: Option<&BootImageStatus>,

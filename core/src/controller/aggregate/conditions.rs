@@ -18,7 +18,7 @@ use crate::text::{NAMED, few};
 
 type MemberStates<'a> = BTreeMap<&'a NodeName, MemberState>;
 
-/// Returns every condition of the pool but `ImageResolved`.
+/// Returns all conditions of the pool except `ImageResolved`.
 pub(super) fn all(
     facts: &PoolStatusFacts<'_>,
     target: Option<&Target>,

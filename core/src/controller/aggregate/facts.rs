@@ -97,7 +97,6 @@ impl<'a> PoolStatusFacts<'a> {
     }
 }
 
-/// State of a member in the pool's counts and messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum MemberState {
     Updated,

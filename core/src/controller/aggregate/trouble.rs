@@ -55,14 +55,14 @@ fn unserved_trouble(member: &MemberView<'_>, node: &Subject, target: &Target) ->
     Some(Finding::new(kind, node.clone(), CommonReason::NoSuchPlatform, message))
 }
 
-/// True unless the target has no image for the member's platform. Members that have not reported their architecture or
-/// CPU count as served until they report.
+/// True if the target has an image for the member's platform, or the member has not reported its architecture or CPU
+/// yet.
 pub(super) fn is_served(member: &MemberView<'_>, target: &Target) -> bool {
     let platform = member.platform();
     platform.architecture.is_empty() || target.choose(platform) != Choice::NoSuchPlatform
 }
 
-/// Reports a member whose turns end without an update. It is retried, but a person may have to help.
+/// Reports a member whose turns end without an update. Berth retries, but a person may have to help.
 fn bad_turn(member: &MemberView<'_>, node: Subject, target: &Target) -> Option<Finding> {
     let desired = target.digest_for(member.platform())?;
     let report = member.host.and_then(BootcNodeView::report)?;

@@ -9,8 +9,8 @@ use crate::controller::gate::{FleetGate, GateReason};
 use crate::controller::gates::{Inputs, gates};
 use crate::controller::plan::{self, BlockReason, PoolFacts};
 
-/// Maximum number of plans to simulate. Before it offers a berth, the controller may need several passes to fence,
-/// close, record or create berths.
+/// Maximum number of plans to simulate: before an offer, the controller may need several passes to fence, close, record
+/// or create berths.
 pub(super) const MAX_PASSES: usize = 6;
 /// Maximum number of starts or ends of windows and exclusions to check.
 const MAX_OPENINGS: usize = 64;
@@ -81,7 +81,6 @@ impl Case {
         gates.changes
     }
 
-    /// Returns the facts of the node; `None` if it is not a member of the pool.
     pub(super) fn own(&self) -> Option<&plan::Member> {
         self.facts.members.iter().find(|member| member.name == self.node)
     }
@@ -120,7 +119,8 @@ impl Case {
         Some((wait, self.facts.gate.as_ref().map(|gate| gate.reason)))
     }
 
-    /// Returns when the node is offered a berth if only time passes; `None` if it is not.
+    /// Returns when a window or an exclusion gets the node a berth without any other change; `None` if that does not
+    /// happen.
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
         for _ in 0..MAX_OPENINGS {

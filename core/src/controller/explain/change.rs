@@ -125,7 +125,6 @@ impl Change {
         is_changed.then_some(after)
     }
 
-    /// True if the change gets the node a berth.
     pub(super) fn is_enough(&self, case: &Case) -> bool {
         self.applied(case).is_some_and(|case| case.offered().is_ok())
     }
@@ -287,8 +286,9 @@ fn control_plane(cause: Cause) -> &'static str {
     }
 }
 
-/// Returns the smallest number from `low` to `high` that gets the node a berth. Binary search: assumes that any larger
-/// number is enough too. If that is wrong, the result still gets the node a berth, but a smaller number may.
+/// Returns the smallest number from `low` to `high` that gets the node a berth. The binary search assumes that any
+/// larger number is enough too. If that is wrong, the result still gets the node a berth, but a smaller number may be
+/// enough.
 fn least(case: &Case, low: usize, high: usize, change: fn(usize) -> Change) -> Option<Change> {
     if low > high || !change(high).is_enough(case) {
         return None;
@@ -305,7 +305,6 @@ fn least(case: &Case, low: usize, high: usize, change: fn(usize) -> Change) -> O
     Some(change(high))
 }
 
-/// Returns the nodes that use up the capacity of the pool or the limit of the fleet, and how.
 fn users(facts: &PoolFacts) -> BTreeSet<(NodeName, UseKind)> {
     let uses = facts.uses().into_iter();
     let fleet = facts.fleet.iter().flat_map(|fleet| fleet.used_by.clone());
@@ -315,7 +314,7 @@ fn users(facts: &PoolFacts) -> BTreeSet<(NodeName, UseKind)> {
         .collect()
 }
 
-/// Returns the first nodes, other than the case's own, that use up capacity in one of these ways.
+/// Returns the first nodes, except the case's node, that use up capacity in one of these ways.
 fn other_users(case: &Case, is_wanted: fn(UseKind) -> bool) -> impl Iterator<Item = NodeName> {
     let others = users(&case.facts).into_iter();
     let others = others.filter(move |(who, how)| *who != case.node && is_wanted(*how));
@@ -381,7 +380,7 @@ fn prepare(own: &mut Member) -> Option<bool> {
     Some(before.published != own.published || !is_staged)
 }
 
-/// Ends the soak of all waves before wave `own`. Returns true if one was not over.
+/// Ends the soak of all waves before wave `own`. Returns false if all were over.
 fn soak(facts: &mut PoolFacts, own: usize) -> bool {
     let mut is_changed = false;
     for wave in facts.waves.iter_mut().take(own).filter(|wave| wave.soaked < wave.soak) {
@@ -475,7 +474,7 @@ fn recover(facts: &mut PoolFacts, node: &NodeName) -> bool {
     true
 }
 
-/// Removes a member and closes its berth, as after its agent gave the berth back or the controller closed it.
+/// Removes a member and closes its berth. In reality, the agent gives the berth back or the controller closes it.
 fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
     let count = facts.members.len();
     for seen in &mut facts.berths {
@@ -492,8 +491,8 @@ fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
     facts.members.len() < count
 }
 
-/// Removes all failures, as a retry by the admin does. Includes failures on closed berths: the controller records them
-/// before the retry.
+/// Removes all failures, as a retry by the admin does. This includes failures on closed berths, which the controller
+/// records before the retry.
 fn forget(facts: &mut PoolFacts) -> bool {
     let mut is_changed = !facts.failures.is_empty();
     facts.failures.clear();

@@ -31,7 +31,7 @@ pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
     Some(next)
 }
 
-/// Adjusts the use of the fleet's limit to this pool's change from `before` to `after`.
+/// Adjusts the use of the fleet's limit after the pool changed from `before` to `after`.
 pub(in crate::controller) fn follow(before: &PoolFacts, after: &mut PoolFacts) {
     let (was, is) = (Own::of(before), Own::of(after));
     let Some(fleet) = after.fleet.as_mut() else { return };
@@ -45,7 +45,6 @@ fn changed(number: usize, was: usize, is: usize) -> usize {
     (number + is).saturating_sub(was)
 }
 
-/// This pool's part of the use of the fleet's limit.
 struct Own {
     held: usize,
     held_or_offered: usize,

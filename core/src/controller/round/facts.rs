@@ -107,7 +107,6 @@ impl Round<'_> {
         }
     }
 
-    /// Returns the pool's berths as read.
     fn seen_berths(&self, pool: &PoolName) -> Vec<SeenBerth> {
         let leases = self.leases.iter().filter(|lease| lease.pool == *pool);
         leases

@@ -163,7 +163,6 @@ fn is_unguarded(conditions: &[Condition], degraded: Option<&Finding>) -> bool {
     }
 }
 
-/// True if the agent reports that Berth's changes on the node are undone.
 fn is_released(status: &BootcNodeStatus) -> bool {
     match condition::find(&status.conditions, condition::node::RELEASED) {
         Some(released) => released.status == "True",

@@ -219,7 +219,7 @@ fn in_a() -> Membership {
     membership
 }
 
-/// Returns status, reason and message of the new condition of n1. `told`: its current condition.
+/// Returns status, reason and message of the new condition of n1, given its current condition.
 fn written(
     told: Option<(&str, &str, &str)>,
     membership: &Membership,
