@@ -185,7 +185,7 @@ async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -
     Ok(KubeletConfig { config, files })
 }
 
-/// Replaces a host path in a kubeconfig by the path in this process, and adds the host path to `files`.
+/// Replaces a host path in a kubeconfig by the path that this process can open, and adds the host path to `files`.
 fn resolve_file(root: &HostRoot, path: &mut Option<String>, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     if let Some(path) = path {
         let found = root.resolve(&*path).with_context(|| format!("cannot find {path}"))?;

@@ -12,7 +12,7 @@ use berth_shell::pages::Health;
 
 use crate::host::files;
 
-/// How long an agent waits for another agent to end before it counts as ready. A shorter wait is common.
+/// How long an agent waits for another agent to end before the waiting agent counts as ready. Most waits are shorter.
 const WAITING_DELAY: Duration = Duration::from_secs(2);
 /// Time between two touches of the file while the agent waits for another agent to end.
 const WAITING_INTERVAL: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ pub struct LoopHealth(Arc<Mutex<Times>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Times {
-    /// When the process began, or else the last pass of the loop.
+    /// Start of the loop's last pass, or of the process before the first pass.
     turned: Instant,
     ready: Option<Instant>,
 }

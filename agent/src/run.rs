@@ -34,7 +34,7 @@ use crate::telemetry::Telemetry;
 use crate::timers::{LONGEST_WAIT, Timers};
 use crate::watches::{self, Berths, Seen};
 
-/// Parts of an agent, all prepared.
+/// All that is needed to start an agent.
 #[expect(missing_debug_implementations, reason = "kube::Client has none")]
 pub struct Setup {
     /// The node that the agent serves.
@@ -81,7 +81,7 @@ pub struct Agent {
 pub(crate) struct Contact {
     changes: watch::Receiver<u64>,
     pub(crate) clock: HostClock,
-    /// Time of the last unanswered request; `None` after an answer.
+    /// Time of the last request that the host's services did not answer; `None` after an answer.
     pub(crate) silent_at: Option<Instant>,
 }
 

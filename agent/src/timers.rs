@@ -165,7 +165,7 @@ impl Pause {
 
 #[derive(Debug)]
 struct Clock {
-    /// Replaces the time since boot if the kernel does not report that time.
+    /// Used in place of the time since boot if the kernel does not report that time.
     began: Instant,
 }
 

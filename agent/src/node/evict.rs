@@ -13,7 +13,7 @@ use super::pods::Pod;
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// How long no requests are sent to an overloaded API server that names no time itself.
+/// How long to send no requests if the API server is overloaded and does not say for how long.
 const OVERLOAD_PAUSE: Duration = Duration::from_secs(2);
 
 /// Answer to the request that a pod leave the node.

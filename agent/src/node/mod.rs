@@ -30,7 +30,7 @@ pub async fn try_patch(client: &Client, name: &str) -> Result<(), RequestError> 
     send::<IgnoredAny>(client, request).await.map(drop)
 }
 
-/// Builds a request. Fails only for an invalid path; names from the API server never lead to one.
+/// Builds a request. Fails only for an invalid path, which names from the API server cannot cause.
 fn request(method: &str, path: &str, body: Vec<u8>, content_type: &str) -> Result<Request<Vec<u8>>, RequestError> {
     Request::builder()
         .method(method)

@@ -88,7 +88,7 @@ pub struct Toleration {
 }
 
 impl Toleration {
-    /// True if this toleration matches the taint of a cordoned node, which has no value.
+    /// True if this toleration matches the taint of a cordoned node. That taint has no value.
     fn is_for_cordon(&self) -> bool {
         let any_value = self.operator.as_deref() == Some("Exists");
         let key = match self.key.as_deref() {
@@ -136,7 +136,7 @@ pub enum Class {
     Stays,
     /// The pod is terminating.
     Terminating,
-    /// The pod's containers have ended. The pod is moved like other pods, but does not block the drain if that fails.
+    /// The pod's containers have ended. The drain tries to move the pod, but does not wait for it if that fails.
     Finished,
     /// Moving the pod would lose data or the pod itself, so an admin must decide.
     Blocked(Obstacle),

@@ -48,8 +48,8 @@ const VOLUMES: Duration = Duration::from_secs(120);
 /// A kubelet counts as away when its Node has been not Ready for this long. An outage of the API server also makes the
 /// Node of a running kubelet not Ready, and that kubelet then needs up to 50 s to watch its pods again.
 const KUBELET_AWAY: Duration = Duration::from_secs(90);
-/// Longest time between two passes that saw the Node not Ready, for it to count as not Ready in between. After a longer
-/// time, the API server was away.
+/// A Node that was not Ready in two passes counts as not Ready in between, if at most this time lies between the
+/// passes. After a longer time, the API server was away.
 const BLIND: Duration = Duration::from_secs(20);
 /// Maximum length of a blocker's name in the BootcNode's schema, in characters.
 const MAX_NAME: usize = 320;
@@ -109,7 +109,7 @@ async fn list(client: &Client, node: &str) -> Result<Vec<Pod>, RequestError> {
 }
 
 impl Drain {
-    /// Makes one pass. A pod that cannot be moved is a blocker, not an error.
+    /// Makes one pass. A pod that cannot be moved becomes a blocker; it is not an error.
     pub async fn pass(&mut self, client: &Client, given: &Given<'_>) -> Result<DrainProgress, RequestError> {
         let pods = list(client, given.node).await?;
         let settings = given.settings;
