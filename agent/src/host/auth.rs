@@ -25,7 +25,8 @@ use super::root::{HostRoot, RUN_DIR};
 pub struct AuthSource {
     /// File with the host's credentials, as the agent sees it. It may be missing.
     pub path: Option<PathBuf>,
-    /// True to overwrite foreign auth files, or to hide them with a file that the host's tools read first.
+    /// True to overwrite auth files that Berth did not write, or to hide them with a file that the host's tools read
+    /// first.
     pub replace: bool,
 }
 

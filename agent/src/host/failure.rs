@@ -1,9 +1,9 @@
 //! Finds a reason in the error message of a host tool.
 //!
 //! bootc has one exit code for all errors, so only the text of a message shows the reason, and each bootc release may
-//! change the text. A message with an unknown text gets a general reason and is kept.
+//! change the text. A message with an unknown text gets a general reason. The message itself is always kept.
 //!
-//! Reasons are only displayed, because a registry can put any text into a tool's output: the agent retries every failed
+//! Reasons are only displayed, because a registry can put any text into a tool's output. The agent retries every failed
 //! pull, whatever its reason.
 
 use berth_api::condition::{MAX_MESSAGE, one_line};
@@ -203,8 +203,8 @@ fn is_error(line: &str) -> bool {
 }
 
 /// Appends the text about the credentials to the message of a pull that the registry rejected. A long message is
-/// shortened to make room: at its start, because the cause is at the end, or else at its end. If the rejection would be
-/// recognizable in neither, returns the message unchanged.
+/// shortened to make room: at its start, because the cause is at the end, or else at its end. If neither leaves a
+/// recognizable rejection, returns the message unchanged.
 pub(super) fn with_credentials(message: String, credentials: &str) -> String {
     if credentials.is_empty() || !is_unauthorized(&message) {
         return message;

@@ -1,7 +1,7 @@
 //! logind: lists shutdown inhibitors, reports a shutdown in progress, and reboots.
 //!
-//! systemd's own `Reboot` does not stop services first. A service finalizes the staged deployment when it stops, so
-//! such a reboot would lose that deployment.
+//! The agent never uses systemd's own `Reboot`, which does not stop services first. A service finalizes the staged
+//! deployment when it stops, so that deployment would be lost.
 
 use super::bus::{Bus, BusError, LOGIND};
 use super::error::HostError;

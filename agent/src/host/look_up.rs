@@ -94,8 +94,8 @@ impl Host {
     }
 }
 
-/// Returns the digest of the image for this machine's platform. `none` begins the error for an index without that
-/// platform.
+/// Returns the digest of the image for this machine's platform. If there is no such image, the error begins with the
+/// text in `none`.
 fn for_machine<'a>(images: &'a [PlatformDigest], own: Platform<'_>, none: &str) -> Result<&'a Digest, LookUpError> {
     match own.choose(images) {
         Choice::Image(image) => Ok(&image.digest),
@@ -128,7 +128,8 @@ fn answer(found: Result<Target, LookUpError>) -> Answer {
     }
 }
 
-/// Returns the image's name for skopeo, which rejects a name with both a tag and a digest: then without the tag.
+/// Returns the image's name for skopeo. skopeo rejects a name with both a tag and a digest, so the tag of such a name
+/// is left out.
 fn name(image: &ImageRef) -> String {
     match image.digest() {
         Some(digest) => format!("docker://{}", image.at(digest)),

@@ -18,7 +18,7 @@ impl MemoryFile {
     }
 
     /// Reads the memory; empty if the file is missing or invalid. An invalid file is renamed, so that an admin can
-    /// inspect it. An agent that refused to start would leave the node without one.
+    /// inspect it. If the agent refused to start, the node would have no agent.
     pub fn load(&self) -> Past {
         files::load(&self.0, "the agent's memory").unwrap_or_default()
     }

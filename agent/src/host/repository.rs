@@ -1,7 +1,7 @@
 //! Images in the host's ostree repository, and the directories of its deployments.
 //!
-//! bootc and rpm-ostree create a ref for each pulled image. They stage an image that has a ref without asking the
-//! registry or checking the signature policy.
+//! bootc and rpm-ostree create a ref for each pulled image. If an image has a ref, they stage it again without asking
+//! the registry or checking the signature policy.
 
 use std::path::PathBuf;
 

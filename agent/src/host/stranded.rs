@@ -37,7 +37,7 @@ pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String>
     is_unit_missing.then_some(link)
 }
 
-/// Returns the first such link, by name, that is not part of the booted image.
+/// Returns the first link, by name, that makes a unit require the first-boot check and is not part of the booted image.
 fn own_link(root: &HostRoot) -> Option<String> {
     let mut links = vec![];
     for entry in fs::read_dir(root.path(ETC)).ok()? {

@@ -3,8 +3,8 @@
 //! bootc up to 1.16.9 stages an image unlocked, and then pulls the bound images and cleans up. Meanwhile bootc holds
 //! the sysroot's lock: `ostree admin lock-finalization` would wait, and a reboot would apply the image. So the agent
 //! creates the lock file that ostree used before it had that command, beside the state of the staged deployment. ostree
-//! still honors the file: it checks it at finalization, creates it when it locks, and removes it when it unlocks or
-//! removes the deployment.
+//! still honors this file: finalization checks for it, a lock creates it, and an unlock or a removal of the deployment
+//! removes it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -35,7 +35,7 @@ pub(super) struct Bootc {
     tools: Tools,
     pulls: Pulls,
     version: Mutex<Option<KeptVersion>>,
-    /// As of the agent's last query.
+    /// True if the booted image was pulled under an enforced signature policy, as of the agent's last query.
     signed: BootedSigned,
 }
 
@@ -49,8 +49,8 @@ impl Bootc {
         }
     }
 
-    /// Returns bootc's version. A supported version is cached for the life of the agent, another answer as long as
-    /// [`BootcVersion::is_fresh`].
+    /// Returns bootc's version. A supported version is cached for the life of the agent, any other answer while it [is
+    /// fresh](BootcVersion::is_fresh).
     pub(super) async fn version(&self) -> Result<BootcVersion, HostError> {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
         if let Some(kept) = &kept

@@ -140,7 +140,7 @@ pub(super) struct ProgressReader {
     path: PathBuf,
     meter: Arc<Mutex<Meter>>,
     task: tokio::task::JoinHandle<()>,
-    /// Lock of the pipe's reader.
+    /// Held while this process reads the pipe.
     _lock: File,
 }
 

@@ -34,7 +34,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(100);
 const PROGRESS_UNIT: &str = "berth-progress.service";
 /// The process that locks this file reads bootc's progress: an agent or [`PROGRESS_UNIT`].
 const PROGRESS_LOCK: &str = "/run/berth/progress.lock";
-/// Normally the unit stops at once.
+/// Timeout for stopping the progress unit, which normally stops at once.
 const PROGRESS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Error of a bootc that lacks the hidden flag `--progress-fd`.
 const NO_PROGRESS: &str = "unexpected argument '--progress-fd'";
@@ -262,8 +262,8 @@ impl Pulls {
         Ok(())
     }
 
-    /// Stops reading and trying to lock early. Removes the FIFO first, so that the progress unit does not begin to read
-    /// it.
+    /// Stops reading the progress, and trying to lock early. Removes the FIFO first, so that the progress unit does not
+    /// begin to read the FIFO.
     async fn stop_reading(&self) {
         let Some(reading) = self.slot().take() else { return };
         let _ = std::fs::remove_file(reading.progress.path());

@@ -136,7 +136,7 @@ struct RawReference {
     signature: Option<RawSignature>,
 }
 
-/// A string, or an object with one key.
+/// The rule for signatures: a string, or an object with one key.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RawSignature {

@@ -1,9 +1,9 @@
 //! rpm-ostree's daemon on the system bus: the calls of `org.projectatomic.rpmostree1` that the agent needs.
 //!
-//! The idle daemon exits, sometimes between a call and its reply, and its start can take longer than the bus waits. So
-//! systemd starts it before each query, the agent repeats a query without an answer, and no answer is cached. The
-//! daemon cancels a disconnected client's transactions that were not started. So the agent has a separate connection to
-//! the daemon and keeps it open.
+//! The daemon exits when it is idle, sometimes between a call and its reply, and its start can take longer than the bus
+//! waits. So systemd starts it before each query, the agent repeats a query without an answer, and no answer is cached.
+//! When a client disconnects, the daemon cancels the client's transactions that were not started. So the agent has a
+//! separate connection to the daemon and keeps it open.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -214,7 +214,7 @@ fn no_answer(what: &str) -> HostError {
     ))
 }
 
-/// Converts the error of a call to the daemon, with the daemon's message.
+/// Converts the error of a call to the daemon, and keeps the daemon's message.
 pub(super) fn explain(error: BusError) -> HostError {
     match error {
         BusError::Refused { name, message } => {

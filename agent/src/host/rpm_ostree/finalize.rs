@@ -16,7 +16,7 @@ use crate::host::root::{HostRoot, RUN_DIR};
 pub(super) enum LockTool {
     Unlocks,
     Locks,
-    /// Without the command, a file locks the deployment, and only rpm-ostree unlocks it.
+    /// The command does not exist: a file locks the deployment, and only rpm-ostree unlocks it.
     None,
 }
 
@@ -51,7 +51,7 @@ impl NoteFile {
         Self(root.path(RUN_DIR).join("finalize.json"))
     }
 
-    /// Reads the note of this boot.
+    /// Reads the note; `None` without a note from this boot.
     pub(super) fn read(&self, boot: &BootId) -> Option<Note> {
         files::load::<Note>(&self.0, "the note for an unlock by rpm-ostree").filter(|note| note.boot_id == *boot)
     }

@@ -43,7 +43,7 @@ pub(super) struct RpmOstree {
     pulls: Pulls,
     note: NoteFile,
     lock_tool: Mutex<Option<LockTool>>,
-    /// As of the agent's last query.
+    /// True if the booted image was pulled under an enforced signature policy, as of the agent's last query.
     signed: BootedSigned,
 }
 
@@ -119,7 +119,8 @@ impl RpmOstree {
     }
 
     pub(super) async fn lock(&self) -> Result<(), HostError> {
-        // First, because with the note a later reboot by the agent would still unlock and apply the deployment.
+        // Remove the note first: with the note, a later reboot by the agent would still unlock and apply the
+        // deployment.
         self.note.remove()?;
         self.refuse_beside_a_transaction().await?;
         let command: &[&str] = match self.lock_tool().await? {
@@ -137,7 +138,7 @@ impl RpmOstree {
         self.refuse_beside_a_transaction().await?;
         if self.lock_tool().await? == LockTool::Unlocks {
             // An older rpm-ostree locks only with the file, which `--unlock` would not remove. So ostree locks first,
-            // which replaces the file by ostree's own lock.
+            // which replaces the file with ostree's own lock.
             let lock = ["/usr/bin/ostree", "admin", "lock-finalization"];
             self.tools.run("lock", &lock).await?;
             let unlock = ["/usr/bin/ostree", "admin", "lock-finalization", "--unlock"];

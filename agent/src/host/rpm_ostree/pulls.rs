@@ -33,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
 /// Timeout for joining a running transaction. Short, because the agent cannot report while it waits for the daemon.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Title of a transaction that has not begun its work. Then the daemon sets the requested title.
+/// Title of a transaction whose work has not begun. When it begins, the daemon sets the requested title.
 const NOT_YET_TITLED: &str = "new-deployment";
 /// Message of the daemon if the image is already staged or booted under the same reference.
 const SAME_REFERENCE: &str = "Old and new refs are equal";
@@ -52,7 +52,7 @@ struct Following {
     digest: Digest,
     tally: Arc<Mutex<Tally>>,
     task: JoinHandle<()>,
-    /// Cancels the transaction; `None` after that.
+    /// Sending cancels the transaction; `None` after that.
     stop: Option<oneshot::Sender<()>>,
 }
 
@@ -116,7 +116,7 @@ impl Pulls {
         let Some(Record { digest, .. }) = self.own_record(boot) else {
             return Ok(None);
         };
-        // Before the second read of the record: if the pull ends in between, that read finds its end.
+        // Check this before the second read of the record: if the pull ends in between, that read finds the end.
         let is_followed = self.is_followed(&digest);
         let Some(record) = self.own_record(boot) else {
             return Ok(None);
