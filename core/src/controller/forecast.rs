@@ -4,10 +4,10 @@
 //! and the other API servers answer. In each round [`plan`] offers berths, and every node that was offered a berth or
 //! held one comes back updated. So the forecast has the order that the plan would choose.
 //!
-//! A plan looks at every member, and a large pool with a capacity of one needs a round per member. So only members that
-//! can affect a round take part in it: members that are unavailable or have no image to update to, and the first ones
-//! of each rank and zone, as many per zone as the pool's capacity. Members that are updated and available no longer
-//! take part.
+//! A plan looks at every member, and a large pool with a capacity of one needs a round per member. So a round contains
+//! only the members that can affect it: unavailable members, members without an image to update to, and the first
+//! members of each rank and zone, at most as many per zone as the pool's capacity. Members that are updated and
+//! available are left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,7 +23,7 @@ use crate::controller::plan::{
 };
 
 /// Approximate maximum number of members to examine, summed over all rounds. If thousands are unavailable at once, the
-/// forecast assumes a higher capacity to stay below this number; at most the order between zones changes.
+/// forecast assumes a higher capacity to stay below this number. That can change only the order between zones.
 const MAX_LOOKS: usize = 1_000_000;
 
 /// Order of a pool's updates.

@@ -36,7 +36,7 @@ reasons! {
         EarlierPool,
         /// Pools name each other in `rollout.after`, in a cycle.
         OrderCycle,
-        /// A pool that `rollout.after` names does not exist.
+        /// A pool that `rollout.after` names does not exist or cannot be read.
         UnknownPool,
     }
 }

@@ -57,7 +57,6 @@ struct Judged {
 }
 
 impl Judged {
-    /// True if the cached gates still hold for these inputs.
     fn is_current(&self, rollout: &Rollout, inputs: &Inputs<'_>) -> bool {
         self.rollout == *rollout
             && self.fleet == inputs.fleet

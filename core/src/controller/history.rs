@@ -110,8 +110,7 @@ pub fn history<'a>(
     shown.collect()
 }
 
-/// Returns the digest of the image that `digest` belongs to: of the index if the manifest is known, otherwise `digest`
-/// itself.
+/// Returns the digest of the image that a manifest belongs to, or `digest` itself if it is not a known manifest.
 fn name_of<'a>(names: &BTreeMap<&Digest, &'a Digest>, digest: &'a Digest) -> &'a Digest {
     names.get(digest).copied().unwrap_or(digest)
 }
@@ -126,8 +125,8 @@ fn deployments<'a, Targets>(
 }
 
 /// Maps the digest of each platform's manifest to the digest of its image (the index). Some nodes report only the
-/// manifest of their platform. Other nodes' reports, the pool's targets and the recorded history say which image it
-/// belongs to.
+/// manifest of their platform. Its image is known from reports of other nodes, from the pool's targets or from the
+/// recorded history.
 fn names<'a>(
     facts: &HistoryFacts<
         'a,
@@ -152,8 +151,8 @@ fn names<'a>(
     names
 }
 
-/// Records the image of a manifest. If several images have the manifest, the largest digest is kept, so that the order
-/// of reports does not matter.
+/// Records the image of a manifest. If several images have the manifest, the largest digest is recorded, so that the
+/// order of reports does not matter.
 fn learn<'a>(names: &mut BTreeMap<&'a Digest, &'a Digest>, manifest: &'a Digest, image: &'a Digest) {
     if manifest != image {
         let name = names.entry(manifest).or_insert(image);

@@ -25,7 +25,8 @@ pub use reason::ResolveReason;
 /// Registry queries needed for a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Questions {
-    /// The reference by its digest if it has one, otherwise by its tag. It decides which image is the target.
+    /// The reference with its digest, or with its tag if it has no digest. The answer decides which image is the
+    /// target.
     pub named: ImageRef,
     /// The tag, if the reference has one.
     pub tag: Option<ImageRef>,
@@ -147,11 +148,11 @@ pub struct ImageFacts<'a> {
 /// Decision about a pool's image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// New target. It keeps the old publish time if the digest is the same.
+    /// New target. The publish time stays if the digest is the same.
     pub target: Option<Target>,
     /// Digest that the tag points to, if it is not the target.
     pub available: Option<Available>,
-    /// `ImageResolved`
+    /// New condition `ImageResolved`.
     pub verdict: Verdict,
     /// Whether the next image may be adopted.
     pub next: Next,
@@ -290,7 +291,7 @@ fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>,
     unchanged(facts, verdict)
 }
 
-/// Keeps the old target, because the image of the new reference cannot be adopted.
+/// Keeps the old target, because the image of the new reference is refused or not known.
 fn unchanged(facts: &ImageFacts<'_>, mut verdict: Verdict) -> Decision {
     if let Some(Err(error)) = facts.target.map(|target| target.image.get()) {
         let words = "; status.target.image is invalid, so the BootcNodes of the pool are not changed until image.ref is resolved";
@@ -322,7 +323,7 @@ fn stays_unknown(current: &Target, available: Option<Available>, verdict: Verdic
     }
 }
 
-/// Decides for a pool whose target was resolved from its current reference.
+/// Decides for a pool whose target was resolved from the reference in the spec.
 fn kept(
     facts: &ImageFacts<'_>,
     questions: &Questions,
@@ -395,7 +396,7 @@ fn untold(facts: &ImageFacts<'_>, questions: &Questions) -> Option<(CommonReason
     untold_of(facts, questions, facts.available?)
 }
 
-/// Returns why the available image is not the target yet: reason and message.
+/// Returns the reason and the message why the available image is not the target yet.
 fn untold_of(facts: &ImageFacts<'_>, questions: &Questions, available: &Available) -> Option<(CommonReason, String)> {
     if !questions.follows() {
         let words = "is adopted when image.ref names its digest; to do that: kubectl berth approve";

@@ -17,10 +17,8 @@ pub struct MembershipCache {
     membership: Arc<Membership>,
 }
 
-/// A node, as far as membership depends on it.
 #[derive(Debug)]
 struct Known {
-    /// The Node's name and labels.
     node: Arc<NodeView>,
     /// Pool that the node's BootcNode names.
     current: Option<PoolName>,
@@ -53,7 +51,7 @@ impl MembershipCache {
                 .map(|known| (&known.node.name, &known.node.labels, known.current.as_ref()));
             let mut membership = membership::membership(&self.pools, nodes);
             for known in &self.nodes {
-                // An excluded node does not count as a member of any pool.
+                // An excluded node is not a member of any pool.
                 let pool = known
                     .label
                     .clone()

@@ -1,6 +1,6 @@
 //! Decisions of the controller, for all pools.
 //!
-//! Imports go one way: a module imports only from modules that this list has before it.
+//! A module imports only from modules that are earlier in this list:
 //!
 //! - [`usage`], [`gate`], [`servers`] and [`unwritable`]: types that all other modules share.
 //! - [`view`] and [`snapshot`]: the watched objects. [`proof`], [`overdue`], [`offers`], [`soaks`],

@@ -28,7 +28,7 @@ impl Offers {
                     let since = before.map_or(now, |(_, since)| *since);
                     open.insert(lease.to_owned(), (offer.clone(), since));
                 }
-                // The node has taken an offer, so its lapsed ones no longer count.
+                // The node took an offer, so the offers that it let lapse no longer count.
                 BerthState::Held(holding) => {
                     self.lapses.remove(&holding.uid);
                     if Bug::ExpiredBerthStolen.is_awake() {

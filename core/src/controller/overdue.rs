@@ -1,5 +1,5 @@
-//! Holders of berths that have been silent for too long. Pure. Silence is measured from the last report or berth write
-//! of an agent that this process has seen, by this process's monotonic clock, never by a wall clock.
+//! Holders of berths that have been silent for too long. Pure. Silence is measured by this process's monotonic clock,
+//! since the last report or berth write of the agent that this process has seen. No wall clock is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -64,8 +64,7 @@ impl Holder<'_> {
     }
 }
 
-/// True if a holder's agent is running again and reports a problem. That report is then shown in place of
-/// `RebootTimedOut`.
+/// True if a holder's agent runs again and reports a problem. This problem is then shown in place of `RebootTimedOut`.
 pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Holding, lively: bool) -> bool {
     let report = host.and_then(BootcNodeView::report);
     let back = lively && (node.ready || report.is_some_and(|report| is_unproven(holding, report)));
@@ -94,9 +93,9 @@ pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: D
     )
 }
 
-/// Last reports of the holders that this process considers lost.
+/// Times of the last reports of the holders that this process considers lost.
 ///
-/// A new leader has not run for long enough to notice silence. If an earlier leader considered a node lost, its
+/// A new leader has not run for long enough to notice silence. If an earlier leader considered a node lost, the node's
 /// BootcNode has `RebootTimedOut`, and the new leader considers it lost until its agent reports again.
 #[derive(Debug, Default)]
 pub struct Overdue(BTreeMap<NodeUid, Option<Moment>>);

@@ -28,7 +28,7 @@ pub struct Pool {
     pub refused: Option<String>,
 }
 
-/// True if the pool just read (`now`, `None` if it is gone) has the spec that the watch showed.
+/// True if the pool has the same spec in the latest read (`now`; `None` if the pool is gone) as in the watch (`shown`).
 pub fn is_as_shown(shown: &Pool, now: Option<&BootcNodePool>) -> bool {
     match (&shown.object, now) {
         (Some(shown), Some(now)) => {
@@ -73,7 +73,7 @@ impl Pool {
         self.object.as_ref()?.spec.selector().err()
     }
 
-    /// Current target.
+    /// Returns the current target.
     pub fn target(&self) -> Option<&berth_api::pool::Target> {
         self.object.as_ref()?.status.as_ref().and_then(|s| s.target.as_ref())
     }
@@ -123,7 +123,7 @@ impl Pool {
         self.object.as_ref()?.status.as_ref()
     }
 
-    /// Recorded failures. Empty if the admin has requested a retry that the status does not show yet.
+    /// Returns the recorded failures. Empty if the admin has requested a retry that the status does not show yet.
     pub fn failures(&self) -> Failures {
         let (Some(object), Some(status)) = (&self.object, self.status()) else {
             return Failures::new();
@@ -145,8 +145,8 @@ impl Pool {
         object.map_or(DEFAULT_REBOOT_TIMEOUT, |object| object.spec.reboot_timeout())
     }
 
-    /// Returns how long a holder of the pool's berths may be silent. `None`: the pool cannot be read. `silence`: a
-    /// running agent reports within this time.
+    /// Returns how long a holder of the pool's berths may be silent. `pool`: `None` if the pool cannot be read.
+    /// `silence`: maximum time between two reports of a running agent.
     pub fn timeouts(pool: Option<&Self>, silence: Duration) -> Timeouts {
         Timeouts {
             reboot: pool.map_or(DEFAULT_REBOOT_TIMEOUT, Pool::reboot_timeout),
@@ -236,8 +236,8 @@ fn seconds(number: Option<u32>) -> Duration {
     Duration::from_secs(number.unwrap_or_default().into())
 }
 
-/// True if the retry token requests a new retry: it is not empty and differs from `obeyed`, the last one that was
-/// handled. Removing the token requests nothing, and failures stay recorded.
+/// True if the retry token requests a new retry: it is not empty and differs from `obeyed`, the last token that was
+/// handled. If the admin removes the token, failures stay recorded.
 pub(super) fn is_news(token: &str, obeyed: Option<&str>) -> bool {
     !token.is_empty() && obeyed != Some(token)
 }

@@ -11,8 +11,9 @@ use crate::text::few;
 pub const NOT_ALLOWED: CommonReason = CommonReason::RegistryNotAllowed;
 
 impl Pool {
-    /// Sets [`Pool::refused`] if the fleet does not allow the registry of the pool's reference. Invalid references are
-    /// reported when they are resolved. While the fleet cannot be read (`None`), a pool that was refused stays refused.
+    /// Sets [`Pool::refused`] if the fleet does not allow the registry of the pool's image. Invalid references are
+    /// reported when they are resolved. `fleet`: `None` if it cannot be read; a pool that was refused then stays
+    /// refused.
     #[must_use]
     pub fn guarded(mut self, fleet: Option<&BootcFleetSpec>) -> Pool {
         let reference = self.object.as_ref().and_then(|o| o.spec.image_ref().get().ok());

@@ -22,13 +22,13 @@ pub const SILENT_AFTER: Duration = Duration::from_secs(270);
 /// Timeout for a new leader to poll all registries once.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(6 * 60);
 
-/// Returns how long an agent may be silent before the status names it. `agent_silence`: a node that is silent for
-/// longer is offered no berth; admins raise it if agents report less often.
+/// Returns how long an agent may be silent before the status names it. A node that is silent for longer than
+/// `agent_silence` is offered no berth. Admins raise `agent_silence` if agents report less often.
 pub fn silent_after(agent_silence: Duration) -> Duration {
     SILENT_AFTER.max(agent_silence.mul_f64(0.3)).min(agent_silence)
 }
 
-/// Reasons that mean that the registry is unavailable, as opposed to lacking an image.
+/// Reasons for an unavailable registry, in contrast to a missing image.
 const AWAY: [&str; 3] = ["RegistryUnavailable", "InvalidAnswer", "RateLimited"];
 
 /// Agent of a pool's member.
@@ -281,7 +281,7 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns the condition that names the pools that get no new images. Since when is shown in each pool's own
+/// Returns the condition that names the pools that get no new images. Since when a pool gets none is in the pool's own
 /// conditions, which survive a change of leader.
 fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     let failing: Vec<String> = facts.pools.iter().filter_map(failing_feed).collect();

@@ -47,7 +47,7 @@ fn dismissed(annotation: &str) -> BTreeMap<&str, Timestamp> {
 pub struct Machines {
     /// Machines that are held back now, by name.
     pub held: Vec<HeldMachine>,
-    /// Machines that have since become nodes, by name. Each stays until the API server drops its event.
+    /// Machines that have become nodes, by name. A machine is listed until the API server drops its event.
     pub joined: Vec<JoinedMachine>,
 }
 

@@ -55,7 +55,8 @@ pub enum BlockReason {
     Capacity,
     /// The fleet's limit is used up.
     FleetCapacity,
-    /// There is capacity left, but no closed berth to open: the controller has yet to create its Lease or close it.
+    /// The pool has capacity left, but no closed berth to open: the controller has yet to create a Lease or to close
+    /// one.
     NoBerth,
 }
 

@@ -15,8 +15,8 @@ use super::occupancy::Occupancy;
 use super::waves::Progress;
 use crate::controller::quorum::Cause;
 
-/// Returns the digest that the member should change to. Failures recorded in the pool's status count as well as
-/// reported ones: if an admin or the controller closed the berth, the agent does not know of the failure (I8).
+/// Returns the digest that the member should change to. Failures recorded in the pool's status also count: the agent
+/// does not know of a failure if an admin or the controller closed its berth (I8).
 pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, BlockReason> {
     let desired = member.desired.as_ref().ok_or(BlockReason::NoImage)?;
     if member.agent.booted.as_ref() == Some(desired) {
@@ -61,8 +61,8 @@ pub(super) fn gated(
     at_work: Option<Cause>,
     now: Timestamp,
 ) -> Option<BlockReason> {
-    // I10: the earlier pools may wait for this very node: while it is down, it may use up the fleet's limit or block
-    // their control plane nodes (I11).
+    // I10: the earlier pools may be waiting for this node. While the node is down, it may use up the fleet's limit or
+    // block the control plane nodes of the earlier pools (I11).
     let is_worst_server = member
         .place
         .control_plane
@@ -101,7 +101,7 @@ pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'stati
     }
 }
 
-/// Returns why a holder that cannot give its berth back must not continue to another image. Waves do not matter here.
+/// Returns why a holder that cannot give its berth back must not continue to another image. Waves are not a reason.
 pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.place.control_plane?.stay.map(Cause::as_str)
 }
@@ -158,8 +158,8 @@ impl PoolFacts {
     }
 }
 
-/// Returns the nodes that let an offer lapse, according to the closed berths. A berth records only the last node that
-/// it was offered to.
+/// Returns the nodes that let an offer lapse, according to the closed berths. A berth records only the node that was
+/// offered it last.
 pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
     let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
     let last = states.filter_map(|state| match state {
@@ -169,26 +169,23 @@ pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName>
     last.collect()
 }
 
-/// Members in the order of offers: by wave; unavailable members first; then members without a bad last turn, then those
-/// with the fewest bad turns, so that two nodes that cannot be drained alternate; then members of the zone with the
-/// fewest nodes down; then by name.
+/// Members in the order of offers: by wave; unavailable members first; members without a bad last turn before the
+/// others; fewest bad turns first, so that two nodes that cannot be drained alternate; zone with the fewest nodes down
+/// first; by name.
 ///
-/// Members that let an offer lapse go last in their wave, even if they are unavailable. They could take part again at
-/// once, without a backoff, so otherwise they would receive every offer.
+/// Members that let an offer lapse go last in their wave, even if they are unavailable. Without a backoff they are
+/// ready again at once, and would otherwise receive every offer.
 pub(super) struct Queue<'a> {
     ranks: BTreeMap<Rank, Zones<'a>>,
     /// Number of nodes that are down or worked on, by zone.
     down: Vec<usize>,
-    /// Index of each zone.
     zones: BTreeMap<&'a str, usize>,
 }
 
-/// The members of one rank.
 #[derive(Default)]
 struct Zones<'a> {
-    /// The members of each zone, by name.
     members: BTreeMap<usize, VecDeque<&'a Member>>,
-    /// An entry per zone: number of nodes down when the entry was made, first member, zone. These numbers only grow, so
+    /// An entry per zone: number of nodes down when the entry was made, first member, zone. The numbers only grow, so
     /// the lowest entry is valid if its number is still current.
     first: BinaryHeap<Reverse<(usize, &'a NodeName, usize)>>,
 }
@@ -223,7 +220,6 @@ impl<'a> Queue<'a> {
         this
     }
 
-    /// Removes and returns the first member.
     pub(super) fn next(&mut self) -> Option<&'a Member> {
         let mut rank = self.ranks.first_entry()?;
         let Zones { members, first } = rank.get_mut();

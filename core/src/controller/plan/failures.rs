@@ -13,7 +13,6 @@ use crate::text::few;
 /// Maximum number of nodes per digest in `status.failures`, as in the schema, and upper bound of `maxFailures`.
 pub const MAX_NAMED: usize = 64;
 
-/// Returns the failure that a closed berth records.
 fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
     let BerthState::Closed(closed) = &berth.state else {
         return None;
@@ -59,7 +58,7 @@ pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
         .members
         .iter()
         .flat_map(|m| m.agent.failed.iter().map(|digest| (digest, m.name.clone())));
-    // Failures with other digests stay in the nodes' own reports only.
+    // Failures with other digests are only in the nodes' own reports.
     let wanted = wanted(facts);
     let reported = reported.filter(|(digest, _)| wanted.contains(digest));
     let told = facts.readable().filter_map(|(_, berth)| failure(berth));

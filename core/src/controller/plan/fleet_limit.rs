@@ -58,7 +58,7 @@ impl FleetUse {
         (!self.unreadable.is_empty()).then_some(words)
     }
 
-    /// Counts an open offer that stays. Returns false if the limit has no room for it.
+    /// Counts an open offer that stays. Returns false if the limit has no room for the offer.
     pub fn keep_offer(&mut self) -> bool {
         let left = self.may_stay.checked_sub(1);
         self.may_stay = left.unwrap_or_default();

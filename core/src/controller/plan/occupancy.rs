@@ -17,7 +17,7 @@ pub(super) struct Occupancy<'a> {
     held: BTreeSet<&'a NodeUid>,
     offered: BTreeSet<&'a NodeUid>,
     unavailable: BTreeSet<&'a NodeUid>,
-    /// Number of Leases whose holder is unknown: unreadable Leases, and closed ones that cannot be written.
+    /// Number of Leases with an unknown holder: unreadable Leases, and closed ones that cannot be written.
     unknown: usize,
     /// |H ∪ R|, computed once because the plan needs it for every candidate.
     held_or_offered: usize,
@@ -90,7 +90,7 @@ impl<'a> Occupancy<'a> {
         }
     }
 
-    /// Returns the nodes that use up capacity, by name, and how. Includes the new offers in `offers`.
+    /// Returns how nodes use up capacity, by name. Includes the new offers in `offers`.
     pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<CapacityUse> {
         let mut uses: BTreeMap<String, UseKind> = BTreeMap::new();
         for member in &facts.members {

@@ -17,7 +17,7 @@ use super::writes::{BerthWrite, OPEN_FOR, Plan, WriteReason, open_until};
 use super::{candidates, failures};
 use crate::controller::gate::Gate;
 
-/// Smaller changes of a holder's `open-until` are not written: estimates change slightly with every turn.
+/// Smaller changes of a holder's `open-until` are not written, because estimates change slightly with every turn.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 
 /// Plans the writes to existing berths. Returns the berths as they are after these writes.
@@ -108,7 +108,7 @@ impl<'a> Room<'a> {
     }
 }
 
-/// True if a lowered capacity has no place for the berth's index, and `status.berths.total` is lowered already.
+/// True if the berth's index is above a lowered capacity, and the lowered `status.berths.total` is published already.
 fn above(facts: &PoolFacts, berth: &Berth) -> bool {
     facts.published <= facts.capacity && berth.index as usize >= facts.capacity
 }
@@ -120,7 +120,6 @@ fn deletable(facts: &PoolFacts, berth: &Berth) -> bool {
 
 struct Settler<'a> {
     facts: &'a PoolFacts,
-    /// The pool's members by UID.
     members: BTreeMap<&'a NodeUid, &'a Member>,
     gate: Option<&'a Gate>,
     progress: &'a Progress,
@@ -134,7 +133,7 @@ impl<'a> Settler<'a> {
         member.filter(|m| m.name == *name && !m.leaving)
     }
 
-    /// Returns the new state of a berth and the reason to write it; `None` if it stays as it is. `age`: age of its
+    /// Returns the new state of a berth, and why the berth is written; `None` if it stays. `age`: age of the berth's
     /// offer.
     fn settled(&mut self, berth: &Berth, age: Duration) -> Option<(Berth, WriteReason)> {
         let facts = self.facts;
@@ -174,7 +173,6 @@ impl<'a> Settler<'a> {
         next.ok().map(|next| (next, why))
     }
 
-    /// Returns why an open offer is withdrawn.
     fn withdrawal(&self, offer: &Offer) -> Option<&'static str> {
         if let Some(gate) = self.gate {
             return Some(gate.reason.as_str());

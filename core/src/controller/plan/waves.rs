@@ -1,4 +1,4 @@
-//! Waves: each begins when all earlier ones are proven and have soaked.
+//! Waves. A wave begins when all earlier waves are proven and have soaked.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub(super) struct Progress {
     states: Vec<WaveState>,
     /// Index of the active wave; members of later waves wait.
     active: usize,
-    /// True if unavailable members use up the pool's whole capacity, or unavailable nodes of all pools the fleet's
-    /// whole limit. Until one of them recovers, no other node can be offered a berth.
+    /// True if unavailable members use up the pool's whole capacity, or unavailable nodes use up the fleet's whole
+    /// limit. Until one of them recovers, no available node can be offered a berth.
     starved: bool,
 }
 
@@ -78,7 +78,7 @@ impl Progress {
 
     /// Returns the state of the earlier wave that the member waits for, if there is one.
     pub(super) fn waits(&self, member: &Member) -> Option<WaveState> {
-        // I10: the earlier wave cannot continue until this node is repaired, and the new image may repair it.
+        // I10: the earlier wave may be unable to continue until this node is repaired, and the new image may repair it.
         if self.starved && !member.node.ready {
             return None;
         }

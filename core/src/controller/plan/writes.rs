@@ -16,8 +16,7 @@ use crate::controller::quorum::Cause;
 use crate::controller::usage::{CapacityUse, UseKind};
 use crate::text::few;
 
-/// How long an offer stays open, measured by this process since it first saw the offer. A running agent takes it within
-/// milliseconds.
+/// How long an offer stays open after this process first saw it. A running agent takes an offer within milliseconds.
 pub const OPEN_FOR: Duration = Duration::from_secs(120);
 
 /// A write to a Lease.
@@ -60,8 +59,8 @@ impl BerthWrite {
 /// Why a berth is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteReason {
-    /// Fences the berth: late writes of an earlier leader, and writes of this one with unknown result, are rejected
-    /// from now on.
+    /// Fences the berth: from now on, a late write by an earlier leader, or by this one with unknown result, is
+    /// rejected.
     Stamp,
     /// The berth is offered to a node.
     Offer,
@@ -115,7 +114,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// True if the plan writes or creates the Lease of that name.
+    /// True if the plan writes or creates this Lease.
     pub fn writes_to(&self, lease: &str) -> bool {
         self.writes.iter().any(|write| write.lease() == lease)
     }

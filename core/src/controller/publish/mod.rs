@@ -114,7 +114,7 @@ fn occupied(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> bool 
         || made_for(host).is_some_and(|uid| facts.occupied.contains_key(&NodeUid::from(uid)))
 }
 
-/// Specs that are the same for all nodes of one platform in a pool.
+/// Specs of BootcNodes by pool and platform, without the parts that differ between nodes.
 type Forms<'a> = BTreeMap<(&'a PoolName, Platform<'a>), BootcNodeSpec>;
 
 /// Returns the new spec and pool of the node's BootcNode, without permits to pull. `None` if the BootcNode stays as it

@@ -1,8 +1,8 @@
 //! Permits to pull.
 //!
 //! A pool has as many permits as members may stage at once. A pulling member keeps its permit until the pull ends,
-//! because a stopped pull would start over. The controller may move any other permit to another member, because an
-//! agent needs it only to begin a pull. So a node that cannot pull, backs off or is down blocks no other node.
+//! because a stopped pull would start over. An agent needs the permit only to begin a pull, so the controller may move
+//! any other permit to another member. So a node that cannot pull, backs off or is down blocks no other node.
 
 use std::cmp::Reverse;
 

@@ -34,8 +34,9 @@ pub(super) struct Owners<'a> {
 }
 
 impl<'a> Owners<'a> {
-    /// Returns the nodes with the control plane label or with the address of a listed API server. An address of a
-    /// labelled node does not count for other nodes: a kubelet can write its Node's addresses, but not the label.
+    /// Returns the nodes with the control plane label or with the address of a listed API server. If a labelled node
+    /// has an address, it does not count for other nodes, because a kubelet can write its Node's addresses, but not the
+    /// label.
     pub(super) fn of(nodes: impl Iterator<Item = &'a NodeView>, servers: &BTreeMap<IpAddr, Vec<SocketAddr>>) -> Self {
         let (mut labelled, mut others) = (vec![], vec![]);
         for node in nodes {
@@ -72,7 +73,7 @@ impl<'a> Owners<'a> {
 
 /// Returns the node's addresses where an API server is listed.
 fn listed(node: &NodeView, servers: &BTreeMap<IpAddr, Vec<SocketAddr>>) -> BTreeSet<IpAddr> {
-    // Fast path for passes that do not need the list of servers.
+    // Saves time in passes that do not need the list of servers.
     if servers.is_empty() {
         return BTreeSet::new();
     }

@@ -25,7 +25,6 @@ pub(super) enum Severity {
     NotReady,
 }
 
-/// A control plane node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Carrier {
     pub(super) uid: NodeUid,

@@ -1,9 +1,9 @@
 //! Invariant I11: how many control plane nodes may be down at once. Pure.
 //!
-//! A node with a control plane label is assumed to run an API server and, as etcd is stacked, an etcd member. A node
-//! without the label is assumed to run an API server if one is listed at its address and no labelled node has that
-//! address. These nodes are updated one at a time, over all pools, those in the worst state first. The nodes that stay
-//! up must have a majority of all API servers and of all etcd members.
+//! A node with a control plane label is assumed to run an API server and an etcd member (stacked etcd). A node without
+//! the label is assumed to run an API server if one is listed at its address and no labelled node has that address.
+//! Control plane nodes are updated one at a time, over all pools, the nodes in the worst state first. The nodes that
+//! stay up must have a majority of all API servers and of all etcd members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

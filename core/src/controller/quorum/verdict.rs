@@ -25,7 +25,7 @@ reasons! {
 }
 
 impl Cause {
-    /// Verb phrase that follows the node's name in a message.
+    /// Returns a verb phrase that follows the node's name in a message.
     pub fn words(self) -> &'static str {
         match self {
             Self::OtherAtWork => "waits until another control plane node is updated",

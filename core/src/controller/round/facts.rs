@@ -78,7 +78,7 @@ impl Round<'_> {
             .collect();
         let gates = self.gates.get(&pool.name);
         let berths = self.seen_berths(&pool.name);
-        // `elsewhere` and `lost` are about members and Nodes named in the pool's berths only.
+        // `elsewhere` and `lost` contain only members and Nodes that are named in the pool's berths.
         let named = berths.iter().filter_map(|seen| seen.berth.as_ref().ok()?.node());
         let named: Vec<(&NodeName, &NodeUid)> = named.collect();
         let uids = members.iter().map(|m| &m.uid).chain(named.iter().map(|(_, uid)| *uid));
