@@ -36,8 +36,8 @@ pub mod node {
     pub const UPDATE_COMPLETE: &str = "UpdateComplete";
     /// Something is wrong and needs attention; the reason names it.
     pub const NODE_DEGRADED: &str = "NodeDegraded";
-    /// True if the API server rejects the agent's writes to other nodes' objects. Absent as long as every such write
-    /// was rejected.
+    /// False while the API server accepts the agent's writes to other nodes' objects, True after it rejects them again.
+    /// Absent until such a write was first accepted.
     pub const GUARDED: &str = "Guarded";
     /// The node belongs to no pool, and Berth's changes to the node are undone. Not set until the node first leaves a
     /// pool.

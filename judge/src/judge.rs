@@ -11,7 +11,7 @@ use crate::hosts::{HostChange, HostEvent};
 use crate::truth::Truth;
 use crate::write::{Write, is_doubtful, text, written};
 
-/// Index of a [`Truth`] for the rules.
+/// The records of a [`Truth`], indexed for the rules.
 pub(crate) struct Judge<'a> {
     truth: &'a Truth<'a>,
     /// Writes by resource and subresource, in the order of resourceVersions.

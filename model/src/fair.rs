@@ -83,7 +83,8 @@ pub fn heal(world: &World, state: &mut State) {
     } else {
         0
     };
-    // A Lease that closed with a failure halts the rollout after every retry, so the admin makes it writable again.
+    // A Lease that closed with a failure halts the rollout after every retry, so the admin makes such a Lease writable
+    // again.
     let slots = &state.slots;
     let refused = state
         .unwritable

@@ -84,7 +84,7 @@ faults! {
     Queue,
     /// An admin schedules or cancels a shutdown of a host.
     Schedule,
-    /// A node's pods become impossible or possible to evict. Meanwhile, the drain may time out.
+    /// A node's pods become impossible or possible to evict. While eviction is impossible, the drain may time out.
     Block,
     /// Another updater on the host unlocks or removes the staged image.
     Rival,

@@ -429,8 +429,8 @@ pub fn publishes(world: &World, look: &WatchView, writes: &[Write]) -> Option<Br
     None
 }
 
-/// Checks the permits to pull of a pass. The number of members with a permit that they need is at most the number that
-/// may pull at once, or that already pull.
+/// Checks the permits to pull of a pass. Members that still need their permit are counted. Their number is at most the
+/// number that may pull at once, or that already pull.
 pub fn permits(world: &World, look: &WatchView, writes: &[Write]) -> Option<Broken> {
     if world.max_staging == 0 {
         return None;

@@ -11,9 +11,9 @@ use clap::Parser;
 
 mod rollouts;
 
-/// Required number of states of all worlds together. With fewer states, a world has lost faults.
+/// Minimum number of states of all worlds together. With fewer states, a world has lost faults.
 const FEWEST_STATES: usize = 5_000_000;
-/// Required number of deliberate bugs that are found.
+/// Minimum number of deliberate bugs to find.
 const FEWEST_BUGS: usize = 52;
 
 /// Explores the worlds of the model, then searches for each deliberate bug.

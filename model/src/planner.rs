@@ -89,7 +89,7 @@ fn inverse(to: &[Number]) -> Vec<Number> {
     back
 }
 
-/// Largest number of nodes of a world whose passes are cached. Views of larger worlds hardly ever repeat.
+/// Passes are cached only in worlds with at most this many nodes. Views of larger worlds hardly ever repeat.
 const SMALL: usize = 8;
 /// Maximum number of cached node projections in a large world.
 const MOST: usize = 1 << 20;
