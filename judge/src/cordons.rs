@@ -13,7 +13,7 @@ impl Judge<'_> {
     /// Checks every write of a Node by an agent against the admins' earlier writes.
     pub(super) fn broken_cordons(&self) -> Vec<Violation> {
         // Nodes by UID: the last write, and whether an admin's own cordon applies. A cordon is an admin's own if the
-        // Node had no cordon of Berth when it was set.
+        // Node had no cordon of Berth when the admin set it.
         let mut admins: BTreeMap<&str, (u64, bool)> = BTreeMap::new();
         let mut wrong = vec![];
         for &(version, record, node) in self.writes("nodes") {

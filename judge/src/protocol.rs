@@ -162,7 +162,7 @@ impl Judge<'_> {
                 wrong.extend(self.not_running(change, before.boot_id.as_str()));
             }
             (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Releasing(outcome)) => {
-                // The berth was licensed again in a later boot than the one that took it, so that boot must be proven
+                // The berth was licensed again in a later boot than the boot of the take. The later boot must be proven
                 // like any other.
                 let anew = change.taken_under.is_some_and(|boot| *boot != after.boot_id);
                 let is_known = self.evidence.whole || change.taken_under.is_some();

@@ -78,7 +78,7 @@ impl Hasher for Mix {
     }
 
     fn write_u16(&mut self, value: u16) {
-        // The number for no node is the largest. The addition makes it small.
+        // The largest number stands for no node. The addition wraps it to 0.
         self.small(value.wrapping_add(1).into());
     }
 

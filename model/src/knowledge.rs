@@ -11,7 +11,7 @@ pub struct Agent {
     pub published: u8,
     /// Deployments, as last read.
     pub os: Option<Os>,
-    /// True if no event since that read may have changed the deployments.
+    /// True if no event since the last read may have changed the deployments.
     pub fresh: bool,
     /// Image of a successful pull, until the agent sees it staged.
     pub pulled: Image,
@@ -27,12 +27,12 @@ pub struct Agent {
     pub counted: bool,
     /// The phase that the agent wrote last, if it matters. Its outcome is ignored.
     pub wrote: Option<Phase>,
-    /// True if the staged image could repeatedly not be locked.
+    /// True if locking the staged image failed repeatedly.
     pub lock_failure: bool,
     /// The last change of the staged image, if it failed.
     pub failing: Failing,
     pub blind: bool,
-    /// True if that failed read is so old that a new one is due.
+    /// True if the failed read of the deployments is so old that a new one is due.
     pub blind_long: bool,
     /// True if this process knows that no unlocked image is staged.
     pub disarmed: bool,

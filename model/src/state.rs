@@ -263,7 +263,7 @@ pub struct Controller {
     pub answer: Option<Answer>,
     /// Available image whose age this leader counts.
     pub counts: Image,
-    /// True if the leader has known that image for the minimum age.
+    /// True if the leader has known the image `counts` for the minimum age.
     pub counted: bool,
     /// Image that the canaries soak with, and how long this leader has seen them soak.
     pub soak: (Image, Begun),

@@ -211,7 +211,7 @@ mod tests {
         let server = server().await;
         let (proxy, asked) = proxy(server).await;
         let proxy = format!("http://{proxy}");
-        // This host too, but not by a loopback address, which never needs a proxy.
+        // The server is on this host, but not at a loopback address, which would never need a proxy.
         let address = format!("http://0.0.0.0:{}", server.port());
         let environment = Environment::new(&proxy, "cluster.test,0.0.0.0/32");
         assert_eq!(ask(config(&address, &proxy), &environment).await, "reached");
