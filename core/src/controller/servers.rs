@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::Moment;
 
-/// How long a ready answer counts. A server without one for this long counts as away.
+/// How long a ready answer counts. After this time without a ready answer, a server counts as away.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Readiness answers of all API servers.
@@ -27,7 +27,7 @@ pub struct Asked {
     pub ready: Option<Moment>,
 }
 
-/// State of a server, as far as it is known.
+/// Known state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// The server was queried and has not answered for 15 s that it is ready.

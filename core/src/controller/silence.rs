@@ -27,8 +27,8 @@ pub struct Silent {
 }
 
 impl Silent {
-    /// Returns the node's insight. `status` is the full status of its BootcNode, because the view is pruned. `None` if
-    /// the node belongs to no pool, or its BootcNode cannot be parsed.
+    /// Returns the node's insight; `None` if the node belongs to no pool or its BootcNode cannot be parsed. `status`:
+    /// the full status of its BootcNode, because the view is pruned.
     pub fn insight(&self, status: &BootcNodeStatus, now: Timestamp) -> Option<NodeInsight> {
         let (node, spec) = (&self.node, self.host.spec()?);
         let reasons = [
@@ -62,8 +62,8 @@ impl Silent {
     }
 }
 
-/// Nodes with silent agents whose insights this process has already handled. A new leader handles each node again, and
-/// finds the insight that the earlier leader wrote.
+/// Nodes with silent agents whose insights are up to date, as known to this process. A new leader checks each node
+/// again and finds the insight that the earlier leader wrote.
 #[derive(Debug, Default)]
 pub struct SilentQueue {
     done: BTreeMap<String, Silent>,
@@ -71,10 +71,10 @@ pub struct SilentQueue {
 }
 
 impl SilentQueue {
-    /// Takes the currently silent nodes and returns the next batch: nodes that were not handled since an input of their
-    /// insight changed. Also returns when the next batch is due, if any node is left.
+    /// Returns the next batch of the silent nodes: those that are new or whose insight may have changed. Also returns
+    /// when the next batch is due, if any node is left.
     pub fn pick(&mut self, silent: BTreeMap<String, Silent>, now: Moment) -> (Vec<(String, Silent)>, Option<Moment>) {
-        // A node whose agent reports is forgotten, so that it is handled again if the agent falls silent again.
+        // Forgets the nodes whose agents report again, so that a later silence is handled too.
         self.done.retain(|name, _| silent.contains_key(name));
         let due = silent
             .into_iter()

@@ -27,7 +27,7 @@ pub struct Entry<V> {
 }
 
 impl<V> Entry<V> {
-    /// Returns an entry with an empty version that no agent has changed. For callers that need only the content.
+    /// Returns an entry with an empty version and no change by an agent, for callers that need only the content.
     pub fn new(view: impl Into<Arc<V>>) -> Self {
         Self {
             view: view.into(),

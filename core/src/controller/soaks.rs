@@ -1,4 +1,4 @@
-//! Soak times of waves, as this process and earlier leaders have seen them. Pure.
+//! Soak times of waves, measured by this process and recorded by earlier leaders. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,13 +8,12 @@ use berth_api::{Digest, PoolName};
 
 use crate::Moment;
 
-/// How long each wave has soaked, as seen by this process and earlier leaders.
+/// How long each wave has soaked, including the time recorded by earlier leaders.
 #[derive(Debug, Default)]
 pub struct Soaks(BTreeMap<(PoolName, String), Soak>);
 
 #[derive(Debug)]
 struct Soak {
-    /// Target that the wave's nodes run while it soaks.
     target: Digest,
     /// Soak time that earlier leaders recorded.
     before: Duration,
@@ -40,7 +39,7 @@ impl Soaks {
         }
     }
 
-    /// Returns how long the wave had soaked with that target when [`Self::see`] was last called.
+    /// Returns how long the wave had soaked with this target at the last call of [`Self::see`].
     pub fn soaked(&self, pool: &PoolName, target: &Digest, wave: &str) -> Duration {
         let soak = self
             .0

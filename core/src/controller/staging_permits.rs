@@ -12,12 +12,12 @@ use crate::Moment;
 use crate::controller::snapshot::Objects;
 use crate::controller::view::BootcNodeView;
 
-/// A permit counts as left unused each time its node has not pulled for this long. After repeated failures, an agent's
-/// backoff is longer than this timeout, so its node then queues behind nodes that had no permit yet.
+/// A permit counts as left unused once for each such period without a pull. After repeated failures, an agent's backoff
+/// is longer than this timeout, so the node then queues behind nodes that had no permit yet.
 pub const PERMIT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// Number of permits to pull that each member left unused. Such a member queues behind members that had no permit yet,
-/// whatever the reason.
+/// Number of permits to pull that each member left unused, for any reason. Such a member queues behind members that had
+/// no permit yet.
 #[derive(Debug, Default)]
 pub struct StagingPermits(BTreeMap<String, Permit>);
 

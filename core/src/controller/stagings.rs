@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::controller::snapshot::Snapshot;
 
-/// An image was pulled and staged on a node.
+/// A finished pull on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagingNews {
     /// Pool of the node.
@@ -21,7 +21,7 @@ pub struct StagingNews {
 /// Last pull of each node.
 #[derive(Debug, Default)]
 pub struct Stagings {
-    /// End of the last pull, by the node's clock. Only compared with earlier values from the same node.
+    /// End of the last pull, by the node's clock. Compared only with earlier values from the same node.
     known: BTreeMap<NodeUid, Option<Timestamp>>,
     /// True after the first call of [`Self::see`].
     began: bool,

@@ -1,4 +1,4 @@
-//! The inputs of the statuses of pools and the fleet, from the results of one pass. Pure.
+//! Computes the statuses of the pools and the input for the fleet's status, from the results of one pass. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -35,20 +35,19 @@ pub struct PassResults<'a> {
     pub heard: &'a BTreeSet<NodeName>,
     /// UIDs of the Nodes that hold a berth but are silent or did not come back from their reboot in time.
     pub timed_out: &'a BTreeSet<NodeUid>,
-    /// [`holdings`] of the berths.
+    /// Result of [`holdings`].
     pub holdings: BTreeMap<&'a NodeUid, &'a Holding>,
 }
 
-/// Returns the holding of each node that holds a berth, by the UID of its Node. If a node holds two berths, returns the
-/// first.
+/// Returns the held berth of each node, by the UID of its Node. If a node holds two berths, returns the first one.
 pub fn holdings(leases: &[LeaseView]) -> BTreeMap<&NodeUid, &Holding> {
     let holdings = leases.iter().rev().filter_map(LeaseView::holding);
     holdings.map(|holding| (&holding.uid, holding)).collect()
 }
 
 impl<'a> PassResults<'a> {
-    /// Computes a pool's status. `None` without a plan: the berths could not be read, and an old status is better than
-    /// a wrong one.
+    /// Computes a pool's status. `None` if the berths could not be read, so that there is no plan: an old status is
+    /// better than a wrong one.
     pub fn pool_status(
         &self,
         (pool, object): (&Pool, &BootcNodePool),
@@ -86,7 +85,7 @@ impl<'a> PassResults<'a> {
         self.leases.iter().filter(|lease| lease.pool == pool.name)
     }
 
-    /// Returns the holders of the pool's berths that are no longer its members.
+    /// Returns the nodes that hold a berth of the pool but are no longer members.
     fn strangers(&self, pool: &Pool) -> impl Iterator<Item = &'a NodeName> {
         let holders = self.berths_of(pool).filter_map(|lease| Some(&lease.holding()?.node));
         holders.filter(|name| self.membership.pool_of(name) != Some(&pool.name))
@@ -108,8 +107,8 @@ impl<'a> PassResults<'a> {
         })
     }
 
-    /// Returns the agents of all pool members, sorted by node name. `quiet` returns the time since an agent was last
-    /// heard of, given the name of its node and its BootcNode.
+    /// Returns the agents of all pool members, sorted by node name. `quiet`: returns the time since the last report,
+    /// given the name of the node and its BootcNode.
     pub fn agents(&self, quiet: impl Fn(&str, &Entry<BootcNodeView>) -> Duration) -> Vec<Agent<'a>> {
         let committed = self.committed();
         let agents = self.snapshot.bootc_nodes.iter().filter_map(|(name, host)| {

@@ -1,5 +1,5 @@
 //! Nodes that become degraded or recover, found by comparison with the last call. Pure. A new leader does not report
-//! troubles that exist when it starts, because an earlier leader reported them. It reports when they end.
+//! existing troubles, because an earlier leader did, but it reports their end.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{BootcNodeContent, NodeView};
 use crate::finding::Finding;
 
-/// Maximum number of nodes reported one by one for the same reason. A registry outage affects thousands at once; the
-/// pool's status and the metrics count all of them.
+/// Maximum number of nodes to report one by one for the same reason. A registry outage can affect thousands at once;
+/// the pool's status and the metrics count all of them.
 pub const TOLD_OF: usize = 10;
 
-/// Change of a node's `NodeDegraded`.
+/// A change of a node's condition `NodeDegraded`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TroubleNews {
     /// The node.
     pub node: NodeName,
-    /// UID of that Node.
+    /// UID of the node.
     pub uid: NodeUid,
     /// Pool of the node.
     pub pool: PoolName,

@@ -1,5 +1,5 @@
 //! Events of turns, found by comparing each berth with its last state. Pure. Durations are measured by this process's
-//! clock, so a turn that began before this leader has none.
+//! clock, so a turn that began under an earlier leader has no duration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use crate::Moment;
 use crate::controller::view::LeaseView;
 
-/// Time after the start of a turn while a commit does not announce the reboot: the event for the start has announced
-/// it.
+/// During this time after the start of a turn, a commit does not announce the reboot, because the event for the start
+/// announced it.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Outcome of a turn that was not ended by its holder: Node gone or excluded, or berth closed by an admin.
@@ -26,7 +26,7 @@ pub struct TurnNews {
     pub berth: String,
     /// The node whose turn it is.
     pub node: NodeName,
-    /// UID of that Node.
+    /// UID of the node.
     pub uid: NodeUid,
     /// The digest that the berth licenses.
     pub target: Digest,
@@ -37,20 +37,21 @@ pub struct TurnNews {
 /// An event of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happened {
-    /// The berth was taken.
+    /// A node took the berth.
     Taken,
     /// The holder committed. The agent may withdraw a commit and commit again.
     Committed {
-        /// Time since the berth was taken, if both were seen.
+        /// Time since the berth was taken; `None` if this process did not see that.
         drain: Option<Duration>,
         /// True if a recent event of this turn has announced the reboot already.
         announced: bool,
     },
-    /// The berth is closed.
+    /// The turn ended: the berth is closed.
     Ended {
         /// Outcome of the turn: an [`Outcome`], or [`TAKEN_AWAY`].
         outcome: &'static str,
-        /// Time from the commit until the berth was closed, if the target was proven and the commit was seen.
+        /// Time from the commit until the berth was closed. `None` if the target was not proven or this process did not
+        /// see the commit.
         reboot: Option<Duration>,
         /// True if the holder gave the berth back. False if an admin or the controller closed it.
         given_back: bool,
@@ -99,7 +100,7 @@ impl Turn {
         }
     }
 
-    /// Returns the event for the end of the turn. `state` is the state of its berth after the turn.
+    /// Returns the event for the end of the turn. `state`: state of the berth after the turn.
     fn ended(&self, state: &BerthState, now: Moment) -> Happened {
         let said = match state {
             BerthState::Closed(closed) => closed.outcome,
@@ -152,8 +153,8 @@ impl Turns {
     }
 }
 
-/// Returns the current turn of a berth, and the events of this turn and of the previous one. `taken` is the start of a
-/// new turn; `None` in the first call of a new leader, which does not know it.
+/// Returns the current turn of a berth, and the events of the current and the previous turn. `taken`: start of a new
+/// turn; `None` in the first call of a new leader, which does not know the start.
 fn follow(
     before: Option<Turn>,
     state: &BerthState,
@@ -215,7 +216,7 @@ fn follow(
     (Some(turn), events)
 }
 
-/// Returns the resourceVersion as a number; versions of one resource are ordered.
+/// Returns the resourceVersion as a number. Versions of one kind of resource are ordered.
 fn version(lease: &LeaseView) -> u64 {
     let version = lease.lease.metadata.resource_version.as_deref();
     version.and_then(|v| v.parse().ok()).unwrap_or_default()

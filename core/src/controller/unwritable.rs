@@ -1,5 +1,5 @@
-//! Leases that the controller cannot write. Each counts as a used berth; the pool continues with its other berths. The
-//! pool's condition `Degraded` names the Lease.
+//! Leases that the controller cannot write. Each Lease counts as a used berth, and the pool's condition `Degraded`
+//! names it. The pool continues with its other berths.
 
 use berth_api::condition::CommonReason;
 use berth_api::{PoolName, keys};
@@ -11,7 +11,7 @@ pub struct Unwritable {
     pub pool: PoolName,
     /// Name of the Lease.
     pub lease: String,
-    /// Why it cannot be written.
+    /// Why the Lease cannot be written.
     pub why: Obstacle,
 }
 
@@ -25,7 +25,7 @@ pub enum Obstacle {
 }
 
 impl Unwritable {
-    /// Reason of the pool's `Degraded`.
+    /// Reason for the pool's condition `Degraded`.
     pub fn reason(&self) -> CommonReason {
         match self.why {
             Obstacle::Refused(_) => CommonReason::WriteRefused,

@@ -7,7 +7,7 @@ use berth_api::seeded::Bug;
 pub struct CapacityUse {
     /// Name of the node, or of the Lease if its holder is unknown.
     pub who: String,
-    /// How it uses up capacity.
+    /// How the node or Lease uses up capacity.
     pub how: UseKind,
 }
 
@@ -24,7 +24,7 @@ pub enum UseKind {
     NotReady,
     /// The Node still has Berth's cordon, without a berth.
     CordonedByUs,
-    /// A person or another tool than Berth cordoned the node.
+    /// The node was cordoned, but not by Berth.
     CordonedByOthers,
     /// The Lease cannot be read.
     Unreadable,
@@ -40,7 +40,8 @@ impl CapacityUse {
 }
 
 impl UseKind {
-    /// Returns why a Node in this state is unavailable; `None` if it is available. `our_cordon`: it has Berth's cordon.
+    /// Returns why a Node in this state is unavailable; `None` if it is available. `our_cordon`: true if the Node has
+    /// Berth's cordon.
     pub(super) fn down(ready: bool, unschedulable: bool, our_cordon: bool) -> Option<Self> {
         if Bug::OwnFlagOnly.is_awake() {
             return our_cordon.then_some(Self::CordonedByUs);

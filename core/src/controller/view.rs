@@ -60,7 +60,7 @@ pub struct NodeView {
     pub labels: BTreeMap<String, String>,
     /// True if the kubelet reports Ready.
     pub ready: bool,
-    /// `spec.unschedulable`, whether Berth or someone else cordoned the node.
+    /// `spec.unschedulable`: true if the node is cordoned, by Berth or others.
     pub unschedulable: bool,
     /// True if the Node has Berth's cordon annotation.
     pub our_cordon: bool,
@@ -100,7 +100,7 @@ pub struct BootcNodeContent {
     pub report: Report,
     /// Time of the agent's heartbeat.
     pub heartbeat: Option<Timestamp>,
-    /// Conditions in the status that the controller writes. They are not part of the report.
+    /// Conditions in the BootcNode's status that the controller writes. They are not part of the agent's report.
     pub told: Vec<Condition>,
 }
 
@@ -147,7 +147,7 @@ impl NodeView {
     /// Returns the node's platform. `host`: its BootcNode, whose report may add the CPU's variant.
     pub fn platform<'a>(&'a self, host: Option<&'a BootcNodeView>) -> Platform<'a> {
         let report = host.and_then(BootcNodeView::report);
-        // A report with another Node UID is about an earlier machine of the same name.
+        // A report with another Node UID is from an earlier machine with the same name.
         let report = report.filter(|report| report.node_uid.as_deref() == Some(self.uid.as_str()));
         let has_reported = report.is_some_and(|report| report.agent_version.is_some());
         let variant = report.and_then(|report| report.host.platform_variant.as_deref());
@@ -194,7 +194,7 @@ impl View for LeaseView {
             .then_some(if given_back { Urgency::Now } else { Urgency::Later })
     }
 
-    /// True if the holder has written. The controller's own writes to a held berth do not count.
+    /// True if the holder has written. Writes by the controller to a held berth do not count.
     fn has_spoken(&self, other: &Self) -> bool {
         let berth = match (&self.berth, &other.berth) {
             (Ok(a), Ok(b)) => holders_part(a) != holders_part(b),
@@ -240,7 +240,7 @@ impl View for FleetView {
 }
 
 impl FleetView {
-    /// Projects a BootcFleet. Of its annotations, only the one that Berth uses is kept.
+    /// Projects a BootcFleet. Keeps only the annotation that Berth uses.
     pub fn of(object: DeserializeGuard<BootcFleet>) -> Self {
         match object.0 {
             Ok(mut fleet) => {
@@ -372,7 +372,7 @@ impl LeaseView {
         Self { lease, pool, berth }
     }
 
-    /// Projects a Lease that has the name of a berth but not its label, as if it had the label.
+    /// Projects a Lease that has the name of a berth but no pool label, as if it had the label of `pool`.
     pub fn without_label(mut lease: Lease, pool: &PoolName) -> Self {
         let labels = lease.metadata.labels.get_or_insert_default();
         labels.insert(keys::LABEL_POOL.to_owned(), pool.to_string());

@@ -26,13 +26,13 @@ pub struct Report {
     pub retry_token: Option<String>,
     /// Phase of the node, for counts and messages. No decision depends on it.
     pub phase: Option<Phase>,
-    /// Start of that phase, by the node's clock.
+    /// Start of the phase, by the node's clock.
     pub phase_start: Option<Timestamp>,
     /// True if Berth's changes on the node are undone.
     pub released: bool,
     /// True if the agent reports that the API server lets it write objects of other nodes.
     pub unguarded: bool,
-    /// Finding behind `NodeDegraded`, if True.
+    /// Finding of the condition `NodeDegraded`, if it is True.
     pub degraded: Option<Finding>,
     /// The last turn that ended badly.
     pub last_turn: Option<BadTurn>,
@@ -68,7 +68,7 @@ pub struct Pull {
     pub pulling: bool,
     /// True if the agent pulls nothing until the host is repaired or another image is published.
     pub blocked: bool,
-    /// Set if the agent could not pull or stage and will retry.
+    /// Failure to pull or stage, if the agent will retry.
     pub failure: Option<Failing>,
     /// True if `UpdatePrepared` is True.
     pub prepared: bool,
@@ -79,7 +79,7 @@ pub struct Pull {
 pub struct Measured {
     /// Duration of the last pull.
     pub staging: Option<Duration>,
-    /// End of that pull.
+    /// End of the last pull.
     pub staging_ended: Option<Timestamp>,
     /// Duration of the last drain.
     pub drain: Option<Duration>,
@@ -105,7 +105,7 @@ pub struct Host {
 /// A machine's record of its boot image. Empty if the agent has not looked yet, or there is no record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BootImageNote {
-    /// Version of the image.
+    /// Version of the boot image.
     pub version: Option<String>,
     /// Time when the machine was provisioned, by its own clock, in seconds since 1970.
     pub provisioned: Option<i64>,
@@ -126,9 +126,9 @@ impl BootImageNote {
 /// A machine's first boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstBoot {
-    /// Outcome.
+    /// Outcome of the check.
     pub outcome: FirstbootOutcome,
-    /// True if the kubelet was held back at first.
+    /// True if the kubelet was held back before it could start.
     pub held: bool,
 }
 
@@ -139,9 +139,9 @@ pub struct BadTurn {
     pub outcome: String,
     /// Details: pod, disruption budget or inhibitor.
     pub message: String,
-    /// Target of that turn.
+    /// Target of the turn.
     pub digest: Digest,
-    /// Number of turns for that digest with such an end.
+    /// Number of turns for this digest that ended without an update.
     pub attempts: u32,
 }
 
@@ -158,7 +158,7 @@ pub struct Failing {
 fn is_unguarded(conditions: &[Condition], degraded: Option<&Finding>) -> bool {
     match condition::find(conditions, condition::node::GUARDED) {
         Some(guarded) => guarded.status == "False",
-        // Older agents report it only this way.
+        // Older agents report it only as the reason of `NodeDegraded`.
         None => degraded.is_some_and(|found| found.reason == Reason::Unguarded.as_str()),
     }
 }
@@ -221,7 +221,7 @@ impl Pull {
     fn of(status: &BootcNodeStatus) -> Self {
         let pulled = condition::find(&status.conditions, condition::node::IMAGE_PULLED);
         let pull_reason = pulled.filter(|c| c.status == "Unknown").map(|c| c.reason.as_str());
-        // An image whose pull failed is retried; an image that the host's policy refuses is not.
+        // A failed pull is retried. An image that the host's policy refuses is not pulled again.
         let refused = status.failure.is_none() && pulled.is_some_and(|c| c.status == "False");
         Self {
             pulling: pull_reason == Some(CommonReason::Pulling.as_str()),
