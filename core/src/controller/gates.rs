@@ -159,7 +159,7 @@ fn window(inputs: Inputs<'_>) -> Gates {
     }
     let salt = inputs.pool.as_str();
     match schedule.at(inputs.now, salt) {
-        Opening::Open { until: None } => open(condition::CommonReason::Open, "no window or exclusion ahead"),
+        Opening::Open { until: None } => open(condition::CommonReason::Open, "reboots may start at any time"),
         Opening::Open { until: Some(until) } => Gates {
             closes: Some(until),
             changes: Some(until),

@@ -285,7 +285,7 @@ fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>,
         Some(trouble) => Verdict::no(trouble.reason.clone(), trouble.words()),
         None => Verdict::unknown(
             CommonReason::Resolving,
-            format!("asking the registry for {}", facts.reference),
+            format!("the registry is being queried for {}", facts.reference),
         ),
     };
     unchanged(facts, verdict)

@@ -23,8 +23,8 @@ impl Pool {
                 few(fleet.allowed_registries.iter().cloned())
             )),
             (None, Some(reference)) if self.was_refused() => Some(format!(
-                "the BootcFleet's allowedRegistries refused the pool, and it is unknown whether they allow \
-                 {reference}: the BootcFleet cannot be read; the pool keeps its previous image"
+                "the BootcFleet cannot be read, so it is unknown whether its allowedRegistries, which refused the pool \
+                 before, allow {reference}; repair the BootcFleet; the pool keeps its previous image"
             )),
             _ => None,
         };

@@ -74,7 +74,7 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
     if facts.deleting {
         return Verdict::yes(
             CommonReason::Deleting,
-            "the pool waits for its nodes and berths to be released",
+            "the pool is being deleted: it waits until its nodes and berths are released",
         );
     }
     if facts.members.is_empty() {

@@ -342,8 +342,8 @@ fn bootstrap(facts: &FleetStatusFacts<'_>) -> Verdict {
             Some(error) if nodes.status != Some(false) => Verdict::unknown(
                 CommonReason::EventsUnreadable,
                 format!(
-                    "cannot list the events of machines that are held back on their first boot: {error}; if the API server forbids \
-                     it, apply the controller's role of this version"
+                    "cannot list the events of machines that are held back on their first boot: {error}; if it is \
+                     forbidden, apply this version of Role berth-controller in namespace default"
                 ),
             ),
             _ => nodes,

@@ -103,7 +103,7 @@ impl BlockReason {
             Self::NotObserved => "has not reported on its image",
             Self::FailedBefore => "failed with this image before",
             Self::NotStaged => "has not staged its image",
-            Self::NotPrepared => "is not prepared",
+            Self::NotPrepared => "has not prepared its update (UpdatePrepared)",
             Self::Leaving => "is leaving the pool",
             Self::Silent => "has a silent agent",
             Self::HasBerth => "is being updated",
