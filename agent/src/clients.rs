@@ -143,7 +143,6 @@ fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// `files` are all files that were read for the configuration.
 struct KubeletConfig {
     config: Config,
     files: Vec<PathBuf>,

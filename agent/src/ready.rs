@@ -100,7 +100,6 @@ impl ReadyFile {
         }
     }
 
-    /// Records whether the API server has answered.
     pub(crate) fn api_server(&mut self, answered: bool) {
         self.answered = answered;
     }

@@ -70,7 +70,6 @@ pub struct Agent {
     pub(crate) api: ApiServer,
     pub(crate) pods: Pods,
     pub(crate) timers: Timers,
-    /// All that decisions are based on.
     pub(crate) knowledge: Knowledge,
     /// The memory as it was last written on the host.
     written: Past,

@@ -98,7 +98,6 @@ impl Refresh {
         self.at = Some(Instant::now() + retry::delay(self.failures, Duration::from_secs(1), LONGEST_WAIT));
     }
 
-    /// Clears the schedule after a successful read.
     pub(crate) fn done(&mut self) {
         *self = Self::default();
     }

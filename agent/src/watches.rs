@@ -198,7 +198,6 @@ fn named(mut lease: Lease) -> Option<(String, Lease)> {
     Some((lease.metadata.name.clone()?, lease))
 }
 
-/// Returns the resourceVersion as a number.
 pub(crate) fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().and_then(|v| v.parse().ok()).unwrap_or(0)
 }

@@ -17,12 +17,10 @@ use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 pub(crate) struct Reached(RefCell<BTreeMap<&'static str, u32>>);
 
 impl Reached {
-    /// Adds this case to the count with this name.
     pub(crate) fn note(&self, name: &'static str) {
         *self.0.borrow_mut().entry(name).or_default() += 1;
     }
 
-    /// Panics if a count is below its floor.
     fn check(&self, floors: &[(&'static str, u32)]) {
         let counts = self.0.borrow();
         for (name, floor) in floors {

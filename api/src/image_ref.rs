@@ -86,7 +86,6 @@ pub fn allowed(prefixes: &[impl AsRef<str>], reference: &ImageRef) -> bool {
     prefixes.is_empty() || prefixes.iter().any(|prefix| has_prefix(&name, prefix.as_ref()))
 }
 
-/// True if the name begins with this prefix's path segments.
 fn has_prefix(name: &str, prefix: &str) -> bool {
     let rest = name.strip_prefix(prefix.trim_end_matches('/'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -116,7 +115,6 @@ fn is_repository(path: &str) -> bool {
         })
 }
 
-/// Letters and digits in repository names.
 fn is_alphanumeric(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit()
 }

@@ -55,7 +55,6 @@ name!(
     BootId
 );
 
-/// Longest value of a label.
 const MAX_LABEL: usize = 63;
 
 impl NodeName {

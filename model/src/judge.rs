@@ -107,7 +107,6 @@ fn license(held: &Held, staged: u8) -> bool {
     held.phase == Phase::Committed && held.boot == 0 && held.target == staged
 }
 
-/// True if the Node is unschedulable and has Berth's cordon.
 fn is_cordoned(seen: &Object) -> bool {
     seen.cordon != Cordon::No && seen.unschedulable
 }
@@ -331,7 +330,6 @@ pub fn controller_write(
     }
 }
 
-/// Returns the numbers of the nodes that meet a condition.
 pub(crate) fn which(nodes: &[Node], mut holds: impl FnMut(&Node) -> bool) -> Set {
     let numbered = (0..).zip(nodes).filter(|(_, node)| holds(node));
     numbered.map(|(number, _)| number).collect()

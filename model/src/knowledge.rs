@@ -9,13 +9,11 @@ use crate::number::Image;
 pub struct Agent {
     /// UID of the Node that the BootcNode was created for; 0 while unknown.
     pub published: u8,
-    /// Deployments, as last read.
     pub os: Option<Os>,
     /// True if no event since the last read may have changed the deployments.
     pub fresh: bool,
     /// Image of a successful pull, until the agent sees it staged.
     pub pulled: Image,
-    /// The Node, as last read.
     pub node: NodeRead,
     /// True if this process wrote its berth last and got the answer, so no older write can still succeed.
     pub fenced: bool,
@@ -64,7 +62,6 @@ pub enum Guard {
     #[default]
     Refuses,
     Allows,
-    /// No response yet.
     Unknown,
 }
 
@@ -78,7 +75,6 @@ pub enum Failing {
     Unstage,
 }
 
-/// Deployments, as read from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Os {
     pub booted: Image,

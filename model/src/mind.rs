@@ -31,9 +31,7 @@ use crate::state::{
 const OVER: Duration = Duration::from_secs(23 * 3600);
 /// How far a wall clock jumps ahead: longer than every timeout, and shorter than the host's uptime.
 const AHEAD: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Error if the host's bus does not answer.
 const NO_ANSWER: &str = "no answer";
-/// Error if the disk cannot be written.
 pub const READ_ONLY: &str = "read-only";
 
 /// The phases of a berth; the outcome does not matter.
@@ -234,7 +232,6 @@ fn ended(ended: Ended) -> Option<&'static Digest> {
     }
 }
 
-/// An observation of an agent between two decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Observation {
     /// The deployments; `None` if they cannot be read.

@@ -72,7 +72,6 @@ pub fn land(world: &World, state: &mut State, at: usize) -> Option<Broken> {
     }
 }
 
-/// True if the API server would reject the request.
 pub(crate) fn is_refused(state: &State, request: &Request) -> bool {
     match request {
         Request::Berth { slot, .. } | Request::Controller(Write::Berth { slot, .. }) => state.unwritable.has(*slot),
@@ -138,7 +137,6 @@ pub fn soak(state: &mut State) {
     }
 }
 
-/// The minimum age passes for all known images.
 pub fn age(state: &mut State) {
     state.fleet.old = state.fleet.tagged;
     for controller in &mut state.controllers {

@@ -53,7 +53,6 @@ pub struct PoolPlan {
     pub broken: Option<Broken>,
 }
 
-/// Cache of passes.
 #[derive(Debug, Default)]
 pub struct Plans {
     /// Passes, by the view's hash.

@@ -33,7 +33,6 @@ struct Sum {
     found: Mutex<Option<(u64, Broken)>>,
 }
 
-/// Runs all rollouts and prints the results.
 pub fn run(plan: &Plan) -> ExitCode {
     println!("simulation: seed {}", plan.first);
     let began = Instant::now();

@@ -2,7 +2,6 @@
 
 use crate::number::Number;
 
-/// A sorted set of numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Set(Vec<Number>);
 

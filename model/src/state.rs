@@ -19,7 +19,6 @@ pub struct Spec {
     pub uid: u8,
     pub image: Image,
     pub token: u8,
-    /// True if the node may start a pull.
     pub may_pull: bool,
     /// True if the BootcNode is being deleted. It disappears when the controller removes its finalizer.
     pub deleting: bool,
@@ -64,7 +63,6 @@ pub enum Work {
     #[default]
     Other,
     Pulls,
-    /// Waits for the proof of a boot.
     Proves,
     /// Cannot pull until another problem is fixed.
     Blocked,
@@ -106,7 +104,6 @@ pub struct Labels {
     pub zone: u8,
     /// True for a control plane node.
     pub server: bool,
-    /// True for a control plane node without the control plane label.
     pub unlabelled: bool,
     /// True if the machine is newer than the others, and was installed from a newer boot image.
     pub newer: bool,
@@ -138,7 +135,6 @@ pub struct Pool {
     pub paused: bool,
     /// True if the pool has windows and all are closed.
     pub outside: bool,
-    /// Image that the pool's tag points to.
     pub tagged: Image,
     pub boot_images: BootImages,
     pub token: u8,
@@ -280,7 +276,6 @@ pub struct Answer {
     pub is_old: bool,
 }
 
-/// State of all pools together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Fleet {
     pub paused: bool,
@@ -291,9 +286,7 @@ pub struct Fleet {
     /// True if agents test whether the API server rejects forbidden writes. Otherwise they know the answer from the
     /// start.
     pub tries_guard: bool,
-    /// True if members need permits to pull.
     pub counts_pulls: bool,
-    /// True if agents report boot images.
     pub tells_boot_images: bool,
     /// For the judge: bit set of images that the tag has pointed to.
     pub tagged: u8,

@@ -103,7 +103,6 @@ impl ObjectCache {
         known.or_insert_with(|| Arc::new(host(number, spec, status))).clone()
     }
 
-    /// Clears each cache with more than `most` entries.
     pub fn rest(&mut self, most: usize) {
         if self.nodes.len() > most {
             self.nodes.clear();
@@ -392,7 +391,6 @@ fn status(world: &World, pool: &Pool, token: Option<String>) -> BootcNodePoolSta
 
 const SOAK: Duration = Duration::from_secs(60);
 
-/// Status of the proven canaries' wave.
 fn canaries(soaked: bool) -> WaveStatus {
     WaveStatus {
         name: CANARY.to_owned(),

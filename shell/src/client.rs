@@ -47,7 +47,6 @@ mod tests {
 
     use super::*;
 
-    /// Reads the head of a request and returns its first line.
     async fn head(stream: &mut (impl AsyncRead + Unpin)) -> String {
         let mut lines = BufReader::with_capacity(1, stream).lines();
         let first = lines.next_line().await.unwrap().unwrap_or_default();
@@ -55,7 +54,6 @@ mod tests {
         first
     }
 
-    /// A server that answers every request with "reached".
     async fn server() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

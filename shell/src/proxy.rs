@@ -51,7 +51,6 @@ impl Environment {
     }
 }
 
-/// Returns the first of these variables that is not empty.
 fn first_variable(names: [&str; 2]) -> String {
     let mut values = names.iter().filter_map(|name| std::env::var(name).ok());
     values.find(|value| !value.is_empty()).unwrap_or_default()
@@ -61,7 +60,6 @@ fn through(proxy: &str, no_proxy: &str, server: &Uri) -> Option<Intercept> {
     Matcher::builder().all(proxy).no(no_proxy).build().intercept(server)
 }
 
-/// A connector to the API server.
 #[derive(Debug, Clone)]
 pub(crate) enum Route {
     Direct(HttpConnector),

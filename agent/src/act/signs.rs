@@ -92,7 +92,6 @@ fn message(berth: &Berth) -> String {
     }
 }
 
-/// Returns the message for a node that waits for its turn.
 fn planned(facts: &AgentFacts) -> String {
     let digest = facts.desired.digest().map(ToString::to_string).unwrap_or_default();
     format!("{digest} is staged; the node is drained and rebooted when it is offered a berth")

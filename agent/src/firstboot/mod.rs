@@ -193,7 +193,6 @@ fn notify_cluster(root: &HostRoot, config: &Config, verdict: &Verdict) {
     }
 }
 
-/// Returns the host name that the kubelet would use.
 fn host_name(root: &HostRoot) -> String {
     let name = std::fs::read_to_string(root.path("/proc/sys/kernel/hostname"));
     name.unwrap_or_default().trim().to_lowercase()

@@ -35,7 +35,6 @@ fn kubelet_runs(root: &HostRoot, signs: &Signs) -> io::Result<bool> {
     Ok(false)
 }
 
-/// True if something listens on the port of a kubelet's API.
 fn kubelet_listens(root: &HostRoot) -> io::Result<bool> {
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
         let table = unless_absent(fs::read_to_string(root.path(table)))?;

@@ -56,7 +56,6 @@ async fn read_deployments(host: &Host) -> Result<Result<Box<Deployments>, String
     }
 }
 
-/// Returns the digest that the host runs.
 pub async fn booted(host: &Host) -> Result<Booted, HostError> {
     Ok(match read_deployments(host).await? {
         Ok(known) => match known.booted.digest {

@@ -16,7 +16,6 @@ use zbus::{Connection, DBusError, DynamicType, MatchRule, MessageStream, OwnedOb
 /// Timeout of a call. A later reply counts as lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Service, object and interface of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a> {
     pub(super) service: &'a str,

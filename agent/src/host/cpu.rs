@@ -8,7 +8,6 @@ use berth_core::cpu::{self, Features};
 
 use super::root::HostRoot;
 
-/// Limit for one line of the CPU file, in bytes.
 const MAX_LINE: u64 = 64 << 10;
 
 /// Returns the highest CPU variant that the host supports. `None` if the file cannot be read, or the architecture has

@@ -10,7 +10,6 @@ use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Limit for saved texts, in bytes.
 const MAX_SAVED: usize = 4 << 20;
 
 /// Errors for an existing file with invalid content.
@@ -90,7 +89,6 @@ pub fn load<T: DeserializeOwned>(path: &Path, what: &str) -> Option<T> {
     }
 }
 
-/// Removes a file, if it exists.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),

@@ -11,7 +11,6 @@ use anyhow::Context;
 
 use super::root::HostRoot;
 
-/// Time between two attempts to take the lock.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The host-wide lock. The kernel releases it when the process ends, however it ends.

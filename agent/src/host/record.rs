@@ -34,7 +34,6 @@ pub(super) struct Record {
     /// Digest of the enforced signature policy's text; absent if the pull enforces no policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<Digest>,
-    /// Start of the pull, by the host's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) began: Option<Timestamp>,
     /// rpm-ostree's message, if it does not show whether the image is staged.

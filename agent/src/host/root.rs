@@ -12,7 +12,6 @@ pub const RUN_DIR: &str = "/run/berth";
 /// Directory of the agent's durable files, as the host sees it.
 pub const STATE_DIR: &str = "/var/lib/berth";
 
-/// Limit for the symbolic links in one path.
 const MAX_LINKS: usize = 40;
 
 /// The directory where the agent sees the host's root.

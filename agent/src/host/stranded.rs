@@ -15,7 +15,6 @@ const ETC: &str = "/etc/systemd/system";
 /// The image's version of `/etc`. A link that is also here belongs to the image, so an update replaces it together with
 /// the unit.
 const IMAGE_ETC: &str = "usr/etc/systemd/system";
-/// Unit directories of an image.
 const OF_IMAGE: [&str; 4] = [
     IMAGE_ETC,
     "usr/local/lib/systemd/system",

@@ -32,7 +32,6 @@ const TOOL_UNITS: &[&str] = &[
 ];
 /// Limit for a tool's output, in bytes. Longer output is an error, because a cut output could be misread.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Limit for the end of a tool's error output, in bytes.
 const STDERR_TAIL: u64 = 16 << 10;
 
 #[derive(Debug, Clone)]

@@ -245,7 +245,6 @@ mod tests {
         assert_eq!(body, json!({"preconditions": {"uid": "u1"}, "gracePeriodSeconds": 7}));
     }
 
-    /// A client that sends no request.
     fn unused_client() -> Client {
         berth_shell::install_crypto();
         Client::try_from(kube::Config::new("http://127.0.0.1:1/".parse().unwrap())).unwrap()

@@ -13,7 +13,6 @@ use serde::de::IgnoredAny;
 
 use super::settings::Settings;
 
-/// Taint key of a cordoned node.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// The parts of a pod that the drain reads.

@@ -22,9 +22,7 @@ pub struct LeaseError {
     pub what: String,
 }
 
-/// Prefix of `holderIdentity` when a berth is closed.
 const CLOSED: &str = "closed:";
-/// Prefix of `holderIdentity` when a berth is offered.
 const OFFERED: &str = "offered:";
 
 struct Reader<'a> {

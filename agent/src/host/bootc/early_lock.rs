@@ -22,9 +22,7 @@ const STAGED: &str = "/run/ostree/staged-deployment";
 const LOCK: &str = "/run/ostree/staged-deployment-locked";
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Message of `ln` if the file exists already.
 const EXISTS: &str = "File exists";
-/// Limit for the error output of `ln`, in bytes.
 const STDERR_TAIL: u64 = 1 << 10;
 /// First delay before a retry, doubled up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_secs(1);

@@ -28,7 +28,6 @@ use crate::host::root::{HostRoot, RUN_DIR};
 use crate::host::units::{self, EXIT_EXEC, Spec, State, UnitFailure};
 
 const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
-/// How long a stopped pull may take to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
 /// Unit that reads bootc's progress while no agent does.
 const PROGRESS_UNIT: &str = "berth-progress.service";
@@ -43,7 +42,6 @@ const PULLED: &str = "/run/berth/pulled";
 /// Removes the reboot request that bootc wrote during this pull, and restores the saved request of another program.
 const TAKE_REQUEST_BACK: &str = "if grep -qs '^bootc: ' /run/reboot-required; then rm -f /run/reboot-required; \
     mv /run/berth/reboot-required /run/reboot-required 2>/dev/null; fi";
-/// Limit for the end of bootc's error output, in bytes.
 const STDERR_TAIL: u64 = 16 << 10;
 
 #[derive(Debug, Clone, Copy)]

@@ -31,7 +31,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of a query, including all attempts and the daemon's start.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const START_TIMEOUT: Duration = Duration::from_secs(45);
-/// Attempts per query.
 const TRIES: u32 = 5;
 /// Delay after the first attempt of a query, doubled with each attempt.
 const RETRY_MIN: Duration = Duration::from_millis(100);

@@ -21,7 +21,6 @@ pub(super) enum LockTool {
 }
 
 impl LockTool {
-    /// Parses the output of `ostree admin lock-finalization --help`.
     pub(super) fn of(help: &str) -> Self {
         let mut words = help.split(|c: char| c.is_whitespace() || c == ',');
         if words.any(|word| word == "--unlock") {

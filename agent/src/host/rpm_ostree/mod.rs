@@ -31,7 +31,6 @@ use super::failure::{self, Failure, Reason};
 use super::login;
 use super::tools::Tools;
 
-/// Message of `ln` if the file exists already.
 const IS_LOCKED: &str = "File exists";
 /// Timeout of a transaction that pulls nothing.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(60);

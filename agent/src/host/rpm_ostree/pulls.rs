@@ -29,7 +29,6 @@ use crate::host::record::{Ended, Record, RecordFile};
 use crate::host::root::HostRoot;
 
 const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
-/// How long a canceled pull may take to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
 /// Timeout for joining a running transaction. Short, because the agent cannot report while it waits for the daemon.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -216,7 +215,6 @@ impl Pulls {
         Ok(Some(transaction))
     }
 
-    /// True if the image with this digest is staged or booted.
     async fn is_here(&self, daemon: &Daemon, digest: &Digest) -> Result<bool, HostError> {
         // The lock does not matter here.
         let status = deployments::parse(&daemon.deployments().await?, Lock::Unlocked);

@@ -18,7 +18,6 @@ use crate::host::root::HostRoot;
 
 const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
 const PATH: &str = "/";
-/// Timeout of the daemon's replies on the socket.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +27,6 @@ pub(super) enum Signal {
     Download {
         /// Bytes downloaded so far.
         bytes: u64,
-        /// Bytes per second.
         per_second: u64,
     },
     Finished {

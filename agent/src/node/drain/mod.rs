@@ -92,7 +92,6 @@ struct ListMetadata {
     next: Option<String>,
 }
 
-/// Lists all pods of a node, page by page.
 async fn list(client: &Client, node: &str) -> Result<Vec<Pod>, RequestError> {
     let first = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PAGE}");
     let mut path = first.clone();
@@ -224,7 +223,6 @@ impl Drain {
         left_behind.is_none().then_some(entry)
     }
 
-    /// Records the answer to the request for a pod to leave.
     fn note(&mut self, pod: &Pod, answer: Answer, given: &Given<'_>) {
         let now = given.clock;
         let entry = self

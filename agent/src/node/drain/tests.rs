@@ -77,7 +77,6 @@ fn waiting(progress: DrainProgress) -> (Vec<DrainBlocker>, Duration) {
     }
 }
 
-/// Returns the pods that a finished drain left behind.
 fn done(progress: DrainProgress) -> Vec<String> {
     match progress {
         DrainProgress::Done { left_behind } => left_behind.into_iter().map(|b| b.pod).collect(),
