@@ -163,10 +163,8 @@ const AUTHORIZED: &str = "authorization.k8s.io/decision";
 /// Audit annotation with the validating policies that a write failed, as JSON. Only policies whose bindings audit are
 /// in it.
 const FAILED_VALIDATIONS: &str = "validation.policy.admission.k8s.io/validation_failure";
-/// Name prefix of Berth's own policies.
 const OWN_POLICIES: &str = "berth-";
 
-/// A policy that a write failed.
 #[derive(Deserialize)]
 struct FailedValidation {
     policy: String,

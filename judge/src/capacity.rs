@@ -216,7 +216,6 @@ fn opened(state: &RecordedState, offer: &Offer, in_use: &str) -> Violation {
     Violation::of_write("I1b", state, text)
 }
 
-/// Returns the capacity in a pool's status.
 fn total(object: &Value) -> Option<u64> {
     object.pointer("/status/berths/total")?.as_u64()
 }

@@ -36,7 +36,6 @@ struct Pod {
 }
 
 impl Pod {
-    /// True if the pod should have ended by then.
     fn is_overdue(&self, at: Timestamp) -> bool {
         let grace = SignedDuration::from_secs(self.grace.unwrap_or(DEFAULT_GRACE).clamp(0, 365 * 86_400));
         self.leaving.is_some_and(|since| since + grace + OVERDUE <= at)

@@ -136,7 +136,6 @@ pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) 
 }
 
 impl RecordedState {
-    /// True if the berth is offered to the host or held by it.
     pub(super) fn is_of(&self, host: &str) -> bool {
         self.berth.node().is_some_and(|(node, _)| node.as_str() == host)
     }

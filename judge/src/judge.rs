@@ -18,7 +18,6 @@ pub(crate) struct Judge<'a> {
     writes: BTreeMap<(&'a str, &'a str), Vec<Write<'a>>>,
     /// Writes that may or may not have been stored.
     doubtful: Vec<&'a Record>,
-    /// Node names by UID.
     names: BTreeMap<&'a str, &'a str>,
     /// Time of the first request to delete each Node, by name.
     deleted: BTreeMap<&'a str, Timestamp>,

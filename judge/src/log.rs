@@ -172,7 +172,6 @@ impl Log {
         self.leases_of_others
     }
 
-    /// Number of writes of Leases without a body.
     pub(crate) fn bare(&self) -> u64 {
         self.bodies.bare
     }
@@ -220,7 +219,6 @@ fn prune(record: &mut Record) {
     }
 }
 
-/// Returns name, UID, resourceVersion and deletion time of an object.
 fn metadata(object: &Value) -> Map<String, Value> {
     let keys = ["name", "uid", "resourceVersion", "deletionTimestamp"];
     let found = keys.iter().filter_map(|key| {

@@ -11,7 +11,6 @@ pub(crate) fn name_of<'a>(record: &'a Record, object: &'a Value) -> &'a str {
     }
 }
 
-/// Returns the name of the record's object.
 pub(crate) fn name(record: &Record) -> &str {
     match (record.name.as_str(), record.response.as_ref()) {
         ("", Some(object)) => text(object, "/metadata/name").unwrap_or_default(),

@@ -22,7 +22,6 @@ struct Change<'a> {
     taken_under: Option<&'a BootId>,
     /// resourceVersion of the turn's first write of `Releasing`. A new leader may have stamped the berth since.
     releasing_since: Option<u64>,
-    /// True if the log begins in `Releasing`.
     began_before: bool,
 }
 
@@ -401,7 +400,6 @@ impl Judge<'_> {
         vec![change.wrong("I8", "its failure was acknowledged before it was on record")]
     }
 
-    /// True if the Node may have been deleted by then.
     fn may_be_gone(&self, holding: &Holding, change: &Change<'_>) -> bool {
         let is_gone = self.was_deleted(holding.node.as_str(), change.after.at);
         is_gone || self.misses(change.before.version, change.after.version)

@@ -35,7 +35,6 @@ struct Boot {
 }
 
 impl Sightings {
-    /// Records an agent's status.
     pub(crate) fn of_agent(&mut self, record: &Record) {
         let Some(status) = body(record, "berth-agent").and_then(|o| o.get("status")) else {
             return;
@@ -52,7 +51,6 @@ impl Sightings {
         }
     }
 
-    /// Records a Node's status.
     pub(crate) fn of_kubelet(&mut self, record: &Record) {
         let is_kubelet = record.user.strip_prefix("system:node:") == Some(name(record));
         let Some(status) = record.response.as_ref().and_then(|o| o.get("status")) else {
