@@ -254,8 +254,12 @@ mod tests {
         let two = after(&[], &both);
         let updated = [(Some("v2"), 2, Some(30)), (Some("v1"), 2, None)];
         assert_eq!(shown(&two), updated);
-        assert_eq!(shown(&after(&two, &both)), updated, "a pass more changes nothing");
-        assert_eq!(shown(&after(&two, &[])), updated, "they are all gone");
+        assert_eq!(shown(&after(&two, &both)), updated, "another pass changes nothing");
+        assert_eq!(
+            shown(&after(&two, &[])),
+            updated,
+            "the history stays after all nodes are gone"
+        );
         // A new node joins from a disk image older than both.
         let joined = after(&two, &[both[0].clone(), both[1].clone(), vec![found(0)]]);
         assert_eq!(shown(&joined)[..2], updated);
@@ -323,9 +327,13 @@ mod tests {
     fn a_fast_clock_makes_no_image_newest_forever() {
         let ahead = vec![deployed(1, NOW + 5000)];
         let first = after(&[], std::slice::from_ref(&ahead));
-        assert_eq!(shown(&first), [(Some("v1"), 1, Some(NOW))], "no later than now");
+        assert_eq!(
+            shown(&first),
+            [(Some("v1"), 1, Some(NOW))],
+            "a future time counts as now"
+        );
         let later = at(NOW + 10, 3, &first, &[], std::slice::from_ref(&ahead));
-        assert_eq!(later, first, "it does not move with the leader's clock");
+        assert_eq!(later, first, "the time stays when the leader's clock advances");
         let moved = vec![deployed(2, NOW + 20)];
         let next = at(NOW + 30, 3, &later, &[], &[ahead.clone(), moved.clone()]);
         assert_eq!(

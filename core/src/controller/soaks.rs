@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(
             soaks.soaked(&pool, &digest(1), "canary").as_secs(),
             90,
-            "what a former leader has seen counts"
+            "the soak time of an earlier leader counts"
         );
         // The other target has not soaked: its plan is made before its waves are recorded.
         assert_eq!(soaks.soaked(&pool, &digest(2), "canary"), Duration::ZERO);

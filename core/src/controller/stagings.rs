@@ -105,7 +105,7 @@ mod tests {
         let mut stagings = Stagings::default();
         assert!(
             look(&mut stagings, &[("a", 100, 30), ("b", 0, 0)]).is_empty(),
-            "it ended before"
+            "the pull ended before the first call"
         );
         assert!(look(&mut stagings, &[("a", 100, 30), ("b", 0, 0)]).is_empty());
         assert_eq!(look(&mut stagings, &[("a", 100, 30), ("b", 200, 40)]), [40]);

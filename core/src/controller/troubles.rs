@@ -181,7 +181,10 @@ mod tests {
         let mut but_one = all.clone();
         but_one[39].1 = "-";
         assert_eq!(look(&mut troubles, &but_one).len(), TOLD_OF);
-        assert!(look(&mut troubles, &all).is_empty(), "nor is a later one");
+        assert!(
+            look(&mut troubles, &all).is_empty(),
+            "a node beyond the maximum is not reported later"
+        );
         assert_eq!(
             look(&mut troubles, &well).len(),
             TOLD_OF,

@@ -366,7 +366,11 @@ mod tests {
         assert!(story.goes(back.clone(), 100).is_empty());
         // The second drain is measured from its own start.
         let again = story.goes(back.committed(boot("b1")).unwrap(), 107);
-        assert_eq!(again, [("n1".to_owned(), commits(7, false))], "the first news is old");
+        assert_eq!(
+            again,
+            [("n1".to_owned(), commits(7, false))],
+            "the first announcement is too old"
+        );
         assert!(story.goes(back.clone(), 108).is_empty());
         let releasing = back.releasing(Outcome::RebootBlocked, boot("b1")).unwrap();
         // The states between were not seen.

@@ -504,7 +504,11 @@ fn an_image_must_run_on_every_member() {
         }],
         ..target()
     });
-    assert_eq!(case.status().target.unwrap().digest, digest(2), "n2 cannot run it");
+    assert_eq!(
+        case.status().target.unwrap().digest,
+        digest(2),
+        "the new image is not adopted, because n2 cannot run it"
+    );
     assert_eq!(
         case.says("ImageResolved"),
         "False NoSuchPlatform quay.io/os:v3 supports amd64/v3, not n2 (amd64/v2); add that platform to the image, \
@@ -545,7 +549,7 @@ fn an_agent_that_is_back_knows_better() {
     assert_eq!(
         case.condition("Degraded").reason,
         "RebootTimedOut",
-        "it is silent again"
+        "the agent is silent again"
     );
     case.heard = true;
     report.host.boot_id = Some(holding(true).boot_id);
@@ -553,7 +557,7 @@ fn an_agent_that_is_back_knows_better() {
     assert_eq!(
         case.condition("Degraded").reason,
         "RebootTimedOut",
-        "that was before it went down"
+        "the agent reported the problem before the reboot"
     );
 }
 
@@ -632,11 +636,11 @@ fn new_failures_are_recorded_before_old_ones() {
     assert_eq!(
         case.status().failures,
         first,
-        "a berth waits for it, whatever the pool wants by now"
+        "a berth waits until the failure is recorded, whatever the current target is"
     );
     case.failures = first.clone();
     case.plan.failures.remove(&digest(17));
-    assert_eq!(case.status().failures, first, "and nothing changes after that");
+    assert_eq!(case.status().failures, first, "recorded failures stay");
     case.plan.failures.insert(digest(2), ["n1".into()].into());
     assert_eq!(
         case.status().failures[..2],

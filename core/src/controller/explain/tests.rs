@@ -67,11 +67,11 @@ fn a_node_waits_for_a_turn_or_capacity() {
     assert_eq!(next.alone, [Change::TurnEnds("n1".into()), Change::MaxUnavailable(2)]);
     assert_eq!((next.ahead, next.together), (Some(1), vec![]));
     let last = explained("n3", busy.clone());
-    assert_eq!(last.alone, [Change::MaxUnavailable(3)], "n2 goes before it");
+    assert_eq!(last.alone, [Change::MaxUnavailable(3)], "n2 goes before n3");
     assert_eq!(last.ahead, Some(2));
     let holder = explained("n1", busy.clone());
     assert_eq!((holder.wait, holder.alone), (Some(BlockReason::HasBerth), vec![]));
-    assert_eq!(explained("n1", pool(|_, _| ())).wait, None, "it is offered one now");
+    assert_eq!(explained("n1", pool(|_, _| ())).wait, None, "n1 is offered a berth now");
     assert_eq!(explain(&case("n9", busy, Rollout::default())), None);
 }
 
@@ -158,9 +158,13 @@ fn a_later_wave_waits_for_proof_and_soak() {
             Change::Excluded("n1".into())
         ]
     );
-    assert_eq!(held.ahead, None, "it gets no turn without help");
+    assert_eq!(held.ahead, None, "a held canary gets no turn without help");
     let lost = waves(|m| (m.desired, m.node.ready) = (None, false), 60);
-    assert_eq!(lost.alone, [Change::Excluded("n1".into())], "there is no image for it");
+    assert_eq!(
+        lost.alone,
+        [Change::Excluded("n1".into())],
+        "the canary has no image, so only its exclusion helps"
+    );
 }
 
 #[test]
@@ -177,7 +181,7 @@ fn only_a_window_opens_with_time() {
     assert_eq!(
         (clock.alone, clock.opens),
         (vec![], None),
-        "its agent could not judge the window"
+        "the agent cannot judge a window without a clock"
     );
     assert_eq!(clock.together, [Change::Clock, Change::Window]);
     rollout.paused = true;
@@ -196,7 +200,7 @@ fn changes_are_combined_if_needed() {
     assert_eq!(
         three.together,
         [Change::Unhold, Change::Prepared, Change::Heard],
-        "in the order that they are met"
+        "changes are in the order in which the obstacles appear"
     );
     let none = explained("n1", pool(|n1, _| n1.desired = None));
     assert_eq!(

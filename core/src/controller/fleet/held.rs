@@ -175,13 +175,13 @@ mod tests {
         assert_eq!((joined.joined[0].name.as_str(), joined.joined.len()), ("m7", 1));
         // The Node is deleted while its event is still kept.
         assert_eq!(machines(&joined, Some(&reports), nobody, ""), joined);
-        assert_eq!(machines(&joined, None, nobody, ""), joined, "not listed ends nothing");
-        let again = machines(&joined, Some(&[refusal("m7", 101)]), nobody, "");
         assert_eq!(
-            names(&again.held),
-            [("m7", 101), ("m8", 90)],
-            "it was refused once more"
+            machines(&joined, None, nobody, ""),
+            joined,
+            "without listed events, no machine is dropped"
         );
+        let again = machines(&joined, Some(&[refusal("m7", 101)]), nobody, "");
+        assert_eq!(names(&again.held), [("m7", 101), ("m8", 90)], "m7 was refused again");
         let forgotten = machines(&joined, Some(&[]), nobody, "");
         assert_eq!((names(&forgotten.held), forgotten.joined), (vec![("m8", 90)], vec![]));
     }
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(
             names(&first),
             [("m7", 100), ("m8", 90)],
-            "each once, by its last report"
+            "each machine is listed once, with its last report"
         );
         assert_eq!(first[0].message, "m7: installed from 9.0, older than 9.2");
         // The events have expired, and the next leader has only the status.
@@ -207,9 +207,17 @@ mod tests {
         let word = dismissed_also("", &first[0]);
         assert_eq!(word, "m7@1970-01-01T00:01:40Z");
         let dismissed = held(&first, &[refusal("m7", 100), refusal("m8", 90)], nobody, &word);
-        assert_eq!(names(&dismissed), [("m8", 90)], "its event is still there");
+        assert_eq!(
+            names(&dismissed),
+            [("m8", 90)],
+            "m7 stays dismissed while its event is still kept"
+        );
         let again = held(&dismissed, &[refusal("m7", 200)], nobody, &word);
-        assert_eq!(names(&again), [("m7", 200), ("m8", 90)], "it was started once more");
+        assert_eq!(
+            names(&again),
+            [("m7", 200), ("m8", 90)],
+            "m7 was started and refused again"
+        );
     }
 
     #[test]

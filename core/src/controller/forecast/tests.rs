@@ -118,7 +118,11 @@ fn a_leaving_holder_counts_for_one_round() {
     assert_eq!(order(&facts), "n1 n3 n2");
     facts.berths = vec![seen(taken(0, "n9")), seen(closed(1))];
     facts.lost.insert(uid("n9"));
-    assert_eq!(order(&facts), "n1 n2 n3", "only one goes beside it");
+    assert_eq!(
+        order(&facts),
+        "n1 n2 n3",
+        "only one node goes while n9 still holds a berth"
+    );
 }
 
 fn limited(unavailable: usize) -> PoolFacts {
@@ -143,7 +147,7 @@ fn the_fleets_limit_says_how_many_go_at_once() {
     assert_eq!(
         order(&with(limited(2), "n1", fail)),
         "| n2 n3 n1",
-        "none, and with help those first that can go"
+        "no node goes without help; nodes that can go come first"
     );
     assert_eq!(order(&with(pool(0, &["n1", "n2", "n3"]), "n1", fail)), "| n2 n3 n1");
 }
@@ -175,7 +179,7 @@ fn only_members_that_matter_take_part_in_each_round() {
 fn many_that_are_down_go_several_at_once() {
     let names: Vec<String> = (0..2000).map(|n| format!("n{n:04}")).collect();
     let mut facts = pool(1, &names.iter().map(String::as_str).collect::<Vec<_>>());
-    assert_eq!(Future::of(&facts).facts.capacity, 1, "none of them is down");
+    assert_eq!(Future::of(&facts).facts.capacity, 1, "no member is down");
     facts.members.iter_mut().for_each(|m| m.node.ready = false);
     // Below the limit of a million looks, four nodes may go at once. With a capacity of 0, no member goes without help.
     for (capacity, at_once) in [(1, 4), (10, 10), (0, 0)] {
@@ -225,7 +229,7 @@ fn stuck(facts: &PoolFacts) -> Vec<NodeName> {
 fn members_that_need_help_are_named() {
     let nobody: Vec<NodeName> = vec![];
     let cordoned = with(pool(1, &["n1", "n2", "n3"]), "n2", |m| m.node.unschedulable = true);
-    assert_eq!(order(&cordoned), "n2 | n1 n3", "an admin has cordoned it for good");
+    assert_eq!(order(&cordoned), "n2 | n1 n3", "the cordon of an admin stays");
     assert_eq!(stuck(&cordoned), nobody);
     let room = with(pool(2, &["n1", "n2", "n3"]), "n2", |m| m.node.unschedulable = true);
     assert_eq!(order(&room), "n2 n1 n3");
@@ -245,7 +249,7 @@ fn members_that_need_help_are_named() {
     assert_eq!(
         (order(&cordoned_later), stuck(&cordoned_later)),
         ("| n2 n3 n1".to_owned(), vec![NodeName::from("n1")]),
-        "with help a cordon blocks no member either"
+        "with help, a cordon blocks no member"
     );
     cordoned_later.members.iter_mut().for_each(|m| m.place.wave = 0);
     assert_eq!(

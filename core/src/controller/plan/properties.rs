@@ -405,7 +405,7 @@ fn kind(write: &BerthWrite, before: &BTreeMap<String, Result<Berth, String>>) ->
         (_, BerthState::Offered(_)) if old.is_none_or(|old| old.offer().is_none()) => "offer",
         (Some(BerthState::Offered(_)), BerthState::Closed(_)) => "withdrawal",
         (Some(BerthState::Held(_)), BerthState::Closed(_)) => "loss of a holder",
-        (Some(BerthState::Held(_)), BerthState::Held(_)) => "word to a holder",
+        (Some(BerthState::Held(_)), BerthState::Held(_)) => "write to a holder",
         _ => "stamp",
     }
 }
@@ -419,7 +419,7 @@ fn every_write_keeps_i1() {
         ("offer under a fleet's limit", 8),
         ("withdrawal", 400),
         ("loss of a holder", 300),
-        ("word to a holder", 600),
+        ("write to a holder", 600),
         ("smaller", 150),
     ];
     check(

@@ -545,7 +545,7 @@ fn a_node_in_conflict_keeps_its_bootcnode() {
     assert!(spec.pool_name.is_empty() && spec.image.is_none());
     world.report("n1", |r| r.released = true);
     world.overdue.insert("host-n1".into());
-    assert!(world.step().is_empty(), "it stays, to say why");
+    assert!(world.step().is_empty(), "the BootcNode stays to show the conflict");
     world.membership.conflicts.clear();
     world.membership.join("n1".into(), "a".into());
     world.step();
@@ -555,18 +555,21 @@ fn a_node_in_conflict_keeps_its_bootcnode() {
         ..conflict.clone()
     };
     world.membership.conflicts.insert("n1".into(), stays);
-    assert!(world.step().is_empty(), "it stays where it is");
+    assert!(world.step().is_empty(), "a member in conflict stays in its pool");
     world.membership = Membership::default();
     world.membership.conflicts.insert("n1".into(), conflict);
     world.step();
     world.report("n1", |r| r.released = true);
     world.step();
-    assert_eq!(world.bootc_nodes["n1"].view.pool_label, None, "no pool waits for it");
+    assert_eq!(
+        world.bootc_nodes["n1"].view.pool_label, None,
+        "a released node in conflict loses its pool label"
+    );
     world.report("n1", |r| r.released = true);
     world.membership.conflicts.clear();
     assert!(
         matches!(&world.step()[..], [BootcNodeWrite::Delete { .. }]),
-        "no pool selects it"
+        "no pool selects the node any more"
     );
 }
 
@@ -584,10 +587,17 @@ fn a_pause_reaches_nodes_not_yet_updated() {
     assert_eq!(world.written(), ["late"]);
     assert!(!world.spec("late").paused);
     world.fleet_paused = true;
-    assert_eq!(world.written(), ["late"], "the fleet's pause is one as well");
+    assert_eq!(
+        world.written(),
+        ["late"],
+        "a pause of the fleet counts as a pause of the pool"
+    );
     world.terms.get_mut(&"a".into()).unwrap().target = Some(target(2));
     assert_eq!(world.written(), ["done", "late"]);
-    assert!(world.spec("done").paused, "it goes with the new image");
+    assert!(
+        world.spec("done").paused,
+        "the pause is published together with the new image"
+    );
 }
 
 #[test]
@@ -645,12 +655,12 @@ fn finalizer_and_owner_are_restored() {
     let both = [mine.clone(), ours];
     assert_eq!(world.finalizers(), both);
     world.edit("n1", |host| host.owner = Some("another".to_owned()));
-    assert_eq!(world.finalizers(), both, "only the owner is wrong");
+    assert_eq!(world.finalizers(), both, "a wrong owner is corrected");
     // The API server accepts no new finalizers on an object that is being deleted.
     world.edit("n1", |host| {
         (host.deleting, host.finalizers) = (true, vec![mine.clone()]);
     });
     assert_eq!(world.finalizers(), [mine]);
     world.report("n1", |report| report.released = true);
-    assert!(world.step().is_empty(), "ours is gone already");
+    assert!(world.step().is_empty(), "Berth's finalizer is removed already");
 }

@@ -135,12 +135,12 @@ impl World {
         });
         assert!(
             self.berths().all(|b| b.epoch == EPOCH),
-            "an earlier leader may still open one"
+            "an earlier leader may still open a berth"
         );
         let others: Vec<&NodeView> = self.carriers().filter(|n| n.uid != *uid).collect();
         assert!(
             !others.iter().any(|n| at_work.contains(&n.uid)),
-            "one at a time, across pools"
+            "one control plane node at a time, over all pools"
         );
         if !node.ready {
             reached.note("repair");
@@ -149,7 +149,7 @@ impl World {
         let mut included = others.iter().filter(|n| is_included(n));
         assert!(
             included.all(|n| n.ready && (node.our_cordon || !n.our_cordon)),
-            "none while another is down"
+            "no offer while another control plane node is in a worse state"
         );
         let (mut all, mut rest) = (0, 0);
         for member in self.nodes.iter().filter(|n| is_control_plane(&n.labels)) {
@@ -174,7 +174,7 @@ impl World {
             own == 0 || all < 3 || ready - own > all / 2,
             "{ready} of {all} servers answer"
         );
-        assert!(own == 0 || all < 2 || ready > own, "another one answers");
+        assert!(own == 0 || all < 2 || ready > own, "another API server answers");
     }
 }
 

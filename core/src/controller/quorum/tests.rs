@@ -121,7 +121,7 @@ fn only_the_node_that_is_down_goes() {
         assert_eq!(
             ControlPlane::default().verdict(&uid("w")),
             None,
-            "nothing is to be updated"
+            "no node needs an update"
         );
     }
 }
@@ -152,12 +152,12 @@ fn a_foreign_cordon_announces_maintenance() {
     assert_eq!(withheld(&of(&nodes, &ready), 3), [None, UNAVAILABLE, UNAVAILABLE]);
     let mut control_plane = of(&nodes, &ready);
     control_plane.see(&taken(0, "c2"), true);
-    assert_eq!(ask_back(&control_plane, "c2"), None, "but it is not down");
+    assert_eq!(ask_back(&control_plane, "c2"), None, "a cordoned node is not down");
     nodes.iter_mut().for_each(|node| node.unschedulable = true);
     assert_eq!(
         withheld(&of(&nodes, &ready), 3),
         [None; 3],
-        "some cordon all of them, for good"
+        "some admins cordon all control plane nodes permanently"
     );
     // Two of five are down. The other three are the smallest majority of etcd.
     let mut nodes = cluster(5);

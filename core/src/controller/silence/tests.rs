@@ -99,7 +99,7 @@ fn an_insight_reports_the_silence() {
         node: node("True"),
         host,
     };
-    assert_eq!(left.insight(&status, at(100)), None, "it belongs to no pool");
+    assert_eq!(left.insight(&status, at(100)), None, "the node belongs to no pool");
 }
 
 fn all(names: std::ops::Range<usize>) -> BTreeMap<String, Silent> {
@@ -148,12 +148,22 @@ fn a_changed_node_is_handled_again() {
     for (what, silent, done, expected) in [
         ("first", Some(silent("True", '2', &none)), false, 1),
         ("the write failed", Some(silent("True", '2', &none)), true, 1),
-        ("the same, by another view", Some(silent("True", '2', &none)), true, 0),
-        ("its Node is down as well", Some(silent("Unknown", '2', &none)), true, 1),
+        ("an equal view", Some(silent("True", '2', &none)), true, 0),
+        (
+            "the Node is not Ready, too",
+            Some(silent("Unknown", '2', &none)),
+            true,
+            1,
+        ),
         ("another image", Some(silent("Unknown", '3', &none)), true, 1),
-        ("it is given up", Some(silent("Unknown", '3', &given_up)), true, 1),
+        (
+            "the node is considered lost",
+            Some(silent("Unknown", '3', &given_up)),
+            true,
+            1,
+        ),
         ("the same", Some(silent("Unknown", '3', &given_up)), true, 0),
-        ("it was heard of", None, true, 0),
+        ("the agent has reported", None, true, 0),
         ("silent again", Some(silent("Unknown", '3', &given_up)), true, 1),
     ] {
         now = now + BATCH_INTERVAL;

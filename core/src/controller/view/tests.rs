@@ -249,7 +249,13 @@ fn a_report_counts_for_its_node_and_generation() {
         ("current", Some(2), Some(2), "u", true),
         ("something else was published since", Some(2), Some(1), "u", false),
         ("nothing is reported", Some(2), None, "u", false),
-        ("another Node of this name has reported", Some(2), Some(2), "v", false),
+        (
+            "another Node with the same name has reported",
+            Some(2),
+            Some(2),
+            "v",
+            false,
+        ),
         ("the published generation is unknown", None, None, "u", false),
     ] {
         let view = BootcNodeView::of(read(json!({

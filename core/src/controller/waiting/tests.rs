@@ -270,7 +270,7 @@ fn only_changed_conditions_are_written() {
     }
     assert_eq!(written(wave_waiting, &in_a(), None), None, "there is no plan yet");
     let nowhere = Membership::default();
-    assert_eq!(written(wave_waiting, &nowhere, None), no(), "it is in no pool");
+    assert_eq!(written(wave_waiting, &nowhere, None), no(), "the node is in no pool");
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn a_thousand_conditions_are_written_in_batches() {
     let mut desk = WriteQueue::default();
     let mut left: Vec<String> = (0..1000).map(|n| format!("n{n:04}")).collect();
     let first = desk.pick(wants(&left, CommonReason::WaveWaiting), at(0));
-    assert!(first.is_empty(), "it may change back at once");
+    assert!(first.is_empty(), "a new condition may change back at once");
     assert_eq!(desk.due(), Some(at(1000)));
     let (mut now, mut passes) = (1000, 0);
     while !left.is_empty() {
@@ -388,7 +388,7 @@ fn what_changes_back_is_never_told() {
     assert!(desk.pick(wants(&n, CommonReason::WaveWaiting), at(900)).is_empty());
     assert!(
         desk.pick(wants(&n, CommonReason::WaveSoaking), at(1900)).is_empty(),
-        "it is another reason"
+        "the reason has changed"
     );
     assert_eq!(desk.pick(wants(&n, CommonReason::WaveSoaking), at(2900)).len(), 1);
 }

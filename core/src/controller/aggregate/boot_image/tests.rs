@@ -146,7 +146,11 @@ fn unknown_limits_and_versions_refuse_no_image() {
     assert_eq!(pool.refusal(&image("11.0", None)), None);
     let (said, status) = pool.assess(Some(&image("11.0", None)), &Next::Clear);
     assert_eq!(said, "Some(false) NoLimit");
-    assert_eq!(status.unwrap().version.as_deref(), Some("8.6"), "it is still shown");
+    assert_eq!(
+        status.unwrap().version.as_deref(),
+        Some("8.6"),
+        "without a limit, the status still shows the version"
+    );
     pool.nodes[0].1 = host(None);
     let target = image("9.6", Some("9.2"));
     assert_eq!(pool.refusal(&target), None);
@@ -212,7 +216,7 @@ fn a_manual_record_replaces_the_machines_reports() {
             .contains("a machine with the recorded boot image was installed from 9.1")
     );
     let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
-    assert_eq!(status.recorded_time, now, "it is another record");
+    assert_eq!(status.recorded_time, now, "a changed record gets a new time");
 }
 
 #[test]
@@ -305,7 +309,10 @@ fn a_manual_record_replaces_the_remembered_one() {
     let mut pool = Pool::of(&[("new", 3, Some("9.0"))]);
     pool.before = pool.assess(Some(&target), &Next::Clear).1;
     pool.nodes[0].1 = tests::host(Report::default());
-    assert!(pool.refusal(&target).is_some(), "its BootcNode was created again");
+    assert!(
+        pool.refusal(&target).is_some(),
+        "a machine that has not reported yet does not replace the remembered one"
+    );
     pool.nodes.clear();
     assert!(pool.refusal(&target).is_some());
     let silent = Pool {
@@ -454,7 +461,7 @@ fn a_remembered_machine_finds_its_own_time() {
     pool.nodes[1].0.created = 400;
     assert!(
         pool.refusal(&target).is_some(),
-        "another Node has its name: only the time of the former one is known, which is later"
+        "another Node has the name, so only the later time of the earlier Node is known"
     );
 }
 

@@ -266,7 +266,7 @@ fn fewer_members_are_a_smaller_share() {
         rules.spec.rollout.get_or_insert_default().max_unavailable = Some(Quantity::Percent(50));
     });
     let after = Change::Excluded("n2".into()).applied(&case).unwrap();
-    assert_eq!(after.facts.capacity, 2, "half of the four that stay");
+    assert_eq!(after.facts.capacity, 2, "half of the four remaining members");
 }
 
 /// n1 to n3 belong to this pool, b1 and b2 to others.
@@ -334,7 +334,7 @@ fn a_number_is_found_wherever_it_lies() {
             ..FleetUse::default()
         });
     });
-    assert_eq!(shared, [Change::FleetLimit(2)], "only n1 goes before it");
+    assert_eq!(shared, [Change::FleetLimit(2)], "only n1 goes before this node");
     let many = numbers("n1", |facts| {
         let nodes = (1..MAX_NAMED).map(|n| NodeName::new(format!("old{n}")));
         facts.failures = [(digest(2), nodes.collect())].into();
@@ -345,7 +345,7 @@ fn a_number_is_found_wherever_it_lies() {
         facts.members[1].agent.failed = vec![digest(2)];
         facts.max_failures = 0;
     });
-    assert_eq!(zero, [Change::MaxFailures(2)], "none counts as one");
+    assert_eq!(zero, [Change::MaxFailures(2)], "a maxFailures of 0 counts as 1");
 }
 
 /// Before an offer, the controller may first have to publish, record or create something. No node waits for these

@@ -216,7 +216,7 @@ fn failing_registries_and_objects_are_named() {
     for (what, old, listened, expected) in [
         ("a new leader has yet to ask", &away, 10, "False RegistryAway"),
         (
-            "it has asked",
+            "a new leader has queried the registry",
             &away,
             FIRST_ANSWERS_TIMEOUT.as_secs(),
             "True AsExpected",
@@ -271,7 +271,11 @@ fn many_pools_are_counted_and_partly_listed() {
         (first.pools.len(), first.nodes.total),
         (MAX_POOLS, 3 * (MAX_POOLS as u32 + 1))
     );
-    assert_eq!(status(&facts(&first, &pools, &[]), at(2)), first, "nothing to write");
+    assert_eq!(
+        status(&facts(&first, &pools, &[]), at(2)),
+        first,
+        "the second status is equal, so it is not written"
+    );
 }
 
 #[test]

@@ -105,13 +105,13 @@ fn every_failure_of_a_tag_is_reported() {
         assert_eq!(asked(fails(reason, Answer::default())), expected);
     }
     assert_eq!(asked(found(1)), "False AsExpected");
-    assert_eq!(asked(found(2)), "False AsExpected", "it is adopted");
+    assert_eq!(asked(found(2)), "False AsExpected", "the other image is adopted");
     let refused = says(FOLLOWED, FOLLOWED, found(2), true, true);
     assert_eq!(refused, "True NoSuchPlatform");
     assert_eq!(
         asked(Answer::default()),
         "-",
-        "a leader that has not asked changes nothing"
+        "a leader that has not queried the tag changes nothing"
     );
 }
 

@@ -28,7 +28,7 @@ fn so_many_stage_at_once() {
         "a node that backs off passes its permit on"
     );
     world.report("n1", |r| r.pull.failure = None);
-    assert!(world.step().is_empty(), "and waits for the next one");
+    assert!(world.step().is_empty(), "the node waits for the next permit");
 }
 
 #[test]
@@ -39,23 +39,32 @@ fn who_pulls_keeps_its_place() {
         r.pull.pulling = true;
         r.pull.failure = failing(1, 3);
     });
-    assert!(world.step().is_empty(), "also when it failed before");
+    assert!(
+        world.step().is_empty(),
+        "a pulling node keeps its permit after a failed try"
+    );
     world.report("n1", |r| r.phase = Some(Phase::Pending));
-    assert!(world.step().is_empty(), "whatever the phase is called");
+    assert!(world.step().is_empty(), "the phase does not matter");
     let mut down = node("n1");
     down.ready = false;
     world.nodes.insert("n1".into(), Entry::new(down));
-    assert!(world.step().is_empty(), "also when its Node is not Ready");
+    assert!(
+        world.step().is_empty(),
+        "a pulling node keeps its permit if its Node is not Ready"
+    );
     world.terms.get_mut(&"a".into()).unwrap().unresolved = true;
-    assert!(world.step().is_empty(), "also when the image is withdrawn");
+    assert!(
+        world.step().is_empty(),
+        "a pulling node keeps its permit if the image is withdrawn"
+    );
     world.terms.get_mut(&"a".into()).unwrap().unresolved = false;
     world.heard.remove(&"n1".into());
     world.step();
-    assert_eq!(world.allowed(), ["n2"], "but not forever");
+    assert_eq!(world.allowed(), ["n2"], "a silent node loses its permit");
     world.heard.insert("n1".into());
     world.report("n1", |_| {});
     world.step();
-    assert_eq!(world.allowed(), ["n1"], "it pulls after all, and n2 had not begun");
+    assert_eq!(world.allowed(), ["n1"], "n1 still pulls, and n2 has not begun");
 }
 
 #[test]
@@ -129,7 +138,11 @@ fn a_node_not_ready_pulls_last() {
     assert_eq!(world.allowed(), ["n2"]);
     world.staged("n2", 1);
     world.step();
-    assert_eq!(world.allowed(), ["n1", "n2"], "a fix must reach it");
+    assert_eq!(
+        world.allowed(),
+        ["n1", "n2"],
+        "an image that repairs the node must reach it"
+    );
 }
 
 #[test]
@@ -155,13 +168,17 @@ fn a_stuck_holder_pulls_as_well() {
     world.terms.get_mut(&"a".into()).unwrap().target = Some(target(3));
     world.report_of_boot("n2", "boot-1");
     world.step();
-    assert_eq!(world.allowed(), ["n1"], "it gives back");
+    assert_eq!(
+        world.allowed(),
+        ["n1"],
+        "a holder whose boot was not changed gives its berth back first"
+    );
     world.change("n2", |node| node.ready = false);
     world.step();
     assert_eq!(world.allowed(), ["n2"]);
     world.holdings.get_mut(&"uid-n2".into()).unwrap().phase = HoldPhase::Releasing(Outcome::NotApplied);
     world.step();
-    assert_eq!(world.allowed(), ["n1"], "it gives back already");
+    assert_eq!(world.allowed(), ["n1"], "a holder that is giving back finishes first");
 }
 
 #[test]

@@ -292,7 +292,11 @@ fn each_unavailable_node_counts_once() {
     site.offer("b", 0, "b1");
     assert_eq!(site.offered(), ["a1"], "an offer of the other pool counts");
     site.ready("b1", false);
-    assert_eq!(site.offered(), ["a1"], "and once, when its node is down as well");
+    assert_eq!(
+        site.offered(),
+        ["a1"],
+        "a node that is offered a berth and is down counts once"
+    );
     site.ready("b2", false);
     assert_eq!(
         site.offered(),
@@ -300,15 +304,15 @@ fn each_unavailable_node_counts_once() {
         "a node that is down may be repaired, and no other goes"
     );
     site.offer("a", 0, "a1");
-    assert!(site.offered().is_empty(), "but not beyond the limit");
+    assert!(site.offered().is_empty(), "a repair does not exceed the limit");
 }
 
 #[test]
 fn an_unwritable_berth_affects_no_other_pool() {
     let mut site = unstamped(json!(2), "b");
-    assert!(site.offered().is_empty(), "a former leader may still open it");
+    assert!(site.offered().is_empty(), "an earlier leader may still open the berth");
     site.refused.insert("b-0".to_owned());
-    assert_eq!(site.offered(), ["a1"], "it takes one of two places");
+    assert_eq!(site.offered(), ["a1"], "the unwritable berth uses up one of two places");
     let words = site.plans()[&"a".into()].fleet.as_ref().unwrap().words();
     assert!(
         words.ends_with("b-0, a Lease that cannot be written, a1, offered a berth"),
@@ -324,11 +328,11 @@ fn an_unwritable_berth_affects_no_other_pool() {
 #[test]
 fn unlabelled_api_servers_go_one_at_a_time() {
     let mut site = Site::new(Value::Null, &["a1", "a2", "a3"], &["b1", "b2"]);
-    assert_eq!(site.offered().len(), 5, "none of them runs one");
+    assert_eq!(site.offered().len(), 5, "no node runs an API server");
     site.servers = ["a1", "a2", "a3"].into();
     assert_eq!(site.offered(), ["a1", "b1", "b2"]);
     site.servers_listed = false;
-    assert!(site.offered().is_empty(), "any of them may run one");
+    assert!(site.offered().is_empty(), "any node may run an API server");
     site.servers_listed = true;
     site.hold("a", 0, "a1");
     let plans = site.plans();
@@ -347,7 +351,11 @@ fn a_refused_stamp_affects_only_its_own_pool() {
     let mut site = unstamped(Value::Null, "a");
     site.servers = ["a1", "a2", "b1"].into();
     site.refused.insert("a-0".to_owned());
-    assert_eq!(site.offered(), ["b2"], "one of this pool can be");
+    assert_eq!(
+        site.offered(),
+        ["b2"],
+        "a control plane node of pool b would wait, b2 does not"
+    );
 }
 
 #[test]
@@ -485,7 +493,7 @@ fn a_pool_waits_until_those_before_it_are_updated() {
     site.node("b2", "b", 2);
     assert_eq!(site.offered(), ["a1"]);
     site.ready("b2", false);
-    assert!(site.offered().is_empty(), "it is not proven any more");
+    assert!(site.offered().is_empty(), "b2 is no longer proven");
     site.ready("b2", true);
     // Turns that have begun are not stopped.
     site.offer("a", 0, "a1");
@@ -499,7 +507,7 @@ fn a_node_that_uses_up_the_limit_goes_first() {
     let mut site = Site::new(json!(1), &["a1", "a2"], &["b1"]);
     site.pool("a", 2, &["b"]);
     site.ready("a2", false);
-    assert_eq!(site.offered(), ["a2"], "b1 cannot go before a2 is back");
+    assert_eq!(site.offered(), ["a2"], "b1 cannot be updated before a2 is available");
     site.fleet(Value::Null);
     assert_eq!(site.offered(), ["b1"]);
 }
