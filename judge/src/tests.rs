@@ -424,7 +424,7 @@ fn a_write_refused_by_policy_is_a_violation() {
     }
     refused(AGENT, 422).blamed("Policy", "only the controller opens a berth");
     refused(CONTROLLER, 403).blamed("Policy", "the controller tried to write workers-0");
-    // The rejection is by a policy of the cluster's admin, or of a Lease whose annotations are full.
+    // The cluster's admin has a policy that rejects the write, or the Lease's annotations are full.
     assert_eq!(refused_by(false, CONTROLLER, 422).judged(), Vec::<String>::new());
     // Neither a conflict nor a rejected write of another program is a violation.
     assert_eq!(refused(AGENT, 409).judged(), Vec::<String>::new());

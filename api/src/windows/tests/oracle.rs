@@ -10,7 +10,7 @@ use super::*;
 use crate::windows::window::share;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
-/// How long before the first start that counts the oracle begins, so that it sees times that the clock repeats.
+/// Lead of the oracle before the first start that counts, so that the oracle sees the times that the clock repeats.
 const WARM_UP: SignedDuration = SignedDuration::from_hours(3);
 const AHEAD: SignedDuration = SignedDuration::from_hours(48);
 
