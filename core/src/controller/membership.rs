@@ -154,7 +154,7 @@ mod tests {
             ("another selector", |w| pool(w, "a", "infra", 1), false, "a"),
             ("another node", |w| node(w, "n2", "infra", "True"), false, "a"),
             ("another pool", |w| pool(w, "b", "infra", 0), false, ""),
-            ("its BootcNode names b", |w| host(w, "n1", "b"), false, "b"),
+            ("the BootcNode names b", |w| host(w, "n1", "b"), false, "b"),
             ("no BootcNode", |w| Arc::make_mut(&mut w.bootc_nodes).clear(), false, ""),
             (
                 "b is deleted",

@@ -151,7 +151,7 @@ mod tests {
         }
         assert!(
             timeouts.passed(&HoldPhase::Committed, true, seconds(90)),
-            "it should have gone down"
+            "the reboot takes too long"
         );
         assert!(!timeouts.passed(&HoldPhase::Taken, true, seconds(899)), "a long drain");
         assert!(!timeouts.passed(&releasing, true, seconds(899)));

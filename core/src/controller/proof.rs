@@ -43,17 +43,17 @@ mod tests {
         let from = held.from.clone().unwrap();
         let (taken, committed) = (HoldPhase::Taken, HoldPhase::Committed);
         let mut cases = vec![
-            ("it drains", &taken, &here, 1, Some(2), false),
-            ("it is about to reboot", &committed, &here, 1, Some(2), false),
-            ("it was licensed again", &committed, &here, 9, Some(2), false),
+            ("the holder drains", &taken, &here, 1, Some(2), false),
+            ("about to reboot", &committed, &here, 1, Some(2), false),
+            ("licensed again", &committed, &here, 9, Some(2), false),
             ("the licensed image is not staged", &committed, &here, 9, None, true),
             ("the reboot was refused", &taken, &here, 9, Some(2), true),
         ];
         let releasing = HoldPhase::Releasing(Outcome::Updated);
         for booted in [1, 2, 9] {
-            cases.push(("it came back", &committed, &there, booted, None, true));
-            cases.push(("it came back uncommitted", &taken, &there, booted, None, true));
-            cases.push(("its end is decided", &releasing, &there, booted, None, false));
+            cases.push(("rebooted", &committed, &there, booted, None, true));
+            cases.push(("rebooted uncommitted", &taken, &there, booted, None, true));
+            cases.push(("the outcome is decided", &releasing, &there, booted, None, false));
         }
         for (what, phase, boot_id, booted, staged, expected) in cases {
             let holding = Holding {

@@ -213,7 +213,7 @@ fn a_target_that_cannot_be_read_is_reported_until_it_is_replaced() {
     assert_eq!(
         case.says().2,
         "Some(false) InvalidReference",
-        "the spec has the same text"
+        "the spec's reference is invalid too"
     );
     assert_eq!(case.decide().target, case.target);
 }
@@ -437,11 +437,7 @@ fn any_case(case: AnyCase) -> (Case, usize) {
 fn check_adopted(case: &Case, after: &Target, kind: usize, reached: &Reached) -> TestCaseResult {
     reached.note("adopted");
     prop_assert!(!case.unserved);
-    prop_assert_eq!(
-        &after.image,
-        &case.reference,
-        "never a reference with the digest of another"
-    );
+    prop_assert_eq!(&after.image, &case.reference, "the target has the spec's reference");
     let answered = case.answers.named.found.as_ref().unwrap();
     prop_assert_eq!(&after.digest, &answered.image.digest);
     prop_assert_eq!(&after.platforms, &answered.image.platforms);
@@ -482,7 +478,7 @@ fn keeps_the_rules(case: AnyCase, reached: &Reached) -> TestCaseResult {
         seen: if now == before { case.seen } else { Duration::ZERO },
         ..case
     };
-    prop_assert_eq!(again.decide().target.unwrap(), after, "a decision stands");
+    prop_assert_eq!(again.decide().target.unwrap(), after, "a second pass decides alike");
     Ok(())
 }
 

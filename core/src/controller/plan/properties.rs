@@ -239,7 +239,7 @@ impl<'a> World<'a> {
         assert!(matches!(before.state, BerthState::Closed(_)) && (before.index as usize) < k);
         let member = facts.members.iter().find(|m| m.uid == offer.uid).unwrap();
         assert!(facts.gate.is_none() && !facts.unresolved && !facts.outdated);
-        assert!(!failures::is_unrecorded(before), "what failed there is on record first");
+        assert!(!failures::is_unrecorded(before), "the failure is recorded first");
         self.check_gates(member);
         self.check_fleet(member);
         assert!(
@@ -267,7 +267,7 @@ impl<'a> World<'a> {
             let stamped = seen.berth.as_ref().is_ok_and(|b| b.epoch == facts.epoch);
             assert!(
                 (stamped && !seen.in_doubt) || seen.berth.is_err() || seen.refused,
-                "stamped before anything is opened"
+                "fenced before any offer"
             );
         }
     }
@@ -287,7 +287,7 @@ impl<'a> World<'a> {
                 canaries.all(|m| m.agent.booted == m.desired && m.node.ready),
                 "the canaries are proven"
             );
-            assert!(facts.waves[0].soaked >= facts.waves[0].soak, "and have soaked");
+            assert!(facts.waves[0].soaked >= facts.waves[0].soak, "the canaries have soaked");
         }
         let mut failed = BTreeSet::new();
         for desired in facts.members.iter().filter_map(|m| m.desired.as_ref()) {

@@ -77,7 +77,7 @@ fn a_removed_retry_token_forgets_nothing() {
 #[test]
 fn a_withdrawn_target_stays_published() {
     assert!(!pool("r.io/os:2", Some("r.io/os:2")).is_unresolved());
-    assert!(!pool("r.io/os:2", None).is_unresolved(), "there is nothing to withdraw");
+    assert!(!pool("r.io/os:2", None).is_unresolved(), "no target to withdraw");
     let reverted = pool("r.io/os:1", Some("r.io/os:2"));
     assert!(reverted.is_unresolved() && reverted.target().is_some());
     assert!(!Pool::orphaned("a".into()).is_unresolved());

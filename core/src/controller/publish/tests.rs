@@ -327,9 +327,9 @@ fn each_node_gets_the_image_that_its_cpu_runs() {
     world.step();
     assert_eq!(world.image("n1"), Some(&digest(12)));
     assert_eq!(world.image("n2"), Some(&digest(13)));
-    assert_eq!(world.image("n3"), None, "its agent does not know");
+    assert_eq!(world.image("n3"), None, "the agent does not know");
     assert_eq!(world.image("n4"), None, "another machine reported");
-    assert_eq!(world.image("n5"), Some(&digest(12)), "the label lowers it");
+    assert_eq!(world.image("n5"), Some(&digest(12)), "the label lowers the level");
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn is_released(is_deleting: bool, change: Change) -> bool {
     }
     world.overdue.insert("host-n1".into());
     world.change("n1", |node| node.ready = false);
-    assert!(world.step().is_empty(), "it is down, and counts");
+    assert!(world.step().is_empty(), "n1 is down and counts");
     change(&mut world);
     let writes = world.step();
     matches!(
@@ -444,7 +444,7 @@ fn a_node_that_is_down_stays_in_its_pool() {
             false,
         ),
         ("excluded", |w| w.change("n1", exclude), true),
-        ("the pool goes", |w| w.lasting.clear(), true),
+        ("the pool is deleted", |w| w.lasting.clear(), true),
         ("gone, before a live read", |w| w.nodes.clear(), false),
     ];
     for (what, change, expected) in changes {
@@ -454,7 +454,7 @@ fn a_node_that_is_down_stays_in_its_pool() {
     }
     assert!(
         is_released(true, |w| w.membership.join("n1".into(), "a".into())),
-        "it counts as a member"
+        "n1 is a member"
     );
 }
 
@@ -464,7 +464,7 @@ fn a_node_in_conflict_counts_until_released() {
         ("none", |_| (), Some("a")),
         ("not overdue", |w| w.overdue.clear(), Some("a")),
         ("Ready", |w| w.change("n1", |node| node.ready = true), None),
-        ("the pool goes", |w| w.lasting.clear(), None),
+        ("the pool is deleted", |w| w.lasting.clear(), None),
         ("released", |w| w.report("n1", |r| r.released = true), None),
     ];
     for (what, change, expected) in changes {
@@ -493,7 +493,7 @@ fn a_bootcnode_that_an_admin_deletes_comes_back() {
     world.step();
     world.edit("n1", |h| h.deleting = true);
     world.step();
-    assert!(world.spec("n1").pool_name.is_empty(), "its agent releases it first");
+    assert!(world.spec("n1").pool_name.is_empty(), "the agent releases n1 first");
     world.report("n1", |r| r.released = true);
     assert!(matches!(&world.step()[..], [BootcNodeWrite::Release { .. }]));
     assert!(matches!(&world.step()[..], [BootcNodeWrite::Create { .. }]));
@@ -506,7 +506,7 @@ fn a_recreated_node_gets_a_new_bootcnode() {
     let mut new = node("n1");
     new.uid = "uid-new".into();
     world.nodes.insert("n1".into(), Entry::new(new));
-    assert!(world.step().is_empty(), "not before a live read");
+    assert!(world.step().is_empty(), "no write before a live read");
     world.gone.insert("uid-n1".into());
     assert!(matches!(&world.step()[..], [BootcNodeWrite::Delete { .. }]));
     assert!(matches!(
@@ -523,7 +523,7 @@ fn a_node_that_is_gone_is_cleaned_up() {
     world.step();
     world.nodes.clear();
     world.membership = Membership::default();
-    assert!(world.step().is_empty(), "not before a live read");
+    assert!(world.step().is_empty(), "no write before a live read");
     world.gone.insert("uid-n1".into());
     world.step();
     world.step();

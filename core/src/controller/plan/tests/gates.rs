@@ -34,7 +34,7 @@ fn a_later_wave_waits_for_the_earlier_one() {
     f.members[2].node.ready = false;
     let plan = now(&f);
     assert!(plan.writes.is_empty(), "a canary that is down again stops the rest");
-    assert_eq!(plan.waves[0].soaked_seconds, 60, "but need not soak again");
+    assert_eq!(plan.waves[0].soaked_seconds, 60, "no second soak");
     f.members[2].node.ready = true;
     f.members[1].agent.booted = Some(digest(2));
     assert_eq!(words(&now(&f)), ["p-0 Offer n1"], "control plane nodes last");
@@ -49,10 +49,10 @@ fn a_leaving_node_counts_and_is_offered_nothing() {
     assert_eq!(plan.waiting[&"n1".into()], BlockReason::Leaving);
     f.members[0].node.ready = false;
     let plan = now(&f);
-    assert!(plan.writes.is_empty(), "it uses up the capacity: {plan:?}");
+    assert!(plan.writes.is_empty(), "n1 uses up the capacity: {plan:?}");
     f.members[0].node.ready = true;
     f.members[1].place.wave = 1;
-    assert!(now(&f).writes.is_empty(), "it is a canary that is not proven");
+    assert!(now(&f).writes.is_empty(), "n1 is an unproven canary");
     f.members[0].agent.booted = Some(digest(2));
     assert_eq!(words(&now(&f)), ["p-0 Offer n2"]);
     f.berths[0] = seen(offered(0, "n1"));
@@ -79,7 +79,7 @@ fn an_abandoned_node_counts_but_blocks_no_wave() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
     (f.members[0].leaving, f.members[0].abandoned) = (true, true);
     f.members[1].place.wave = 1;
-    assert_eq!(words(&now(&f)), ["p-0 Offer n2"], "it is up");
+    assert_eq!(words(&now(&f)), ["p-0 Offer n2"], "n1 is available");
     f.members[0].node.ready = false;
     let plan = now(&f);
     assert!(plan.writes.is_empty());
@@ -87,9 +87,9 @@ fn an_abandoned_node_counts_but_blocks_no_wave() {
     assert_eq!(plan.used_by[0].words(), "n1, not Ready");
     (f.capacity, f.published) = (2, 2);
     f.berths.push(seen(closed(1)));
-    assert_eq!(words(&now(&f)), ["p-0 Offer n2"], "no wave waits for it");
+    assert_eq!(words(&now(&f)), ["p-0 Offer n2"], "no wave waits for n1");
     f.members[1].agent.booted = Some(digest(2));
-    assert!(!f.has_left(), "nor a later pool");
+    assert!(!f.has_left(), "no pool waits for n1");
     f.members[0].abandoned = false;
     assert!(f.has_left());
 }
@@ -138,7 +138,7 @@ fn a_broken_node_of_a_later_wave_is_repaired() {
     assert!(now(&f).writes.is_empty());
     f.berths = vec![seen(closed(0)), seen(closed(1))];
     (f.capacity, f.published) = (2, 2);
-    assert_eq!(words(&now(&f)), ["p-0 Offer n1"], "there is room for the canary first");
+    assert_eq!(words(&now(&f)), ["p-0 Offer n1"], "the canary can be offered a berth");
 }
 
 #[test]
@@ -156,15 +156,15 @@ fn a_held_node_counts_and_is_offered_nothing() {
     );
     f.gate = None;
     f.members[0].node.ready = false;
-    assert!(now(&f).writes.is_empty(), "it uses up the capacity");
+    assert!(now(&f).writes.is_empty(), "n1 uses up the capacity");
     f.members[0].node.ready = true;
     f.members[1].place.wave = 1;
-    assert!(now(&f).writes.is_empty(), "it is a canary that is not proven");
+    assert!(now(&f).writes.is_empty(), "n1 is an unproven canary");
     f.members[0].agent.booted = Some(digest(2));
     assert_eq!(
         now(&f).waiting[&"n1".into()],
         BlockReason::UpToDate,
-        "nothing is kept from it"
+        "n1 runs the target"
     );
 }
 
@@ -207,7 +207,7 @@ fn a_stuck_holder_of_a_later_wave_continues() {
     assert_eq!(
         plan.waiting[&"n1".into()],
         BlockReason::Capacity,
-        "the first wave needs the very berth"
+        "n1 needs the berth of n2"
     );
     assert!(plan.writes.is_empty(), "the holder continues: {plan:?}");
     f.berths = vec![seen(committed(0, "n2").revoked(Some("WaveWaiting".into())).unwrap())];
@@ -256,7 +256,7 @@ fn a_failed_digest_halts_the_rollout() {
     assert_eq!(
         now(&f).gate.unwrap().reason,
         GateReason::RolloutHalted,
-        "also when a failed node is gone"
+        "failures of deleted nodes count"
     );
     for m in &mut f.members {
         (m.desired, m.published.digest, m.agent.staged) = (Some(digest(3)), Some(digest(3)), Some(digest(3)));
@@ -282,7 +282,7 @@ fn a_failure_is_recorded_before_its_berth_opens() {
     f.members[0].agent.failed.clear();
     assert_eq!(words(&now(&f)), ["p-0 Recorded", "p-0 Offer n2"]);
     let above = facts(0, vec![], vec![seen(failed.clone())]);
-    assert!(now(&above).writes.is_empty(), "nor is it given another reason");
+    assert!(now(&above).writes.is_empty(), "the close reason stays");
     let mut shrunk = facts(0, vec![], vec![seen(failed.closed(ClosedReason::Shrunk).unwrap())]);
     assert!(now(&shrunk).writes.is_empty());
     shrunk.failures = f.failures;
@@ -348,13 +348,13 @@ fn an_offer_must_fit_into_the_window() {
     assert_eq!(
         berth.offer().unwrap().open_until,
         Some(at(50 + 40)),
-        "the reboot must be over when it shuts"
+        "the reboot must end before the window"
     );
     f.closes = Some(at(50 + 70));
     assert_eq!(
         now(&f).waiting[&"n2".into()],
         BlockReason::TooLate,
-        "it would end when the window does"
+        "the reboot would end with the window"
     );
     f.closes = Some(at(50 + 71));
     assert_eq!(words(&now(&f)), ["p-0 Offer n2"]);
@@ -365,11 +365,11 @@ fn an_offer_must_fit_into_the_window() {
     )];
     assert!(now(&f).writes.is_empty(), "a better estimate is not written");
     f.closes = Some(at(50 + 40 + 30 + 59));
-    assert!(now(&f).writes.is_empty(), "nor is less than a minute");
+    assert!(now(&f).writes.is_empty(), "a change below a minute is not written");
     f.closes = Some(at(50 + 40 + 30 + 60));
     assert_eq!(words(&now(&f)), ["p-0 Window n2"]);
     f.closes = Some(at(50 + 1000));
-    assert_eq!(words(&now(&f)), ["p-0 Window n2"], "the next window, or a longer one");
+    assert_eq!(words(&now(&f)), ["p-0 Window n2"], "a longer window is written");
     f.closes = None;
     assert_eq!(words(&now(&f)), ["p-0 Window n2"]);
     f.gate = gate(GateReason::OutsideWindows);

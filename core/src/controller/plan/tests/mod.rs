@@ -333,7 +333,7 @@ fn who_ended_badly_goes_behind_the_others() {
     let mut f = facts(1, members, vec![]);
     assert_eq!(order(&f), ["n3", "n2", "n1"]);
     f.members[0].agent.last_turn = Some((digest(9), 2));
-    assert_eq!(order(&f), ["n1", "n3", "n2"], "another digest is another matter");
+    assert_eq!(order(&f), ["n1", "n3", "n2"], "a bad turn with another digest");
     let lapsed = offered(0, "n1").closed(ClosedReason::Lapsed).unwrap();
     f.berths = vec![seen(lapsed)];
     assert_eq!(order(&f)[0], "n3");
@@ -342,14 +342,10 @@ fn who_ended_badly_goes_behind_the_others() {
         berths: vec![seen(withdrawn)],
         ..f.clone()
     };
-    assert_eq!(order(&taken_back)[0], "n1", "the controller took that offer back");
+    assert_eq!(order(&taken_back)[0], "n1", "a withdrawn offer has not lapsed");
     f.members[1].node.ready = false;
     f.members[0].node.ready = false;
-    assert_eq!(
-        order(&f),
-        ["n2", "n3", "n1"],
-        "unavailable ones first, but who let an offer lapse goes last"
-    );
+    assert_eq!(order(&f), ["n2", "n3", "n1"], "unavailable first, lapsed offers last");
     f.berths.clear();
     assert_eq!(order(&f), ["n1", "n2", "n3"]);
     f.members[0].lapses = 2;
@@ -360,10 +356,7 @@ fn who_ended_badly_goes_behind_the_others() {
 fn after_a_lapsed_offer_the_next_node_goes() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1"))]);
     f.berths[0].age = OPEN_FOR - Duration::from_secs(1);
-    assert!(
-        plan(&f, at(9000)).writes.is_empty(),
-        "whatever the clock on the wall says"
-    );
+    assert!(plan(&f, at(9000)).writes.is_empty(), "the wall clock does not count");
     f.berths[0].age = OPEN_FOR;
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Lapsed", "p-0 Offer n2"]);
@@ -443,10 +436,7 @@ fn a_holder_is_revoked_once_for_a_change() {
     f.members[0].desired = Some(digest(3));
     assert_eq!(words(&now(&f)), ["p-0 Revoke(\"TargetChanged\") n1"]);
     f.members[0].node.ready = false;
-    assert!(
-        now(&f).writes.is_empty(),
-        "it may have to leave a boot that cannot be proven"
-    );
+    assert!(now(&f).writes.is_empty(), "n1 may need another boot");
     f.members[0].node.ready = true;
     let revoked = taken(0, "n1").revoked(Some("TargetChanged".into())).unwrap();
     f.berths = vec![seen(revoked.clone())];
@@ -494,7 +484,7 @@ fn a_new_leader_stamps_berths_before_it_offers() {
     let mut held = committed(0, "n1");
     held.epoch = 8;
     f.berths[0] = seen(held);
-    assert_eq!(words(&now(&f)), ["p-1 Stamp"], "one that is not stamped is enough");
+    assert_eq!(words(&now(&f)), ["p-1 Stamp"], "one unfenced berth is enough");
 }
 
 #[test]
@@ -508,7 +498,7 @@ fn a_berth_in_doubt_is_fenced_first() {
 fn an_unreadable_lease_counts_as_held() {
     let f = facts(1, names(&["n1"]), vec![unreadable(0)]);
     let plan = now(&f);
-    assert!(plan.writes.is_empty(), "nor is it created again");
+    assert!(plan.writes.is_empty(), "no second Lease is created");
     assert_eq!(plan.counts.held, 1);
     let f = facts(2, names(&["n1", "n2"]), vec![unreadable(0), seen(closed(1))]);
     assert_eq!(words(&now(&f)), ["p-1 Offer n1"]);
@@ -520,7 +510,7 @@ fn a_pool_grows_only_to_its_published_capacity() {
     f.published = 1;
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Offer n1"]);
-    assert_eq!(plan.counts.total, 2, "which it says now");
+    assert_eq!(plan.counts.total, 2, "the capacity is published now");
     f.published = 0;
     assert!(now(&f).writes.is_empty());
 }
@@ -533,7 +523,7 @@ fn a_pool_shrinks_step_by_step() {
     f.published = 2;
     let plan = now(&f);
     assert!(words(&plan)[0].starts_with("p-1 Withdrawn"), "{plan:?}");
-    assert_eq!(plan.counts.total, 2, "not said while more could be taken");
+    assert_eq!(plan.counts.total, 2, "not lowered while an offer is open");
     f.berths[1] = seen(closed(1));
     let plan = now(&f);
     assert!(plan.writes.is_empty(), "{plan:?}");
@@ -547,10 +537,7 @@ fn a_pool_shrinks_step_by_step() {
 #[test]
 fn a_shrunk_pool_lets_its_holders_finish() {
     let f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0)), seen(taken(1, "n2"))]);
-    assert!(
-        now(&f).writes.is_empty(),
-        "|H| = k: nothing is offered, nothing is taken away"
-    );
+    assert!(now(&f).writes.is_empty(), "|H| = k: no offer, no revocation");
 }
 
 #[test]
