@@ -28,7 +28,7 @@ pub enum Move {
     Agent(Number, Act, Delivery, bool),
     /// A controller acts.
     Controller(u8, ControllerMove),
-    /// An event on a node, or on no node ([`NO_NUMBER`]).
+    /// An event on a node, or on no node (`NO_NUMBER`).
     Event(Number, Event),
 }
 

@@ -1,5 +1,5 @@
-//! The host's auth files, with the credentials for registries. The agent writes its own to the first path that the
-//! host's tools search.
+//! The host's auth files, with the credentials for registries. The agent writes its auth file to the first path that
+//! the host's tools search.
 //!
 //! A record in the runtime directory lists the digests of the auth files that the agent wrote. The agent writes the
 //! record before the file, and a reboot clears both. So the next agent knows, even after a crash, whether Berth wrote

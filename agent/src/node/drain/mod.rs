@@ -4,9 +4,7 @@
 //! pods and the time of the next pass. A restarted agent only loses the times when pods began to block. While an admin
 //! must decide about a pod (see [`super::pods::Obstacle`]), no pod is moved: the drain could not end, and would disturb
 //! the other pods without need. If the pool's `onTimeout` is Force, the other pods are moved anyway, and budgets are
-//! ignored after the drain's timeout.
-//!
-//! [`Mover`] asks a pod to leave. The rest of the drain does not depend on the way it does that.
+//! ignored after the drain's timeout. Only [`Mover`] knows how to ask a pod to leave.
 
 mod entry;
 mod given;
