@@ -267,8 +267,8 @@ fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
     })
 }
 
-/// Returns the boot image that the status recorded from the newest machine so far. A version recorded by the admin is
-/// ignored: it counts only while it is in the spec.
+/// Returns the boot image of the newest machine that the status has recorded. A version recorded by the admin is
+/// ignored, because it counts only while it is in the spec.
 fn remembered(before: Option<&BootImageStatus>) -> Option<InUse<'_>> {
     let before = before.filter(|before| before.version.is_some() && !Bug::BootImageForgotten.is_awake())?;
 
@@ -305,7 +305,8 @@ fn of_image(image: &Target) -> BootImageLimit {
     }
 }
 
-/// Returns the boot image limit of an OS image for the status. If the image has no minimum version, the pool's applies.
+/// Returns the boot image limit of an OS image for the status. The pool's minimum version applies if the image has
+/// none.
 fn limit_of(facts: &BootImageFacts<'_>, image: &Target) -> BootImageLimit {
     let mut limit = of_image(image);
     limit.minimum_version = limit.minimum_version.or(facts.policy.minimum_version.clone());

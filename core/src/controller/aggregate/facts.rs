@@ -58,11 +58,11 @@ pub struct PoolStatusFacts<'a> {
     pub old: &'a BootcNodePoolStatus,
     /// Name of the pool.
     pub pool: &'a str,
-    /// Message why the image reference is not allowed; `None` if it is allowed.
+    /// Why the image reference is not allowed; `None` if it is allowed.
     pub refused: Option<&'a str>,
     /// Registry answers about the image.
     pub polled: Polled<'a>,
-    /// The gates of the pool.
+    /// Gates of the pool; `None` if they were not judged.
     pub gates: Option<&'a Gates>,
     /// Number of excluded nodes that would be members otherwise.
     pub excluded: usize,
@@ -78,7 +78,7 @@ pub struct PoolStatusFacts<'a> {
     pub conflicts: Vec<&'a Conflict>,
     /// Plan of the pool's berths.
     pub plan: &'a Plan,
-    /// Message about each Lease of the pool that cannot be read.
+    /// A message for each Lease of the pool that cannot be read.
     pub unreadable: Vec<&'a str>,
     /// Leases of the pool that cannot be written.
     pub unwritable: Vec<&'a Unwritable>,

@@ -31,7 +31,7 @@ pub use facts::{MemberView, Polled, PoolStatusFacts};
 use trouble::{is_served, trouble};
 
 /// Decides a pool's target image. A new image is refused if it lacks the platform of a member, or if the current boot
-/// image is too old for it. `before` is the current `status.bootImage`.
+/// image is too old for it. `before`: current `status.bootImage`.
 pub fn adopt(
     image: &image::ImageFacts<'_>,
     members: &[MemberView<'_>],
@@ -103,7 +103,7 @@ pub fn status(facts: &PoolStatusFacts<'_>, now: Timestamp) -> BootcNodePoolStatu
         nodes: counts(facts, target.as_ref(), &doing),
         berths: facts.plan.counts.clone(),
         failures: failures(facts, target.as_ref()),
-        // If the admin removes the token from the spec, the status keeps the last one.
+        // If the admin removes the retry token from the spec, the status keeps the last token.
         retry_token: match facts.spec.retry_token() {
             "" => facts.old.retry_token.clone(),
             token => Some(token.to_owned()),

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::controller::image::ResolveReason;
 
-/// Reasons of `Degraded` that take capacity from the pool or stop it until a person acts.
+/// Reasons of `Degraded` that need a person to act: until then, the pool has less capacity or stops.
 const POOL_TROUBLES: [&str; 6] = [
     "InvalidSelector",
     "UnreadableLease",
@@ -39,8 +39,8 @@ fn ends_feed(reason: &str) -> bool {
     }
 }
 
-/// Returns the three conditions, derived from all others. `follows`: the pool adopts new images of its tag
-/// automatically.
+/// Returns the three conditions, derived from all other conditions. `follows`: true if the pool adopts new images of
+/// its tag automatically.
 pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str, Verdict); 3] {
     let (ready, reconciling, stalled) = match state(conditions, follows) {
         State::Ready(why) => (Verdict::repeats(true, why), as_expected(), as_expected()),
@@ -72,7 +72,7 @@ fn as_expected() -> Verdict {
     Verdict::no(CommonReason::AsExpected, "")
 }
 
-/// State of a pool, with the condition that it is derived from.
+/// State of a pool, with the condition that gives the state.
 enum State<'a> {
     Ready(&'a Condition),
     Stalled(&'a Condition),

@@ -73,7 +73,7 @@ fn bad_turn(member: &MemberView<'_>, node: Subject, target: &Target) -> Option<F
     let outcome = Outcome::from_word(&turn.outcome)?;
     let telling = match outcome {
         Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied | Outcome::Failed => true,
-        // A single such turn comes from an unrelated reboot and resolves without help.
+        // The first turn without a staged image is due to an unrelated reboot, and the retry needs no help.
         Outcome::NotStaged => turn.attempts > 1,
         Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,
     };

@@ -1,4 +1,4 @@
-//! Changes that may lead to the offer of a berth to a node, and their effect on the facts.
+//! Changes that may get a node a berth, and their effect on the facts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub enum Change {
     WavesProven(Vec<String>),
     /// The pools that go first are updated, or `rollout.after` is corrected.
     EarlierPools,
-    /// The other control plane nodes or API servers no longer give this cause to wait.
+    /// The control plane gives this cause to wait no longer.
     ControlPlane(Cause),
     /// The node's agent reports again.
     Heard,
@@ -55,7 +55,7 @@ pub enum Change {
     Recovers(NodeName),
     /// Another node is excluded.
     Excluded(NodeName),
-    /// The pool retries its failed images.
+    /// The admin retries the pool's failed images.
     Retry,
     /// A window is open, and long enough for a drain and a reboot.
     Window,
@@ -202,7 +202,7 @@ impl Change {
         }
     }
 
-    /// Returns the setting of the pool's spec that makes the change, with its value.
+    /// Returns the field of the pool's spec that makes the change, and the new value. `None` if no field does.
     pub fn setting(&self) -> Option<(&'static str, String)> {
         match self {
             Self::Resume => Some(("rollout.paused", "false".to_owned())),

@@ -1,5 +1,5 @@
-//! Explains why a node is not offered a berth, and which changes would get it one. It has no rules of its own: it
-//! applies possible changes to the facts and plans again. Pure.
+//! Explains why a node is not offered a berth, and which changes would get the node a berth. To find them, this module
+//! applies possible changes to the facts and plans again, so it has no rules of its own. Pure.
 
 use jiff::Timestamp;
 
@@ -23,7 +23,7 @@ const MAX_TOGETHER: usize = 8;
 pub struct Explanation {
     /// Why the node waits. `None`: the node is offered a berth now. [`BlockReason::HasBerth`]: the node has one.
     pub wait: Option<BlockReason>,
-    /// Changes, each of them enough alone to get the node a berth, smallest first.
+    /// Changes that are each enough alone to get the node a berth, smallest first.
     pub alone: Vec<Change>,
     /// Changes that together get the node a berth, if `alone` is empty. Empty if no combination was found.
     pub together: Vec<Change>,
@@ -86,8 +86,8 @@ fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     })
 }
 
-/// Returns changes that each remove the current reason to wait, until the node is offered a berth. Empty if the search
-/// fails.
+/// Returns a sequence of changes that ends with an offer to the node. Each one removes the reason to wait that is left
+/// after the previous ones. Empty if the search fails.
 fn chain(case: &Case) -> Vec<Change> {
     let (mut case, mut changes) = (case.clone(), vec![]);
     loop {
