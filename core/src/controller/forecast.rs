@@ -29,8 +29,7 @@ const MAX_LOOKS: usize = 1_000_000;
 /// Order of a pool's updates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Forecast {
-    /// Turns of the members that do not run their image yet, in order. Members that get a turn only with a person's
-    /// help come last.
+    /// Turns of the members that do not run their image yet, in order. Turns that need a person's help come last.
     pub turns: Vec<Turn>,
     /// Members of the first wave that cannot be proven unless a person helps them. They block all later waves.
     pub stuck: Vec<NodeName>,
@@ -97,8 +96,7 @@ impl PoolFacts {
 struct Future {
     /// Facts for the next plan. Between rounds, they contain only the members that take part in every round.
     facts: PoolFacts,
-    /// Members that do not take part in every round, by rank and zone. The key of a zone is the name of its first
-    /// member.
+    /// Members that do not take part in every round, by rank and zone. Key of a zone: name of its first member.
     fit: BTreeMap<Rank, BTreeMap<NodeName, VecDeque<Member>>>,
     /// Blocked members that were removed so that other members can be updated.
     aside: Vec<Member>,
@@ -234,8 +232,7 @@ impl Future {
         hands
     }
 
-    /// Marks the members with these UIDs as updated. Returns the members whose image changed, in the order of `done`,
-    /// with their waves.
+    /// Marks these nodes as updated. Returns those whose image changed, in the order of `done`, with their waves.
     fn finish(&mut self, done: &[NodeUid]) -> Vec<(NodeName, usize)> {
         let members = self.facts.members.iter().enumerate();
         let places: BTreeMap<NodeUid, usize> = members.map(|(place, m)| (m.uid.clone(), place)).collect();
@@ -295,8 +292,7 @@ impl Future {
         fit.chain(members).min()
     }
 
-    /// Removes all blocked members and unreadable berths from the facts. Returns the members that keep the first
-    /// unproven wave from being proven.
+    /// Removes all blocked members and unreadable berths. Returns the members that keep the first open wave unproven.
     fn help(&mut self) -> Vec<NodeName> {
         self.helped = true;
         self.facts.berths.retain(|seen| seen.berth.is_ok());
@@ -349,8 +345,7 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
     member
 }
 
-/// Returns how many members may be updated at once. Unavailable nodes of other pools count against the fleet's limit in
-/// every round.
+/// Returns how many members may be updated at once. Unavailable nodes of other pools always count against the limit.
 fn capacity_of(facts: &PoolFacts) -> usize {
     let Some(fleet) = &facts.fleet else {
         return facts.capacity;

@@ -43,8 +43,7 @@ struct Image<'a> {
     last_deployed: Option<&'a Time>,
     /// True if a node reports a deployment time that is later than now.
     is_ahead: bool,
-    /// Index of the member that was counted last. A member counts once per image, even if it reports the image under
-    /// several digests.
+    /// Index of the member that was counted last: a member counts once, even if it reports several digests.
     counted: Option<usize>,
 }
 
@@ -151,8 +150,7 @@ fn names<'a>(
     names
 }
 
-/// Records the image of a manifest. If several images have the manifest, the largest digest is recorded, so that the
-/// order of reports does not matter.
+/// Records the image of a manifest. Among several images, the largest digest is kept, whatever the order of reports.
 fn learn<'a>(names: &mut BTreeMap<&'a Digest, &'a Digest>, manifest: &'a Digest, image: &'a Digest) {
     if manifest != image {
         let name = names.entry(manifest).or_insert(image);

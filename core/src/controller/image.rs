@@ -25,8 +25,7 @@ pub use reason::ResolveReason;
 /// Registry queries needed for a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Questions {
-    /// The reference with its digest, or with its tag if it has no digest. The answer decides which image is the
-    /// target.
+    /// The reference with its digest, or with its tag if it has no digest. The answer decides the target.
     pub named: ImageRef,
     /// The tag, if the reference has one.
     pub tag: Option<ImageRef>,
@@ -191,8 +190,7 @@ impl<'a> ImageFacts<'a> {
             && self.seen >= self.minimum_age
             && match same {
                 Some(found) => !self.is_ripe(found),
-                // The tag now points to another image, so the available image is not adopted. The status will record
-                // the new one.
+                // The tag now points to another image, so the available image is not adopted.
                 None => found.is_none(),
             }
     }
@@ -378,8 +376,7 @@ fn kept(
     }
 }
 
-/// Adds an image's version and metadata to the target with the same digest, if the target has no metadata. The
-/// BootcNodes' specs do not change.
+/// Adds an image's version and metadata to the target if it has no metadata. No BootcNode's spec changes.
 fn described(current: &Target, same: &Target) -> Target {
     let (version, metadata) = match &current.metadata {
         None => (current.version.as_ref().or(same.version.as_ref()), &same.metadata),

@@ -50,8 +50,7 @@ impl Occupied {
     }
 }
 
-/// Returns the Nodes that a BootcNode or a berth names but the watch does not show. The caller must confirm with a live
-/// read that such a Node is gone.
+/// Returns the Nodes that a BootcNode or a berth names but the watch does not show. A live read must confirm each one.
 pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
     // A Node whose UID exists under another name is not missing: only the reference has a wrong name.
     let of_any = LazyCell::new(|| -> BTreeSet<&str> { snapshot.nodes.values().map(|n| n.view.uid.as_str()).collect() });

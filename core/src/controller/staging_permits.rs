@@ -1,5 +1,4 @@
-//! Permits to pull that members left unused, as this process has seen them. A restarted controller counts from zero; no
-//! safety depends on it. Pure.
+//! Permits to pull that members left unused, counted from zero after a restart; no safety depends on the counts. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,8 +15,7 @@ use crate::controller::view::BootcNodeView;
 /// is longer than this timeout, so the node then queues behind nodes that had no permit yet.
 pub const PERMIT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// Number of permits to pull that each member left unused, for any reason. Such a member queues behind members that had
-/// no permit yet.
+/// Number of permits to pull that each member left unused. Members that had no permit yet go first.
 #[derive(Debug, Default)]
 pub struct StagingPermits(BTreeMap<String, Permit>);
 

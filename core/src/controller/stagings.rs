@@ -69,8 +69,7 @@ mod tests {
     use crate::controller::snapshot::Entry;
     use crate::controller::view::{BootcNodeView, NodeView};
 
-    /// Returns the reported pull durations in seconds. For each node: name, second when its last pull began, duration
-    /// of that pull (0: none).
+    /// Returns the reported durations in seconds. `nodes`: name, start of the last pull, its duration (0: none).
     fn look(stagings: &mut Stagings, nodes: &[(&str, i64, i64)]) -> Vec<u64> {
         let mut snapshot = Snapshot::default();
         for (name, began, took) in nodes {

@@ -46,8 +46,7 @@ pub fn holdings(leases: &[LeaseView]) -> BTreeMap<&NodeUid, &Holding> {
 }
 
 impl<'a> PassResults<'a> {
-    /// Computes a pool's status. `None` if the berths could not be read, so that there is no plan: an old status is
-    /// better than a wrong one.
+    /// Computes a pool's status. `None` if the berths could not be read: an old status is better than a wrong one.
     pub fn pool_status(
         &self,
         (pool, object): (&Pool, &BootcNodePool),

@@ -53,8 +53,7 @@ struct Known {
 }
 
 impl Troubles {
-    /// Records the current nodes. Returns the nodes that became degraded, are degraded for another reason, or
-    /// recovered.
+    /// Records the current nodes. Returns the nodes that became degraded, changed their reason, or recovered.
     pub fn see(&mut self, snapshot: &Snapshot) -> Vec<TroubleNews> {
         let mut news = vec![];
         let mut before = std::mem::take(&mut self.known);

@@ -10,8 +10,7 @@ use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use crate::Moment;
 use crate::controller::view::LeaseView;
 
-/// During this time after the start of a turn, a commit does not announce the reboot, because the event for the start
-/// announced it.
+/// A commit in this time after the start of a turn does not announce the reboot: the event for the start did.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Outcome of a turn that was not ended by its holder: Node gone or excluded, or berth closed by an admin.
@@ -50,8 +49,7 @@ pub enum Happened {
     Ended {
         /// Outcome of the turn: an [`Outcome`], or [`TAKEN_AWAY`].
         outcome: &'static str,
-        /// Time from the commit until the berth was closed. `None` if the target was not proven or this process did not
-        /// see the commit.
+        /// Time from the commit until the berth was closed. `None`: the target is unproven, or no commit was seen.
         reboot: Option<Duration>,
         /// True if the holder gave the berth back. False if an admin or the controller closed it.
         given_back: bool,
@@ -122,8 +120,7 @@ impl Turn {
 }
 
 impl Turns {
-    /// Records the current berths, and returns the events since the last call. The first call of a new leader returns
-    /// no events.
+    /// Records the current berths. Returns the events since the last call; none in the first call of a new leader.
     pub fn see(&mut self, leases: &[LeaseView], now: Moment) -> Vec<TurnNews> {
         let mut news = vec![];
         let mut before = std::mem::take(&mut self.leases);

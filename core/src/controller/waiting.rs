@@ -61,8 +61,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Returns the new state of a node's condition. `wait`: why the node waits; `None` if the plan offers it a berth or
-    /// does not contain it.
+    /// Returns the new state of a node's condition. `wait`: why the node waits; `None` if the plan gives no reason.
     fn waiting(&self, node: &NodeName, wait: Option<BlockReason>, platform: Platform<'_>) -> Waiting<'_> {
         let Some(wait) = wait else { return Waiting::No };
         match wait {
@@ -168,8 +167,7 @@ pub fn wanted(
 /// Returns the node's new condition `Waiting`; `None` if it stays. `now` is the current condition if it is True.
 fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Option<Verdict> {
     match (waiting, now) {
-        // While a gate is closed, the node's own reason is unknown. But a node that is no longer held back must not
-        // keep the condition `Held`.
+        // While a gate is closed, the node's reason is unknown. But after a hold, the condition `Held` must end.
         (Waiting::Unjudged, Some(now))
             if now.reason == CommonReason::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD) =>
         {
@@ -201,8 +199,7 @@ struct Pending {
 }
 
 impl WriteQueue {
-    /// Records the needed conditions and returns the next batch. Nodes in the batch go to the end of the queue until
-    /// the watch shows the write.
+    /// Records the needed conditions. Returns the next batch; its nodes go to the end of the queue.
     pub fn pick(&mut self, wanted: BTreeMap<NodeName, Verdict>, now: Moment) -> Vec<(NodeName, Verdict)> {
         let mut before = std::mem::take(&mut self.pending);
         for (name, verdict) in wanted {

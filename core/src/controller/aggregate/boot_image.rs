@@ -167,8 +167,7 @@ fn time(second: i64) -> Option<Time> {
     Timestamp::from_second(second).ok().map(Time)
 }
 
-/// Returns the verdict if the next image is refused because of the boot image. While the next image is unknown, an
-/// earlier refusal (`said`) stays.
+/// Returns the verdict for a next image that the boot image rules out. If it is unknown, an old refusal (`said`) stays.
 fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     match next {
         Next::Refused(refusal) if refusal.reason == REASON => {
@@ -183,8 +182,7 @@ fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     }
 }
 
-/// Returns when the controller first saw the version that the admin records in the spec; `None` unless the source is
-/// `Manual`.
+/// Returns when the controller first saw the version in the spec; `None` unless the source is `Manual`.
 fn recorded_time(
     policy: &BootImagePolicy,
     before: Option<&BootImageStatus>,
@@ -305,8 +303,7 @@ fn of_image(image: &Target) -> BootImageLimit {
     }
 }
 
-/// Returns the boot image limit of an OS image for the status. The pool's minimum version applies if the image has
-/// none.
+/// Returns the boot image limit for the status. The pool's minimum version applies if the OS image has none.
 fn limit_of(facts: &BootImageFacts<'_>, image: &Target) -> BootImageLimit {
     let mut limit = of_image(image);
     limit.minimum_version = limit.minimum_version.or(facts.policy.minimum_version.clone());

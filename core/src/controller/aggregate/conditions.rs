@@ -146,8 +146,7 @@ fn waits<'a>(facts: &'a PoolStatusFacts<'_>, wanted: BlockReason) -> impl Iterat
     waiting.filter(move |(_, wait)| **wait == wanted).map(|(name, _)| name)
 }
 
-/// Returns the condition `Progressing` if no member stages, drains or reboots: the waiting nodes by reason, the most
-/// important reason first.
+/// Returns `Progressing` if no member stages, drains or reboots: waiting nodes by reason, most important reason first.
 fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
         let offered = facts.plan.used_by.iter().filter(|u| u.how == UseKind::IsOffered);
@@ -187,8 +186,8 @@ fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     Verdict::no(CommonReason::Waiting, message)
 }
 
-/// Returns the condition `Degraded`. Troubles of the pool come before troubles of its nodes; the first trouble gives
-/// the condition's reason.
+/// Returns the condition `Degraded`. Its reason is the first trouble; troubles of the pool come before troubles of
+/// nodes.
 fn degraded(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Verdict {
     match (pool_trouble(facts), node_trouble(facts, target)) {
         (None, None) => Verdict::no(CommonReason::AsExpected, ""),
@@ -219,8 +218,7 @@ fn pool_trouble(facts: &PoolStatusFacts<'_>) -> Option<(Word, String)> {
 
 fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<(Word, String)> {
     let all = facts.members.iter().filter_map(|m| trouble(m, facts.pool, target));
-    // A holder that left the pool still uses one of the pool's berths. It is reported only if it does not come back
-    // from its reboot.
+    // A holder that left the pool is reported only if it does not come back from its reboot.
     let away = facts.away.iter().filter_map(|m| trouble(m, facts.pool, None));
     let away = away.filter(|found| found.kind == Kind::RebootTimedOut);
     let troubles: Vec<Finding> = all.chain(away).collect();

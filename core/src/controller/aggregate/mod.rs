@@ -50,8 +50,7 @@ pub fn adopt(
     )
 }
 
-/// Returns the new `status.bootImage`. `image`: the decision about the pool's image. `before`: the current
-/// `status.bootImage`.
+/// Returns the new `status.bootImage`. `image`: decision about the pool's image. `before`: the current value.
 pub fn boot_image(
     image: &image::Decision,
     members: &[MemberView<'_>],
@@ -164,8 +163,7 @@ fn deploy_history(facts: &PoolStatusFacts<'_>, target: Option<&Target>, now: Tim
     })
 }
 
-/// Returns the members that cannot run any image of a target. Machines that have not reported their architecture or CPU
-/// are left out until they report.
+/// Returns the members that the target has no image for. Members with unknown architecture or CPU are left out.
 fn unserved<'m, 'a>(members: &'m [MemberView<'a>], target: &'m Target) -> impl Iterator<Item = &'m MemberView<'a>> {
     members.iter().filter(|member| !is_served(member, target))
 }

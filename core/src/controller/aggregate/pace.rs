@@ -6,8 +6,7 @@ use std::time::Duration;
 use berth_api::condition::pool as types;
 use berth_api::pool::{BootcNodePoolStatus, NodeCounts, WaveState};
 
-/// Minimum time between two status writes if a node was updated, joined, was excluded or degraded, or a wave changed
-/// its state.
+/// Minimum time between two status writes if a node was updated or excluded, or a wave changed, for example.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two status writes if only transient state changed, such as the number of draining nodes.
 const TRANSIENT_INTERVAL: Duration = Duration::from_secs(3);

@@ -1,5 +1,4 @@
-//! Conditions for tools that use kstatus: `Ready`, `Reconciling` and `Stalled`. All three are derived from the other
-//! conditions.
+//! Conditions for tools that use kstatus: `Ready`, `Reconciling` and `Stalled`, derived from the other conditions.
 
 use berth_api::condition::{self, CommonReason, Verdict, pool as types};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -39,8 +38,7 @@ fn ends_feed(reason: &str) -> bool {
     }
 }
 
-/// Returns the three conditions, derived from all other conditions. `follows`: true if the pool adopts new images of
-/// its tag automatically.
+/// Returns the three conditions, from the other conditions. `follows`: the pool adopts new images automatically.
 pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str, Verdict); 3] {
     let (ready, reconciling, stalled) = match state(conditions, follows) {
         State::Ready(why) => (Verdict::repeats(true, why), as_expected(), as_expected()),

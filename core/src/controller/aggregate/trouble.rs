@@ -55,8 +55,7 @@ fn unserved_trouble(member: &MemberView<'_>, node: &Subject, target: &Target) ->
     Some(Finding::new(kind, node.clone(), CommonReason::NoSuchPlatform, message))
 }
 
-/// True if the target has an image for the member's platform, or the member has not reported its architecture or CPU
-/// yet.
+/// True if the target has an image for the member's platform. Also true while the architecture or CPU is unknown.
 pub(super) fn is_served(member: &MemberView<'_>, target: &Target) -> bool {
     let platform = member.platform();
     platform.architecture.is_empty() || target.choose(platform) != Choice::NoSuchPlatform

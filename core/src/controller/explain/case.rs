@@ -9,8 +9,7 @@ use crate::controller::gate::{FleetGate, GateReason};
 use crate::controller::gates::{Inputs, gates};
 use crate::controller::plan::{self, BlockReason, PoolFacts};
 
-/// Maximum number of plans to simulate: before an offer, the controller may need several passes to fence, close, record
-/// or create berths.
+/// Maximum number of plans to simulate: the controller may need several passes until it can offer a berth.
 pub(super) const MAX_PASSES: usize = 6;
 /// Maximum number of starts or ends of windows and exclusions to check.
 const MAX_OPENINGS: usize = 64;
@@ -119,8 +118,7 @@ impl Case {
         Some((wait, self.facts.gate.as_ref().map(|gate| gate.reason)))
     }
 
-    /// Returns when a window or an exclusion gets the node a berth without any other change; `None` if that does not
-    /// happen.
+    /// Returns when a window or an exclusion gets the node a berth, without any other change; `None` if none does.
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
         for _ in 0..MAX_OPENINGS {

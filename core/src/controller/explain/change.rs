@@ -91,8 +91,7 @@ impl Change {
         all.extend(withhold.map(Self::ControlPlane));
         all.extend(other_users(case, is_worked_on).map(Self::TurnEnds));
         all.extend(other_users(case, is_down).map(Self::Recovers));
-        // A node is proposed for exclusion only if it is not Ready, or if it blocks an earlier wave and cannot be
-        // updated without help.
+        // A node is proposed for exclusion only if it is not Ready, or is stuck in an earlier wave.
         let lost = facts.members.iter().filter(|m| {
             let is_stuck = m.place.wave < own.place.wave && (m.desired.is_none() || m.node.held_back || has_failed(m));
             m.name != case.node && (!m.node.ready || is_stuck)
@@ -429,8 +428,7 @@ fn fresh(seen: &SeenBerth, berth: &Berth) -> SeenBerth {
     }
 }
 
-/// Ends the turn of a node that holds or is offered a berth, of this pool or of another one. Returns false if it has
-/// none.
+/// Ends the turn of a node that holds or is offered a berth of any pool. Returns false if there is none.
 fn ends(facts: &mut PoolFacts, node: &NodeName) -> bool {
     let mut target: Option<Option<Digest>> = None;
     for seen in &mut facts.berths {
@@ -491,8 +489,7 @@ fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
     facts.members.len() < count
 }
 
-/// Removes all failures, as a retry by the admin does. This includes failures on closed berths, which the controller
-/// records before the retry.
+/// Removes all failures, as a retry does, with the failures on closed berths that are not recorded yet.
 fn forget(facts: &mut PoolFacts) -> bool {
     let mut is_changed = !facts.failures.is_empty();
     facts.failures.clear();

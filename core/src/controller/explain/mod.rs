@@ -29,8 +29,7 @@ pub struct Explanation {
     pub together: Vec<Change>,
     /// Time when a window opens or an exclusion ends, if the node is offered a berth then without any other change.
     pub opens: Option<Timestamp>,
-    /// Number of members whose turns come before the node's turn, if none fails. `None`: the node gets no turn without
-    /// help.
+    /// Number of members whose turns come first, if none fails. `None`: the node gets no turn without help.
     pub ahead: Option<usize>,
 }
 
@@ -74,8 +73,8 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     Some(answer)
 }
 
-/// Returns the first two changes that together get the node a berth. `firsts`: possible first changes, each with the
-/// case after it.
+/// Returns the first two changes that together get the node a berth. `firsts`: first changes, each with the changed
+/// case.
 fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     firsts.iter().find_map(|(first, case)| {
         let second = Change::all(case).into_iter().find(|second| second.is_enough(case));

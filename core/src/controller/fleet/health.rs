@@ -15,8 +15,7 @@ use crate::text::few;
 #[cfg(test)]
 mod tests;
 
-/// Minimum time without a report before the status names an agent as silent. Agents send a heartbeat every two minutes,
-/// so two were missed.
+/// Minimum time without a report before the status names an agent as silent: two missed heartbeats (one every 120 s).
 pub const SILENT_AFTER: Duration = Duration::from_secs(270);
 
 /// Timeout for a new leader to poll all registries once.
@@ -217,8 +216,7 @@ fn paused(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Returns `ControllerHealthy`: whether the running controller can do all of its work. A dead controller cannot report
-/// anything.
+/// Returns `ControllerHealthy`: whether the running controller can do all of its work. A dead one reports nothing.
 fn controller(facts: &FleetStatusFacts<'_>) -> Verdict {
     match facts.unreadable {
         [] => Verdict::yes(CommonReason::AsExpected, ""),

@@ -55,8 +55,7 @@ pub enum BlockReason {
     Capacity,
     /// The fleet's limit is used up.
     FleetCapacity,
-    /// The pool has capacity left, but no closed berth to open: the controller has yet to create a Lease or to close
-    /// one.
+    /// Capacity is left, but no closed berth: the controller has yet to create a Lease or to close one.
     NoBerth,
 }
 

@@ -106,8 +106,7 @@ pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.place.control_plane?.stay.map(Cause::as_str)
 }
 
-/// Returns why an open offer is withdrawn. Less strict than [`ready`]: an offer to an agent that is silent or has not
-/// reported yet lapses anyway.
+/// Returns why an open offer is withdrawn. An offer to an agent that is silent or has not reported yet lapses anyway.
 pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     if facts.unresolved {
         return Some("the pool's current image is not resolved");
@@ -129,8 +128,7 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     }
 }
 
-/// Sort key of a member: wave, lapsed offers, true if available, bad turns. Lower ranks go first; members of equal rank
-/// are sorted by zone and name.
+/// Sort key of a member: wave, lapsed offers, true if available, bad turns. The lowest rank goes first.
 pub(in crate::controller) type Rank = (usize, u32, bool, u32);
 
 /// Returns the rank of a member that let this many offers lapse.
@@ -158,8 +156,7 @@ impl PoolFacts {
     }
 }
 
-/// Returns the nodes that let an offer lapse, according to the closed berths. A berth records only the node that was
-/// offered it last.
+/// Returns the nodes that let an offer lapse. Only the last node that each closed berth was offered to is known.
 pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
     let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
     let last = states.filter_map(|state| match state {
@@ -192,8 +189,7 @@ struct Zones<'a> {
 
 impl<'a> Queue<'a> {
     pub(super) fn of(facts: &'a PoolFacts, berths: &[SeenBerth], occupancy: &Occupancy<'_>) -> Self {
-        // `Member::lapses` counts only offers that this process saw lapse. Closed berths also record offers of earlier
-        // leaders.
+        // `Member::lapses` counts only offers of this process. Closed berths also record offers of earlier leaders.
         let lapsed = lapsed(berths);
         let mut members: Vec<&Member> = facts.members.iter().collect();
         members.sort_by_key(|m| &m.name);

@@ -35,8 +35,7 @@ pub(super) fn is_unrecorded(berth: &Berth) -> bool {
     failure(berth).is_some() && !Bug::ReopenBeforeRecorded.is_awake()
 }
 
-/// True if the berth closed with a failure that `status.failures` lists already. If the list for the digest is full,
-/// the failure counts as recorded.
+/// True if `status.failures` lists the failure of the closed berth, or has no room for it.
 pub(super) fn is_recorded(facts: &PoolFacts, berth: &Berth) -> bool {
     failure(berth).is_some_and(|(digest, node)| {
         facts

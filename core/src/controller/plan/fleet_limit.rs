@@ -20,19 +20,16 @@ pub struct FleetUse {
     pub all: usize,
     /// Nodes that use up the limit, for messages. Cut off after the first ones by name.
     pub used_by: Vec<CapacityUse>,
-    /// Number of open offers that may stay: the limit minus the holders. If the limit was lowered, more offers may be
-    /// open.
+    /// Number of open offers that may stay: the limit minus the holders. After the limit is lowered, more may be open.
     pub may_stay: usize,
     /// True if a late write, of another leader or of ours with unknown result, may still arrive at a berth of any pool.
     pub unfenced: bool,
-    /// Pools that cannot be read and have unfenced berths. An unreadable pool gets no plan, so its berths stay
-    /// unfenced.
+    /// Pools that cannot be read and have unfenced berths. They get no plan, so their berths stay unfenced.
     pub unreadable: Vec<PoolName>,
 }
 
 impl FleetUse {
-    /// True if the fleet's limit allows one more berth (I1). `is_unavailable`: the node that would get the berth is
-    /// unavailable already.
+    /// True if the fleet's limit allows one more berth (I1). `is_unavailable`: the node is unavailable already.
     pub fn room_for(&self, is_unavailable: bool) -> bool {
         let room = self.held_or_offered < self.limit && (is_unavailable || self.all < self.limit);
         room || Bug::FleetLimitIgnored.is_awake()
@@ -75,8 +72,7 @@ impl FleetUse {
         }
     }
 
-    /// True if unavailable nodes use up the whole limit: no other node can be offered a berth until one of them
-    /// recovers.
+    /// True if unavailable nodes use up the whole limit: no available node can be offered a berth.
     pub fn is_starved(&self) -> bool {
         self.unavailable >= self.limit
     }

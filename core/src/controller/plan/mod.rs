@@ -60,8 +60,7 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
     plan
 }
 
-/// Creates missing berths: at most one usable berth per member, so that a capacity of a million does not create a
-/// million Leases.
+/// Creates missing berths: at most one usable berth per member, so a huge capacity does not create as many Leases.
 fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     let names: BTreeSet<&str> = facts.berths.iter().map(|s| s.lease.as_str()).collect();
     let members: BTreeSet<&NodeUid> = facts.members.iter().map(|m| &m.uid).collect();

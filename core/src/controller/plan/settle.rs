@@ -133,8 +133,7 @@ impl<'a> Settler<'a> {
         member.filter(|m| m.name == *name && !m.leaving)
     }
 
-    /// Returns the new state of a berth, and why the berth is written; `None` if it stays. `age`: age of the berth's
-    /// offer.
+    /// Returns the new state of a berth and the reason of the write; `None` without a change. `age`: age of its offer.
     fn settled(&mut self, berth: &Berth, age: Duration) -> Option<(Berth, WriteReason)> {
         let facts = self.facts;
         let (next, why) = match &berth.state {

@@ -59,8 +59,7 @@ impl BerthWrite {
 /// Why a berth is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteReason {
-    /// Fences the berth: from now on, a late write by an earlier leader, or by this one with unknown result, is
-    /// rejected.
+    /// Fences the berth: late writes by an earlier leader, or by this one with unknown result, are then rejected.
     Stamp,
     /// The berth is offered to a node.
     Offer,

@@ -20,8 +20,7 @@ pub struct Terms {
     /// True if the spec names an image that is not resolved yet and differs from the target. The target stays
     /// published, so that a registry outage unstages nothing, but no node begins to pull it.
     pub unresolved: bool,
-    /// True if the first target is still being resolved. Meanwhile, no BootcNode is created, because it would have no
-    /// image.
+    /// True if the first target is still being resolved. Meanwhile, no BootcNode without an image is created.
     pub resolving: bool,
     /// Number of members that may stage at once.
     pub max_staging: usize,

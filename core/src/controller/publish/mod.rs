@@ -45,8 +45,7 @@ pub fn publish(facts: &PublishFacts<'_>) -> Vec<BootcNodeWrite> {
     writes
 }
 
-/// Returns the write for a BootcNode whose node is released or gone: delete it or, if it is being deleted, remove
-/// Berth's finalizer.
+/// Returns the write for the BootcNode of a released or deleted node: delete it, or remove Berth's finalizer from it.
 fn finalize(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> Option<BootcNodeWrite> {
     if !is_leaving(host) && facts.confirmed_gone.is_empty() {
         return None;
@@ -117,8 +116,7 @@ fn occupied(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> bool 
 /// Specs of BootcNodes by pool and platform, without the parts that differ between nodes.
 type Forms<'a> = BTreeMap<(&'a PoolName, Platform<'a>), BootcNodeSpec>;
 
-/// Returns the new spec and pool of the node's BootcNode, without permits to pull. `None` if the BootcNode stays as it
-/// is, or is not needed.
+/// Returns the new spec and pool of the BootcNode, without permits. `None` if it stays as it is, or is not needed.
 fn draft<'a>(
     facts: &PublishFacts<'a>,
     node: &'a NodeView,
@@ -146,8 +144,7 @@ fn draft<'a>(
     if old.is_none() && terms.target.is_none() && terms.resolving {
         return None;
     }
-    // While the target's image reference is invalid, BootcNodes stay as they are. The condition `ImageResolved` reports
-    // the error.
+    // While the target's image is invalid, BootcNodes stay as they are. `ImageResolved` reports the error.
     if terms.target.as_ref().is_some_and(|target| target.image.get().is_err()) {
         return None;
     }

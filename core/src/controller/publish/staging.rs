@@ -27,8 +27,7 @@ enum Standing {
     Cannot,
 }
 
-/// Order among members that could pull: first members without failures, then members with the fewest tries, so that
-/// they take turns.
+/// Order among members that could pull: no failure first, then fewest tries, so that members take turns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     /// True if the agent reports a failure with this digest.
@@ -36,8 +35,7 @@ struct Turn {
     /// True if the member holds a berth under an unproven boot, so that only another image may help. Such a member goes
     /// first, because the other members wait for its turn to end. Not set if it left permits unused.
     stuck: Reverse<bool>,
-    /// True if the Node is not Ready, although its agent reported recently. A new image may repair the node, but the
-    /// node may also be down.
+    /// True if the Node is not Ready. A new image may repair the node, but the node may also be down.
     broken: bool,
     /// Number of permits that the member left unused.
     unused: u32,
@@ -135,7 +133,6 @@ fn is_stuck(facts: &PublishFacts<'_>, draft: &Draft<'_>) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) || report.is_some_and(|report| is_licensed(holding, report)) {
         return false;
     }
-    // If the earlier image was booted again, only the agent knows that the boot is not proven. The Node is not Ready
-    // then.
+    // If the earlier image was booted, only the agent knows that the boot is unproven. The Node is then not Ready.
     !draft.node.ready || report.is_some_and(|report| is_unproven(holding, report))
 }

@@ -42,8 +42,7 @@ pub struct ControlPlane {
     total: usize,
     /// States of servers at addresses that no Node has.
     unplaced: Vec<State>,
-    /// True if a late write may still open a berth for a control plane node: a write of another leader, or one of this
-    /// leader with unknown result.
+    /// True if a late write, of another leader or with unknown result, may open a berth for a control plane node.
     unfenced: bool,
 }
 
@@ -124,8 +123,7 @@ impl ControlPlane {
         self.carriers.iter().map(|c| (&c.name, &c.uid))
     }
 
-    /// Returns what the cluster loses while one control plane node is down; `None` if the remaining nodes are a
-    /// majority.
+    /// Returns the loss while one control plane node is down; `None` if the remaining nodes are a majority.
     pub fn meanwhile(&self) -> Option<Meanwhile> {
         Meanwhile::of(self.carriers.iter().filter(|c| c.member).count())
     }
@@ -200,8 +198,7 @@ impl ControlPlane {
 
     fn ask_back(&self, node: &Carrier) -> Option<Cause> {
         let work = node.at_work?;
-        // Two nodes can have a berth if one of them became a control plane node after its offer. Only one of the two
-        // continues.
+        // Two nodes can have a berth if one became a control plane node after its offer. Only one of the two continues.
         let mut others_at_work = self.others(node).filter_map(|other| Some((other, other.at_work?)));
         if others_at_work.any(|(other, theirs)| theirs > work || theirs == work && other.name < node.name) {
             return Some(Cause::OtherAtWork);

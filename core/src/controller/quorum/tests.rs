@@ -69,8 +69,7 @@ pub(super) fn answers(servers: &[(&str, State)]) -> Answers {
     answers
 }
 
-/// Returns a server for each control plane node. The servers with the numbers in `other` have the given state, all
-/// others are ready.
+/// Returns a server for each control plane node: in the given state if its number is in `other`, otherwise ready.
 fn servers(count: usize, other: &[usize], state: State) -> Answers {
     let mut servers = answers(&[]);
     for n in 1..=count {

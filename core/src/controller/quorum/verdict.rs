@@ -18,8 +18,7 @@ reasons! {
         NotKnown = "APIServersNotKnown",
         /// The API servers have not been listed yet, so any node may run one.
         NotListed = "APIServersNotListed",
-        /// A late write may still open a berth for a control plane node: its writer is an earlier leader, or its result
-        /// is unknown.
+        /// A late write, of another leader or with unknown result, may open a berth for a control plane node.
         Unfenced = "Fencing",
     }
 }
@@ -44,8 +43,7 @@ impl Cause {
 pub struct Verdict {
     /// Why the node must not be offered a berth; `None` if it may be.
     pub withhold: Option<Cause>,
-    /// Why the node's offer is withdrawn, or its uncommitted berth revoked. A server in an unknown state is never a
-    /// cause.
+    /// Why the node's offer is withdrawn, or its uncommitted berth revoked. Unknown states of servers do not count.
     pub ask_back: Option<Cause>,
     /// Why a node that is stuck on an unproven boot must not update to another image. Berths of other nodes are not a
     /// cause, because two stuck nodes would block each other forever (I10).
@@ -62,8 +60,7 @@ pub enum Meanwhile {
 }
 
 impl Meanwhile {
-    /// Returns the loss while one of this many control plane nodes is down; `None` if the remaining nodes are a
-    /// majority.
+    /// Returns the loss while one of this many control plane nodes is down; `None` if the rest is a majority.
     pub fn of(members: usize) -> Option<Self> {
         match members {
             1 => Some(Self::Everything),

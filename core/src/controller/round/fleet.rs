@@ -110,8 +110,7 @@ impl Round<'_> {
 /// The `rollout.after` of each pool: names of the pools that go first.
 type After<'a> = BTreeMap<&'a str, &'a [String]>;
 
-/// Returns the pools that wait for earlier pools, with the reason. Such a pool offers no berth, but revokes none
-/// either.
+/// Returns the pools that wait for earlier pools, with the reason. They offer no berth, but revoke none either.
 fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     let after = pools
         .iter()

@@ -106,8 +106,7 @@ impl Round<'_> {
 }
 
 impl ControlPlane {
-    /// Plans one pool's berths under I11 and counts its offers. All pools must be planned with one `ControlPlane`, one
-    /// after the other.
+    /// Plans one pool's berths under I11 and counts its offers. One `ControlPlane` must be used for all pools, in turn.
     pub fn plan(&mut self, facts: &mut PoolFacts, now: Timestamp) -> Plan {
         for member in &mut facts.members {
             member.place.control_plane = self.verdict(&member.uid);

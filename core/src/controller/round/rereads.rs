@@ -8,8 +8,7 @@ use berth_api::PoolName;
 use crate::controller::plan::{BerthWrite, Plan};
 use crate::controller::pool::Pool;
 
-/// The pools to read again before the offers of a pass are written: pools with offers, and the pools in their
-/// `rollout.after`.
+/// Pools to read again before a pass writes its offers: pools with offers, and the pools in their `rollout.after`.
 #[derive(Debug)]
 pub struct Rereads<'a> {
     all: &'a [Pool],

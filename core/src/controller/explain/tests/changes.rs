@@ -348,8 +348,7 @@ fn a_number_is_found_wherever_it_lies() {
     assert_eq!(zero, [Change::MaxFailures(2)], "a maxFailures of 0 counts as 1");
 }
 
-/// Before an offer, the controller may first have to publish, record or create something. No node waits for these
-/// writes.
+/// Before an offer, the controller may have to publish, record or create something. No node waits for that.
 #[test]
 fn pending_controller_writes_are_not_obstacles() {
     for (what, capacity, berths) in [

@@ -49,8 +49,7 @@ fn fails(reason: &'static str, before: Answer) -> Answer {
     }
 }
 
-/// Status and reason of `FeedFailing`; `-` if it stays. The pool runs image 1 of the reference `of`; its spec has
-/// `reference`.
+/// Status and reason of `FeedFailing`; `-` if it stays. The target is image 1 of `of`; the spec has `reference`.
 fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: bool) -> String {
     let target = image(of, 1);
     let answers = Answers {

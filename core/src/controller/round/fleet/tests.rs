@@ -210,8 +210,7 @@ impl Site {
         offered(&self.plans())
     }
 
-    /// Live reads show changes of these pools or of the fleet. Returns the nodes that are still offered a berth, and
-    /// the pools that were read.
+    /// Returns the nodes that are offered a berth after live reads showed these changes, and the pools that were read.
     fn offered_after(&self, changed: &[&str], fleet_changed: bool) -> (Vec<String>, Vec<String>) {
         let pools = Pool::readable(&self.snapshot.pools);
         let plans = self.plans();
