@@ -41,8 +41,8 @@ pub struct Gates {
     pub window: Verdict,
 }
 
-/// Cached gates of all pools. A pool's gates are judged again only if an input changed or a window or an exclusion
-/// begins or ends, because parsing and judging a schedule costs more than the rest of a pass.
+/// Cached gates of all pools. A pool's gates are computed again only if an input changed, or when a window or an
+/// exclusion begins or ends, because parsing a schedule costs more than the rest of a pass.
 #[derive(Debug, Default)]
 pub struct GateCache(BTreeMap<PoolName, Judged>);
 
@@ -120,7 +120,6 @@ fn pause(inputs: Inputs<'_>) -> Option<Gate> {
     Some(Gate { reason, message })
 }
 
-/// Returns the gates while reboots may start.
 fn open(reason: condition::CommonReason, message: &str) -> Gates {
     Gates {
         gate: None,
@@ -130,7 +129,6 @@ fn open(reason: condition::CommonReason, message: &str) -> Gates {
     }
 }
 
-/// Returns the gates while no reboot may start.
 fn closed(reason: GateReason, message: String, changes: Option<Timestamp>) -> Gates {
     Gates {
         gate: Some(Gate {
@@ -216,7 +214,6 @@ fn schedule(spec: &BootcNodePoolSpec) -> Result<Schedule, String> {
     Schedule::parse(&windows, &exclusions).map_err(|e| e.to_string())
 }
 
-/// Returns the field `name`, a duration, of the window with this index.
 fn window_field(index: usize, name: &str, written: &Written<Duration>) -> Result<Duration, String> {
     let value = written.get().copied();
     value.map_err(|e| format!("windows[{index}].{name} is {written:?}: {e}"))

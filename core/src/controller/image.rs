@@ -423,8 +423,8 @@ fn resolved(target: &Target) -> Verdict {
     said(target, None, None, || None)
 }
 
-/// Returns `ImageResolved` with status True for a current target. Its reason is a failed query, else why the available
-/// image is not adopted, else `Resolved`.
+/// Returns `ImageResolved` with status True for a current target. The reason is the first of: a failed query, why the
+/// available image is not adopted, `Resolved`.
 fn said(
     target: &Target,
     trouble: Option<&QueryFailure>,

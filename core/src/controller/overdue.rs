@@ -56,7 +56,7 @@ pub struct Holder<'a> {
 }
 
 impl Holder<'_> {
-    /// True if the holder has been silent for too long and its agent does not report a problem itself.
+    /// True if the holder has been silent for too long and its agent reports no problem.
     fn is_overdue(&self, now: Moment) -> bool {
         let quiet = self.heard.map(|heard| now.since(heard));
         let passed = quiet.is_some_and(|quiet| self.timeouts.passed(&self.holding.phase, self.node.ready, quiet));

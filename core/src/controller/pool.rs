@@ -78,7 +78,6 @@ impl Pool {
         self.object.as_ref()?.status.as_ref().and_then(|s| s.target.as_ref())
     }
 
-    /// Median phase durations of the members.
     pub(super) fn estimates(&self) -> PhaseDurations {
         let status = self.object.as_ref().and_then(|object| object.status.as_ref());
         status.map(|status| status.phase_durations).unwrap_or_default()

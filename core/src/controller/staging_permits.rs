@@ -11,8 +11,8 @@ use crate::Moment;
 use crate::controller::snapshot::Objects;
 use crate::controller::view::BootcNodeView;
 
-/// A permit counts as left unused once for each such period without a pull. After repeated failures, an agent's backoff
-/// is longer than this timeout, so the node then queues behind nodes that had no permit yet.
+/// A permit counts as left unused once for every 15 minutes without a pull. After repeated failures, an agent's backoff
+/// is longer than that, so the node then queues behind nodes that had no permit yet.
 pub const PERMIT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Number of permits to pull that each member left unused. Members that had no permit yet go first.

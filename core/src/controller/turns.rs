@@ -64,7 +64,6 @@ pub struct Turns {
     began: bool,
 }
 
-/// Last state of a berth.
 #[derive(Debug)]
 struct LastSeen {
     version: u64,

@@ -139,7 +139,6 @@ pub struct FleetView {
 }
 
 impl NodeView {
-    /// Returns why the node is unavailable; `None` if it is available.
     pub(super) fn down(&self) -> Option<UseKind> {
         UseKind::down(self.ready, self.unschedulable, self.our_cordon)
     }

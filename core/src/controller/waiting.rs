@@ -102,7 +102,6 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Returns why a target has no image for this platform.
 fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
     let (image, there) = (&target.image, target.shown_platforms());
     let label = keys::LABEL_VARIANT;

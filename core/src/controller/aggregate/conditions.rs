@@ -186,8 +186,7 @@ fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     Verdict::no(CommonReason::Waiting, message)
 }
 
-/// Returns the condition `Degraded`. Its reason is the first trouble; troubles of the pool come before troubles of
-/// nodes.
+/// Returns the condition `Degraded`. Troubles of the pool come before troubles of nodes; the first gives the reason.
 fn degraded(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Verdict {
     match (pool_trouble(facts), node_trouble(facts, target)) {
         (None, None) => Verdict::no(CommonReason::AsExpected, ""),

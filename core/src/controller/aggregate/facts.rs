@@ -74,7 +74,7 @@ pub struct PoolStatusFacts<'a> {
     pub members: &'a [MemberView<'a>],
     /// Nodes that hold a berth of the pool but are no longer members.
     pub away: &'a [MemberView<'a>],
-    /// Conflicts between this pool and others over nodes.
+    /// Conflicts with other pools over nodes.
     pub conflicts: Vec<&'a Conflict>,
     /// Plan of the pool's berths.
     pub plan: &'a Plan,

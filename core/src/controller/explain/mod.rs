@@ -73,8 +73,8 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     Some(answer)
 }
 
-/// Returns the first two changes that together get the node a berth. `firsts`: first changes, each with the changed
-/// case.
+/// Returns the first two changes that together get the node a berth. `firsts`: changes to begin with, and their
+/// results.
 fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     firsts.iter().find_map(|(first, case)| {
         let second = Change::all(case).into_iter().find(|second| second.is_enough(case));
@@ -85,8 +85,8 @@ fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     })
 }
 
-/// Returns a sequence of changes that ends with an offer to the node. Each one removes the reason to wait that is left
-/// after the previous ones. Empty if the search fails.
+/// Returns changes that get the node a berth if they are made one after the other. Each change removes the current
+/// reason to wait. Empty if the search fails.
 fn chain(case: &Case) -> Vec<Change> {
     let (mut case, mut changes) = (case.clone(), vec![]);
     loop {

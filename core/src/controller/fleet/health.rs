@@ -35,7 +35,7 @@ const AWAY: [&str; 3] = ["RegistryUnavailable", "InvalidAnswer", "RateLimited"];
 pub struct Agent<'a> {
     /// Name of the node.
     pub node: &'a str,
-    /// Time since the agent was last heard of.
+    /// Time since the agent's last report.
     pub quiet: Duration,
     /// True if the node reboots under a berth, so that its agent may be silent.
     pub rebooting: bool,
@@ -76,7 +76,6 @@ impl<'a> PoolState<'a> {
         }
     }
 
-    /// True if the pool's condition of this type is True.
     fn has(&self, type_: &str) -> bool {
         condition::is_true(&self.status.conditions, type_)
     }

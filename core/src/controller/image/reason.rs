@@ -27,7 +27,7 @@ reasons! {
         NoSuchPlatform,
         /// The image is not bootable.
         NotBootable,
-        /// The registry requires credentials, or other ones.
+        /// The registry requires credentials, or rejects the given ones.
         Unauthorized,
         /// The registry limits the rate of requests.
         RateLimited,
@@ -54,8 +54,8 @@ impl ResolveReason {
         )
     }
 
-    /// True if the failure usually passes without a person. All others stay until a person changes the registry, the
-    /// reference or the controller's settings.
+    /// True if the failure usually passes without a person. Any other failure stays until a person changes the
+    /// registry, the reference or the controller's settings.
     pub const fn is_passing(self) -> bool {
         matches!(
             self,

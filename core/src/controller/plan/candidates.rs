@@ -29,7 +29,6 @@ pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Res
     Ok(desired.clone())
 }
 
-/// Ok if the member is ready for an offer of the digest `desired`.
 pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason> {
     if member.published.digest.as_ref() != Some(desired) {
         return Err(BlockReason::NotPublished);
@@ -131,7 +130,6 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
 /// Sort key of a member: wave, lapsed offers, true if available, bad turns. The lowest rank goes first.
 pub(in crate::controller) type Rank = (usize, u32, bool, u32);
 
-/// Returns the rank of a member that let this many offers lapse.
 pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {
     let bad_turns = match &member.agent.last_turn {
         Some((digest, turns)) if member.desired.as_ref() == Some(digest) => (*turns).max(1),
@@ -166,9 +164,8 @@ pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName>
     last.collect()
 }
 
-/// Members in the order of offers: by wave; unavailable members first; members without a bad last turn before the
-/// others; fewest bad turns first, so that two nodes that cannot be drained alternate; zone with the fewest nodes down
-/// first; by name.
+/// Members in the order of offers: lowest wave first; unavailable members first; fewest bad turns first, so that two
+/// nodes that cannot be drained alternate; zone with the fewest nodes down first; by name.
 ///
 /// Members that let an offer lapse go last in their wave, even if they are unavailable. Without a backoff they are
 /// ready again at once, and would otherwise receive every offer.

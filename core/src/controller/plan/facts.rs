@@ -161,7 +161,7 @@ pub struct AgentState {
     pub booted: Option<Digest>,
     /// Digests that failed on the node.
     pub failed: Vec<Digest>,
-    /// Digest of the last turn that ended badly, and the number of such turns for it.
+    /// Digest of the last turn that ended badly, and the number of bad turns with this digest.
     pub last_turn: Option<(Digest, u32)>,
     /// True if the agent reports that the host's clock is synchronised.
     pub clock_synchronized: bool,

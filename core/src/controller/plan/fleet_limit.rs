@@ -18,7 +18,7 @@ pub struct FleetUse {
     pub unavailable: usize,
     /// Number of nodes that use up the limit in any way: |H ∪ U ∪ R|.
     pub all: usize,
-    /// Nodes that use up the limit, for messages. Cut off after the first ones by name.
+    /// The first nodes by name that use up the limit, for messages.
     pub used_by: Vec<CapacityUse>,
     /// Number of open offers that may stay: the limit minus the holders. After the limit is lowered, more may be open.
     pub may_stay: usize,

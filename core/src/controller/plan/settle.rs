@@ -184,7 +184,7 @@ impl<'a> Settler<'a> {
     /// Asks a holder to give its berth back, or cancels that request when the reason is gone. A holder that has
     /// committed or cannot give back is asked only to prevent that it changes to another digest. Closed gates and the
     /// control plane (I11) are reasons for such a request. Waves are not: the stuck holder may use up the capacity that
-    /// an earlier wave needs, and each would wait for the other forever (I10).
+    /// an earlier wave needs, and holder and wave would wait for each other forever (I10).
     fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, WriteReason)> {
         if matches!(holding.phase, HoldPhase::Releasing(_)) {
             return None;

@@ -92,7 +92,7 @@ pub struct Plan {
     pub waiting: BTreeMap<NodeName, BlockReason>,
     /// Nodes that use up the pool's capacity, and how.
     pub used_by: Vec<CapacityUse>,
-    /// Why no berth of the pool is opened: a closed gate, or else the halt after too many failures.
+    /// Why no berth of the pool is opened: a closed gate, otherwise the halt after too many failures.
     pub gate: Option<Gate>,
     /// The halt, if the image failed on too many nodes. Set even if another gate is closed.
     pub halt: Option<Gate>,

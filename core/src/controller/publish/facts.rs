@@ -54,7 +54,7 @@ pub struct PublishFacts<'a> {
     pub lasting: &'a BTreeSet<PoolName>,
     /// UIDs of Nodes that a live read has shown to be gone.
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
-    /// Nodes whose agent was heard of recently.
+    /// Nodes whose agent reported recently.
     pub heard: &'a BTreeSet<NodeName>,
     /// Records of the permits to pull that members left unused.
     pub permits: &'a StagingPermits,

@@ -217,7 +217,6 @@ pub fn desired_digest<'a>(target: Option<&'a Target>, platform: Platform<'_>) ->
     target.and_then(|t| t.digest_for(platform))
 }
 
-/// Returns the target's image for a platform.
 fn desired_image(terms: &Terms, platform: Platform<'_>) -> Option<DesiredImage> {
     let target = terms.target.as_ref()?;
     let digest = target.digest_for(platform)?;

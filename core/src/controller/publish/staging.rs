@@ -37,7 +37,6 @@ struct Turn {
     stuck: Reverse<bool>,
     /// True if the Node is not Ready. A new image may repair the node, but the node may also be down.
     broken: bool,
-    /// Number of permits that the member left unused.
     unused: u32,
     /// Number of failed pulls or stagings of this digest.
     attempts: u32,

@@ -95,9 +95,10 @@ pub fn object(name: &str, spec: &BootcNodeSpec, label: Option<&str>) -> BootcNod
 }
 
 /// Returns the merge patch for [`BootcNodeWrite::Update`]. With UID and resourceVersion, it is a compare-and-swap.
-/// Unlike a PUT, it leaves labels and annotations of others alone.
+/// Unlike a PUT, it keeps labels and annotations that others wrote.
 ///
-/// # Errors If a spec cannot be serialized, which does not happen.
+/// # Errors
+/// If a spec cannot be serialized, which does not happen.
 pub fn patch(
     name: &str,
     (uid, version): (&str, &str),

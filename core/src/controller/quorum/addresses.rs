@@ -27,7 +27,6 @@ impl AddressConflict {
     }
 }
 
-/// The control plane nodes.
 pub(super) struct Owners<'a> {
     /// Each control plane node, with its addresses that have an API server.
     pub(super) nodes: Vec<(&'a NodeView, BTreeSet<IpAddr>)>,
@@ -71,7 +70,6 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// Returns the node's addresses where an API server is listed.
 fn listed(node: &NodeView, servers: &BTreeMap<IpAddr, Vec<SocketAddr>>) -> BTreeSet<IpAddr> {
     // Saves time in passes that do not need the list of servers.
     if servers.is_empty() {

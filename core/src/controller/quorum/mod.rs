@@ -32,11 +32,9 @@ pub use verdict::{Cause, Meanwhile, Verdict};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControlPlane {
     carriers: Vec<Carrier>,
-    /// API server addresses that several nodes have.
     conflicts: Vec<AddressConflict>,
     /// True if the API servers must be listed; false if no member of any pool needs an update.
     asked: bool,
-    /// True if the API servers were listed.
     listed: bool,
     /// Number of listed API servers.
     total: usize,
@@ -128,7 +126,6 @@ impl ControlPlane {
         Meanwhile::of(self.carriers.iter().filter(|c| c.member).count())
     }
 
-    /// Returns a message for each API server address that several Nodes have.
     pub(super) fn address_conflicts(&self) -> Vec<String> {
         self.conflicts.iter().map(AddressConflict::words).collect()
     }

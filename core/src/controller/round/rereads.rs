@@ -35,7 +35,6 @@ impl<'a> Rereads<'a> {
         read.collect()
     }
 
-    /// True if a pool with offers waits for this pool.
     fn goes_first(&self, name: &PoolName) -> bool {
         self.offering.iter().any(|later| later.comes_after(name))
     }
