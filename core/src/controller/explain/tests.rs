@@ -200,7 +200,7 @@ fn changes_are_combined_if_needed() {
     assert_eq!(
         three.together,
         [Change::Unhold, Change::Prepared, Change::Heard],
-        "changes are in the order in which the obstacles appear"
+        "changes follow the order of the obstacles"
     );
     let none = explained("n1", pool(|n1, _| n1.desired = None));
     assert_eq!(
