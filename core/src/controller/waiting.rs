@@ -78,7 +78,7 @@ impl<'a> Words<'a> {
                 Some(target) => without_image(target, platform),
                 None => Waiting::Unjudged,
             },
-            // These reasons concern the whole pool, or a leader that is starting.
+            // These reasons concern the whole pool or a new leader.
             BlockReason::Gate
             | BlockReason::Order
             | BlockReason::Halted
@@ -163,7 +163,7 @@ pub fn wanted(
     wanted
 }
 
-/// Returns the node's new condition `Waiting`; `None` if it stays. `now` is the current condition if it is True.
+/// Returns the node's new condition `Waiting`; `None` if it stays. `now`: the current condition if it is True.
 fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Option<Verdict> {
     match (waiting, now) {
         // While a gate is closed, the node's reason is unknown. But after a hold, the condition `Held` must end.

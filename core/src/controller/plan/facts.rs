@@ -19,11 +19,11 @@ use crate::controller::usage::UseKind;
 pub struct PoolFacts {
     /// The pool.
     pub pool: PoolName,
-    /// The epoch of this leader.
+    /// Epoch of this leader, which fences berths against writes of earlier leaders.
     pub epoch: u64,
     /// Number of nodes that may be unavailable at once, from the spec; 0 if the pool is being deleted.
     pub capacity: usize,
-    /// The capacity in `status.berths.total`. Berths with an index of this number or more are never opened.
+    /// The capacity in `status.berths.total`. Only berths with a smaller index may be opened.
     pub published: usize,
     /// The closed gate that keeps all berths of the pool from being opened; `None` if all gates are open.
     pub gate: Option<Gate>,
@@ -52,7 +52,7 @@ pub struct PoolFacts {
     pub lost: BTreeSet<NodeUid>,
     /// Use of the fleet's limit by all pools; `None` without a limit.
     pub fleet: Option<FleetUse>,
-    /// Why the pool waits for pools that go first. Keeps berths from being opened, but revokes nothing.
+    /// Why the pool waits for pools that go first. The pool then opens no berth, but revokes none either.
     pub order: Option<Gate>,
 }
 
@@ -101,13 +101,13 @@ pub struct Member {
     pub published: Published,
     /// Report of the member's agent.
     pub agent: AgentState,
-    /// True if the agent must undo Berth's changes, because the node leaves the pool or its BootcNode is being deleted.
-    /// The member still counts, but is offered nothing.
+    /// True if the agent must undo Berth's changes: the node leaves the pool, or its BootcNode is being deleted. The
+    /// member still counts, but is offered nothing.
     pub leaving: bool,
     /// True if the node has left the pool and its agent has not released it in time. The node uses up capacity while it
     /// is down, but no wave and no later pool waits for it.
     pub abandoned: bool,
-    /// Number of offers of the desired digest that this process has seen lapse on the node.
+    /// Number of lapsed offers of the desired digest to the node, as seen by this process.
     pub lapses: u32,
     /// Expected duration of the member's drain and reboot.
     pub estimate: Estimate,
@@ -120,9 +120,9 @@ pub struct NodeState {
     pub ready: bool,
     /// True if the Node is unschedulable, by any cordon.
     pub unschedulable: bool,
-    /// True if the Node has our cordon annotation.
+    /// True if the Node has Berth's cordon annotation.
     pub our_cordon: bool,
-    /// True if an admin holds the node back. It still counts and stages its image, but is offered nothing.
+    /// True if an admin holds the node back. The member still counts and stages its image, but is offered nothing.
     pub held_back: bool,
 }
 
@@ -191,7 +191,6 @@ pub struct Wave {
 pub type Failures = BTreeMap<Digest, BTreeSet<NodeName>>;
 
 impl NodeState {
-    /// Returns why the node is unavailable; `None` if it is available.
     pub(super) fn down(&self) -> Option<UseKind> {
         UseKind::down(self.ready, self.unschedulable, self.our_cordon)
     }
@@ -207,16 +206,15 @@ impl PoolFacts {
         self.berths.iter().filter_map(|s| s.berth.as_ref().ok().map(|b| (s, b)))
     }
 
-    /// True if a write of another leader, or one of ours with an unknown result, may still arrive at a berth.
+    /// True if a late write, of another leader or with unknown result, may still arrive at a berth.
     ///
-    /// Berths whose writes the API server refuses are ignored: they count as used already, so a late write cannot use
-    /// up more capacity.
+    /// Berths that the API server refuses to write are ignored: they already count as used, so a late write cannot use
+    /// up more.
     pub(super) fn is_unfenced(&self) -> bool {
         let mut writable = self.readable().filter(|(seen, _)| !seen.refused);
         !Bug::NoEpochStamp.is_awake() && writable.any(|(seen, berth)| seen.in_doubt || berth.epoch != self.epoch)
     }
 
-    /// True if unavailable nodes use up the whole limit of the fleet.
     pub(super) fn is_fleet_starved(&self) -> bool {
         self.fleet.as_ref().is_some_and(FleetUse::is_starved)
     }
@@ -228,7 +226,7 @@ impl Wave {
         self.soaked < self.soak && !Bug::SoakIgnored.is_awake()
     }
 
-    /// True if Berth adds the wave to the waves of the spec: the control plane, and the members in no other wave.
+    /// True if Berth adds the wave to the waves of the spec: the control plane, or the members in no other wave.
     pub(super) fn is_implied(&self) -> bool {
         self.name == REST || self.name == CONTROL_PLANE
     }

@@ -22,7 +22,7 @@ pub struct FleetUse {
     pub used_by: Vec<CapacityUse>,
     /// Number of open offers that may stay: the limit minus the holders. After the limit is lowered, more may be open.
     pub may_stay: usize,
-    /// True if a late write, of another leader or of ours with unknown result, may still arrive at a berth of any pool.
+    /// True if a late write, of another leader or with unknown result, may still arrive at a berth of any pool.
     pub unfenced: bool,
     /// Pools that cannot be read and have unfenced berths. They get no plan, so their berths stay unfenced.
     pub unreadable: Vec<PoolName>,

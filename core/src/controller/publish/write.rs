@@ -41,7 +41,7 @@ pub enum BootcNodeWrite {
         /// UID of the BootcNode.
         uid: String,
     },
-    /// Removes our finalizer from a BootcNode that is being deleted.
+    /// Removes Berth's finalizer from a BootcNode that is being deleted.
     Release {
         /// Name of the Node.
         name: String,

@@ -49,7 +49,7 @@ pub struct Round<'a> {
     pub gates: &'a BTreeMap<PoolName, Gates>,
     /// Current time, to compute the ages of offers.
     pub now: Moment,
-    /// The epoch of this leader.
+    /// Epoch of this leader, which fences berths against writes of earlier leaders.
     pub epoch: u64,
 }
 
