@@ -149,6 +149,12 @@ reasons! {
         Failed,
         /// The digest failed on this node.
         DigestFailed,
+        /// The digest was finalized and failed on this node: the host booted the previous image again, without Berth.
+        FellBack,
+        /// The host went back to its previous image without a berth.
+        RolledBackExternally,
+        /// The host booted an image without a berth that is neither desired nor its previous one.
+        BootedUnexpectedImage,
         /// A berth names a Node of this name with another UID.
         ForeignBerth,
         /// The turn ended with an outcome that this version does not know.

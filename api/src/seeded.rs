@@ -96,6 +96,12 @@ bugs! {
     UndoneAlways => "undone-always",
     /// Roll back to any deployment of the host.
     RollbackToAny => "rollback-to-any",
+    /// Try a digest again that fell back under its berth.
+    FellBackTriedAgain => "fell-back-tried-again",
+    /// Stage and boot an image again that the host left by a rollback without a berth.
+    RollbackForgotten => "rollback-forgotten",
+    /// Answer a rollback without a berth by another one, at once.
+    RollbackAnswered => "rollback-answered",
     /// Begin a turn although the host cannot record it.
     MemoryNotNeeded => "memory-not-needed",
     /// Take a berth although the API server lets other nodes write it.

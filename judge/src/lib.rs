@@ -100,7 +100,7 @@ impl Judge<'_> {
                     )
                 }
                 None if self.is_excused(host, at) => {
-                    if after.is_none() || after == before {
+                    if after.is_none() || after == before || self.may_swap(host, at) {
                         continue;
                     }
                     (

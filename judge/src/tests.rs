@@ -197,6 +197,7 @@ impl World {
             hosts: &self.hosts,
             audit: &self.audit,
             excused: &[],
+            swapped: &[],
             capacity,
             fleet: self.fleet,
             evidence: &Evidence::of_harness(),

@@ -18,6 +18,8 @@ pub struct Truth<'a> {
     pub audit: &'a [Record],
     /// Reboots that the test itself caused: host and time.
     pub excused: &'a [(String, Timestamp)],
+    /// Excused reboots that also changed the booted image.
+    pub swapped: &'a [(String, Timestamp)],
     /// Maximum number of berths that may be held at once in each pool, over the whole test.
     pub capacity: BTreeMap<String, usize>,
     /// Maximum number of nodes of all pools that may be held, offered or unavailable at once, over the whole test;
@@ -65,8 +67,15 @@ impl Truth<'_> {
     }
 
     pub(crate) fn is_excused(&self, host: &str, at: Timestamp) -> bool {
-        self.excused
-            .iter()
-            .any(|(h, from)| h == host && *from <= at && at <= *from + EXCUSED_FOR)
+        is_listed(self.excused, host, at)
     }
+
+    pub(crate) fn may_swap(&self, host: &str, at: Timestamp) -> bool {
+        is_listed(self.swapped, host, at)
+    }
+}
+
+fn is_listed(list: &[(String, Timestamp)], host: &str, at: Timestamp) -> bool {
+    list.iter()
+        .any(|(h, from)| h == host && *from <= at && at <= *from + EXCUSED_FOR)
 }

@@ -79,6 +79,7 @@ impl Log {
             hosts: &hosts,
             audit: records,
             excused: &[],
+            swapped: &[],
             capacity: capacities(records),
             fleet: terms.fleet,
             evidence: &evidence,

@@ -101,5 +101,8 @@ bugs! {
     RollbackTwice { images: &[2, 3], bad: 1 << 2 } [Queue: 1] breaks judge::I2_UNDO;
     RollbackToAny { images: &[2, 3], bad: 1 << 2 } [Edit: 1] breaks judge::I2_UNDO;
     UndoneAlways {} [] breaks judge::I5_UNDO;
+    FellBackTriedAgain {} [FallBack: 1] breaks judge::I8_FAILED;
+    RollbackForgotten {} [Rollback: 1] breaks judge::I8_FAILED;
+    RollbackAnswered {} [Rollback: 1] breaks judge::I2_REBOOT;
     ReopenBeforeRecorded { images: &[2, 3], bad: 1 << 2 } [Rollback: 1] breaks judge::I8_RECORD;
 }

@@ -2,8 +2,8 @@
 
 use crate::fault::Fault;
 use crate::nature::{
-    age, boot, create, drain_is_over, edit, guard_is_due, has_unnoticed_silence, is_refused, is_well, kubelet, land,
-    later, mutes, notice_silence, permits, pulled, pulled_in_part, soak, window,
+    age, boot, create, drain_is_over, edit, fall_back, forget_left, guard_is_due, has_unnoticed_silence, is_refused,
+    is_well, kubelet, land, later, mutes, notice_silence, permits, pulled, pulled_in_part, roll_back, soak, window,
 };
 use crate::set::Set;
 use crate::state::{
@@ -23,6 +23,8 @@ pub enum Event {
     Boots,
     BootsUnfinalized,
     PowerLost,
+    /// The host boots its previous image after a shutdown that has finalized the staged one.
+    FallsBack,
     RolledBack,
     Kubelet,
     NotReady,
@@ -289,14 +291,10 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
     }
     if host.down && host.staged != 0 && !host.locked {
         events.fault(Fault::Finalize, Event::BootsUnfinalized, |s| boot(s, node, true, false));
+        events.fault(Fault::FallBack, Event::FallsBack, |s| fall_back(s, node));
     }
     if may_roll_back {
-        events.fault(Fault::Rollback, Event::RolledBack, |s| {
-            let host = &mut s.nodes[node].host;
-            (host.booted, host.previous) = (host.previous, host.booted);
-            (host.staged, host.locked) = (0, false);
-            boot(s, node, true, true);
-        });
+        events.fault(Fault::Rollback, Event::RolledBack, |s| roll_back(s, node));
     }
     events.fault(Fault::Power, Event::PowerLost, |s| boot(s, node, false, false));
     if here.agent != Agent::fresh(state.fleet.tries_guard) && !host.down {
@@ -377,9 +375,13 @@ fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
         });
     }
     if object.uid < 2 {
-        events.fault(Fault::Delete, Event::Deleted, |s| s.nodes[node].object.exists = false);
+        events.fault(Fault::Delete, Event::Deleted, |s| {
+            s.nodes[node].object.exists = false;
+            s.nodes[node].ghost.left = 0;
+        });
     }
     events.fault(Fault::Exclude, Event::Excludes(!object.excluded), |s| {
+        s.nodes[node].ghost.left = 0;
         s.nodes[node].object.excluded = !object.excluded;
     });
     events.fault(Fault::Hold, Event::Holds(!here.labels.held), |s| {
@@ -390,12 +392,16 @@ fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
         pool if usize::from(pool) + 1 < world.pools.len() => pool + 1,
         _ => NONE,
     };
-    events.fault(Fault::Move, Event::Moves(other), |s| s.nodes[node].labels.pool = other);
+    events.fault(Fault::Move, Event::Moves(other), |s| {
+        s.nodes[node].labels.pool = other;
+        s.nodes[node].ghost.left = 0;
+    });
     if here.spec.is_some_and(|spec| !spec.deleting) {
         events.fault(Fault::Forget, Event::Forgotten, |s| {
             let here = &mut s.nodes[node];
             here.spec = here.spec.map(|spec| Spec { deleting: true, ..spec });
             here.status.observed = false;
+            here.ghost.left = 0;
             s.touch_bootc(node);
         });
     }
@@ -466,6 +472,7 @@ fn on_pools(world: &World, state: &State, events: &mut Events<'_>) {
         });
     }
     events.fault(Fault::Retry, Event::Retries, |s| {
+        forget_left(s);
         for pool in &mut s.pools {
             pool.token += 1;
             pool.failures = Failures::default();

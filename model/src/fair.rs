@@ -67,6 +67,7 @@ impl Fair {
 /// Establishes the preconditions of I10: open gates, no node held back, a good image, working hosts, and fewer than k
 /// members made unavailable by others. [`World::keep_blocked`] has the exceptions.
 pub fn heal(world: &World, state: &mut State) {
+    nature::forget_left(state);
     state.left = [0; crate::fault::FAULTS];
     state.fleet = Fleet {
         tries_guard: state.fleet.tries_guard,
@@ -191,6 +192,7 @@ fn retry(state: &mut State) {
         if state.nodes.iter().any(|node| has_failed(node, pool)) || failures.is_some_and(|f| !f.is_empty()) {
             state.pools[number].token += 1;
             state.pools[number].failures = Failures::default();
+            nature::forget_left(state);
             state.touch_pool(number as u8);
         }
     }

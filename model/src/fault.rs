@@ -67,6 +67,9 @@ faults! {
     Dropped,
     /// `ostree-finalize-staged` fails at shutdown.
     Finalize,
+    /// A host boots its previous image, although the staged one was finalized.
+    FallBack,
+    /// An admin rolls the host back to the previous image.
     Rollback,
     Pull,
     /// Locking or removing the staged image of a host starts or stops failing.

@@ -55,6 +55,16 @@ pub struct Host {
     pub undoes: bool,
     /// True if the berth was relicensed in the running boot.
     pub relicensed: bool,
+    /// True if the host had a deployment of the target at the last commit; `None` outside of a turn.
+    pub deployed: Option<bool>,
+    /// The last target that fell back.
+    pub fell: Image,
+    /// True if it fell back in the running boot.
+    pub falls: bool,
+    /// The image and the previous image when the agent last looked.
+    pub last: (Image, Image),
+    /// The image that the host left by the last boot of another image without a berth, and true if that was a rollback.
+    pub left: (Image, bool),
     /// Start of the drain.
     pub drain: Begun,
     /// Start of the proof of the running boot.
@@ -79,6 +89,11 @@ pub struct Memory {
     undone: Image,
     undoes: bool,
     relicensed: bool,
+    deployed: Option<bool>,
+    fell: Image,
+    falls: bool,
+    last: (Image, Image),
+    left: (Image, bool),
     drain: Begun,
     proof: Begun,
 }
@@ -97,6 +112,11 @@ impl Host {
             undone: self.undone,
             undoes: self.undoes,
             relicensed: self.relicensed,
+            deployed: self.deployed,
+            fell: self.fell,
+            falls: self.falls,
+            last: self.last,
+            left: self.left,
             drain: self.drain,
             proof: self.proof,
         }
@@ -114,6 +134,8 @@ impl Host {
         (self.ours, self.incomplete, self.tried) = (memory.ours, memory.incomplete, memory.tried);
         (self.turn, self.backoff, self.token) = (memory.turn, memory.backoff, memory.token);
         (self.undone, self.undoes) = (memory.undone, memory.undoes);
+        (self.deployed, self.fell, self.falls) = (memory.deployed, memory.fell, memory.falls);
+        (self.last, self.left) = (memory.last, memory.left);
         (self.relicensed, self.drain, self.proof) = (memory.relicensed, memory.drain, memory.proof);
     }
 

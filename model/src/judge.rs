@@ -172,7 +172,7 @@ pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
     match act {
         Act::Pull(_) if here.host.pull != 0 => Some(I7_PULL),
         Act::Pull(_) if here.spec.is_none_or(|spec| !spec.may_pull) => Some(PERMIT),
-        Act::Pull(image) if here.host.failed & (1 << image) != 0 => Some(I8_FAILED),
+        Act::Pull(image) if (here.host.failed | here.ghost.left) & (1 << image) != 0 => Some(I8_FAILED),
         // While a boot must be proven, a pull may be canceled, because it blocks reads of the running image.
         Act::Cancel(image) if image == desired && holder(state, node).is_none_or(|h| h.boot == 0) => Some(I7_PULL),
         _ => None,
@@ -185,7 +185,9 @@ fn prevented(state: &State, node: usize, put: Put) -> Option<Broken> {
     let begins = matches!(put, Put::Take | Put::Commit | Put::Relicense);
     // As last read: a rollback may be queued after the read.
     let queued = here.agent.os.map_or(0, |os| os.queued);
-    let is_queued = queued != 0 && here.host.failed & (1 << queued) == 0;
+    // The host left that image without Berth, and an admin has asked to try it again.
+    let was_left = here.host.fell == queued || here.host.left == (queued, true);
+    let is_queued = queued != 0 && here.host.failed & (1 << queued) == 0 && !was_left;
     match put {
         Put::Uncommit if here.host.scheduled => Some(I2_SCHEDULED),
         Put::Release(Outcome::DrainTimeout) if !here.ghost.drain_over => Some(DRAIN),
@@ -204,7 +206,7 @@ pub fn decided(state: &State, node: usize, put: Put, slot: Number, after: &Berth
     let here = &state.nodes[node];
     let before = &state.slots[usize::from(slot)].is;
     let Berth::Held(new) = after else { return None };
-    let failed = here.host.failed & (1 << new.target) != 0;
+    let failed = (here.host.failed | here.ghost.left) & (1 << new.target) != 0;
     let desired = here.spec.is_some_and(|s| s.pool != NONE && s.image == new.target);
     let staged = here.agent.os.is_some_and(|os| os.staged == new.target && os.locked);
     let seen = match here.agent.node {

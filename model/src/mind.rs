@@ -7,8 +7,8 @@ use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, DesiredImage, Failure, Staging, Turn as BadTurn};
 use berth_api::{Digest, Written};
 use berth_core::agent::facts::{
-    ClusterNode, Deployments, Desired, Guard as Answer, HostHealth, Member, Os as HostOs, Past, PullFacts, StepFailure,
-    Undone,
+    ClusterNode, Deployments, Desired, FellBack, Guard as Answer, HostHealth, LastBooted, Member, Os as HostOs,
+    OutsideBoot, Past, PullFacts, StepFailure, Undone,
 };
 use berth_core::agent::knowledge::{
     Ending, Event, HostFailure, Knowledge, LockRetry, Look, PullReading, Services, Since, Turn,
@@ -517,6 +517,21 @@ fn past(host: &Host) -> Past {
             why: String::new(),
         }),
         unproven_boot: host.relicensed.then(|| rich::boot(0)),
+        target_deployed: host.deployed,
+        fell_back: rich::some_digest(host.fell).map(|digest| FellBack {
+            digest,
+            boot_id: rich::boot(if host.falls { 0 } else { 1 }),
+            ran: false,
+        }),
+        last_booted: rich::some_digest(host.last.0).map(|digest| LastBooted {
+            digest,
+            previous: rich::some_digest(host.last.1),
+        }),
+        outside_boot: rich::some_digest(host.left.0).map(|left| OutsideBoot {
+            digest: rich::digest(host.last.0),
+            left,
+            is_rollback: host.left.1,
+        }),
         retry_token: (host.token != 0).then(|| host.token.to_string()),
         drain_began: began(host.drain).map(|before| rich::NOW - before),
         drain_since: began(host.drain).map(since_boot),
@@ -551,6 +566,21 @@ fn remembered(host: Host, past: &Past) -> Host {
             .as_ref()
             .is_some_and(|undone| undone.boot_id == rich::boot(0)),
         relicensed: past.unproven_boot == Some(rich::boot(0)),
+        deployed: past.target_deployed,
+        fell: past
+            .fell_back
+            .as_ref()
+            .map_or(0, |fell| rich::image(Some(&fell.digest))),
+        falls: past
+            .fell_back
+            .as_ref()
+            .is_some_and(|fell| fell.boot_id == rich::boot(0)),
+        last: past.last_booted.as_ref().map_or((0, 0), |last| {
+            (rich::image(Some(&last.digest)), rich::image(last.previous.as_ref()))
+        }),
+        left: past.outside_boot.as_ref().map_or((0, false), |outside| {
+            (rich::image(Some(&outside.left)), outside.is_rollback)
+        }),
         token: past.retry_token.as_ref().and_then(|t| t.parse().ok()).unwrap_or(0),
         proof: match past.proof_since.as_ref().map(|since| since.under(&rich::boot(0))) {
             Some(Some(since)) if since < now().clock => Begun::LongAgo,

@@ -2,7 +2,7 @@
 
 use crate::set::Set;
 use crate::state::{
-    Agent, Begun, Berth, Ended, Guard, Node, Number, Object, Phase, Reboot, Request, State, Until, Work, Write,
+    Agent, Begun, Berth, Ended, Guard, NONE, Node, Number, Object, Phase, Reboot, Request, State, Until, Work, Write,
 };
 use crate::world::{Broken, World};
 use crate::{agent, controller, judge};
@@ -24,7 +24,7 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     }
     (host.queued, host.scheduled, host.silent) = (false, false, false);
     (host.staged, host.locked, host.pull, host.down, host.inhibited) = (0, false, 0, false, false);
-    host.undoes = false;
+    (host.undoes, host.falls) = (false, false);
     (host.relicensed, host.proof, host.ended, host.pull_backoff) = (false, Begun::No, Ended::No, false);
     (here.agent, here.other) = (Agent::fresh(fleet.tries_guard), Agent::fresh(fleet.tries_guard));
     (here.ghost.unguarded, here.ghost.other_unguarded) = (fleet.tries_guard, fleet.tries_guard);
@@ -37,6 +37,47 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
         uid == here.object.uid && here.object.exists && (clean || !matches!(phase, Phase::Releasing(_)))
     });
     here.ghost.unproven = ours;
+}
+
+/// Boots the previous image after a shutdown that has finalized the staged one, which stays first in the boot order.
+pub fn fall_back(state: &mut State, node: usize) {
+    let target = state.nodes[node].host.staged;
+    let held = state
+        .held_by(node)
+        .filter(|(_, h)| h.phase == Phase::Committed && h.target == target);
+    let counts = held.is_some() && has_applied_retries(state, node);
+    boot(state, node, true, true);
+    let here = &mut state.nodes[node];
+    (here.host.booted, here.host.previous) = (here.host.previous, here.host.booted);
+    here.host.queued = true;
+    if counts {
+        here.ghost.left |= 1 << target;
+    }
+}
+
+/// Rolls the host back to the previous image, and reboots it. The agent notices it if its memory has both images.
+pub fn roll_back(state: &mut State, node: usize) {
+    let is_free = state.held_by(node).is_none() && has_applied_retries(state, node);
+    let here = &mut state.nodes[node];
+    let host = &mut here.host;
+    let is_known = host.disk.is_none() && host.last == (host.booted, host.previous);
+    let has_failed = host.failed & (1 << host.previous) != 0;
+    let desired = here.spec.filter(|spec| spec.pool != NONE && !spec.deleting);
+    let is_left = desired.is_some_and(|spec| spec.image == host.booted) && !here.object.excluded;
+    if is_free && is_known && is_left && !has_failed {
+        here.ghost.left |= 1 << host.booted;
+    }
+    here.ghost.left &= !(1 << host.previous);
+    (host.booted, host.previous) = (host.previous, host.booted);
+    (host.staged, host.locked) = (0, false);
+    boot(state, node, true, true);
+}
+
+/// True if the agent has applied all retries that the admin has asked for: a later one allows every image again.
+fn has_applied_retries(state: &State, node: usize) -> bool {
+    let here = &state.nodes[node];
+    let pool = state.pools.get(usize::from(here.labels.pool));
+    pool.is_some_and(|pool| pool.token == here.host.token)
 }
 
 pub(crate) fn is_well(world: &World, state: &State, node: usize) -> bool {
@@ -110,6 +151,7 @@ pub fn window(state: &mut State, open: bool) {
 
 /// Asks all pools for another image, which becomes the target at once if the pool has no tag.
 pub fn edit(world: &World, state: &mut State, image: u8) {
+    forget_left(state);
     for pool in &mut state.pools {
         pool.tagged = image;
         if !world.has_tag() {
@@ -120,6 +162,11 @@ pub fn edit(world: &World, state: &mut State, image: u8) {
     if world.has_tag() {
         state.fleet.tagged |= 1 << image;
     }
+}
+
+/// Allows every image again that hosts left without Berth.
+pub fn forget_left(state: &mut State) {
+    state.nodes.iter_mut().for_each(|node| node.ghost.left = 0);
 }
 
 /// The soak time passes: proven canaries have soaked.

@@ -93,6 +93,8 @@ pub struct Ghost {
     pub undoes: bool,
     /// True if a boot was undone in this turn.
     pub undone: bool,
+    /// Bit set of images that the host left without Berth, and that no admin has asked to try again.
+    pub left: u8,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

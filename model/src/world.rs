@@ -195,6 +195,7 @@ impl World {
         (node.agent, node.other) = (Agent::fresh(self.tries_guard), Agent::fresh(self.tries_guard));
         (node.ghost.unguarded, node.ghost.other_unguarded) = (self.tries_guard, self.tries_guard);
         (node.host.booted, node.host.previous, node.status.booted) = (1, self.previous, 1);
+        node.host.last = (1, self.previous);
         node.spec = Some(Spec {
             pool: node.labels.pool,
             image: target,

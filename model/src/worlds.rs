@@ -125,6 +125,8 @@ worlds! {
         [Edit: 1, AgentCrash: 1, Inhibit: 1] deep [Late: 1, Rollback: 1, Power: 1];
     "retry" "hosts are rolled back, and admins request retries"
         { nodes: 2, images: &[2, 3], bad: 1 << 2 } [Rollback: 2, Retry: 1] deep [AgentCrash: 1, Edit: 1];
+    "fall-back" "hosts boot their previous image again, by the boot loader or by an admin"
+        { nodes: 2, keep_blocked: true } [FallBack: 1, Rollback: 1, AgentCrash: 1] deep [Retry: 1, Power: 1, Finalize: 1];
     "stage" "pulls fail, cannot lock, or are canceled"
         { nodes: 2, images: &[2, 3], staged: false } [Pull: 1, Edit: 1] deep [AgentCrash: 1, Rival: 1];
     "drain" "a node that cannot be drained does not block others"

@@ -209,7 +209,8 @@ impl<'a> Outlook<'a> {
         let wait = self.wait(member);
         blocks.extend(wait.and_then(|wait| self.wait_words(wait, member)));
         let degraded = condition::find_true(&status.conditions, condition::node::NODE_DEGRADED);
-        let is_failed_digest = degraded.is_some_and(|c| c.reason == CommonReason::DigestFailed.as_str());
+        let failed = [CommonReason::DigestFailed, CommonReason::FellBack].map(CommonReason::as_str);
+        let is_failed_digest = degraded.is_some_and(|c| failed.contains(&c.reason.as_str()));
         if let Some(c) = degraded.filter(|_| !is_failed_digest || wait != Some(BlockReason::FailedBefore)) {
             blocks.push(format!("{}: {}", c.reason, clean(&c.message)));
         }

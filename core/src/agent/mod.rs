@@ -14,6 +14,7 @@ pub mod knowledge;
 pub mod lifecycle;
 pub mod maintenance;
 pub mod node;
+mod outside;
 pub mod pace;
 pub mod past;
 pub mod reason;

@@ -74,6 +74,7 @@ impl Past {
         self.tried = None;
         self.undone = None;
         self.unproven_boot = None;
+        self.target_deployed = None;
         let (first, most) = match outcome {
             // Nothing went wrong here: the node may take the next offer at once.
             Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => {
@@ -216,7 +217,7 @@ impl Past {
         self.not_applied = self.not_applied.take().filter(|(d, _)| d != digest);
     }
 
-    fn digest_failed(&mut self, digest: &Digest) {
+    pub(super) fn digest_failed(&mut self, digest: &Digest) {
         if !self.failed_digests.contains(digest) {
             self.failed_digests.push(digest.clone());
             let extra = self.failed_digests.len().saturating_sub(MAX_FAILED);

@@ -79,6 +79,7 @@ pub struct Site {
     pub log: HostLog,
     pub(super) workload: Workload,
     excused: Mutex<Vec<(String, Timestamp)>>,
+    swapped: Mutex<Vec<(String, Timestamp)>>,
     capacity: Mutex<BTreeMap<String, usize>>,
     /// The fleet's limit, if it has one.
     fleet: Mutex<Option<usize>>,
@@ -94,6 +95,7 @@ impl Site {
             log,
             workload: Workload::default(),
             excused: Mutex::default(),
+            swapped: Mutex::default(),
             capacity: Mutex::default(),
             fleet: Mutex::default(),
             reboots_seen: Mutex::default(),
@@ -351,6 +353,12 @@ impl Site {
         locked(&self.excused).push((host.to_owned(), Timestamp::now()));
     }
 
+    /// Excuses one reboot of this host into another image, because the test causes it.
+    pub fn excuse_swap(&self, host: &str) {
+        self.excuse(host);
+        locked(&self.swapped).push((host.to_owned(), Timestamp::now()));
+    }
+
     /// Changes of hosts that the test caused, with their times.
     pub fn excused(&self) -> Vec<(String, Timestamp)> {
         locked(&self.excused).clone()
@@ -384,11 +392,13 @@ impl Site {
         let audit = AuditLog::read(&self.control_plane.audit_log())?;
         let hosts = self.log.events();
         let excused = locked(&self.excused).clone();
+        let swapped = locked(&self.swapped).clone();
         let capacity = locked(&self.capacity).clone();
         Ok(ask(&Truth {
             hosts: &hosts,
             audit: audit.records(),
             excused: &excused,
+            swapped: &swapped,
             capacity,
             fleet: *locked(&self.fleet),
             evidence: &Evidence::of_harness(),

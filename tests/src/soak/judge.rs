@@ -102,6 +102,7 @@ impl Judge {
             hosts: &hosts,
             audit: &records,
             excused: &excused,
+            swapped: &[],
             capacity,
             fleet: plan.fleet,
             evidence: &Evidence::of_harness(),

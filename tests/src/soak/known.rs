@@ -48,6 +48,9 @@ pub fn known(bug: Bug) -> Known {
         Bug::RollbackTwice | Bug::RollbackToAny | Bug::UndoneAlways => {
             OutOfReach("no boot of a rollout waits for its proof until health.deadline")
         }
+        Bug::FellBackTriedAgain | Bug::RollbackForgotten | Bug::RollbackAnswered => {
+            OutOfReach("no host of a rollout boots its previous image without the agent")
+        }
         Bug::ScheduledIgnored => OutOfReach("no admin of a rollout schedules a shutdown on a host"),
         Bug::PermitKept => OutOfReach("no node of a rollout leaves its permit to pull unused for 15 minutes"),
         Bug::SilentPulls => OutOfReach("the pools of a rollout let all nodes pull at once"),

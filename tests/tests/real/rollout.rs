@@ -21,6 +21,7 @@ use self::on_host::{pull, staged};
 
 mod boot_images;
 mod on_host;
+mod outside;
 mod rpm_ostree;
 
 /// Time limit for the work of one node.
@@ -495,6 +496,8 @@ async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.scenario(a_budget_blocks_then_yields).await?;
     rig.scenario(an_image_without_its_bound_image).await?;
     rig.scenario(an_image_that_fails_its_check).await?;
+    rig.scenario(outside::a_boot_that_falls_back).await?;
+    rig.scenario(outside::a_rollback_by_hand).await?;
     rig.scenario(an_agent_killed_mid_pull_adopts_it).await?;
     rig.scenario(an_agent_killed_mid_drain_and_at_the_reboot).await?;
     rig.scenario(the_api_server_is_away).await

@@ -21,6 +21,7 @@ mod health;
 mod images;
 mod monitoring;
 mod one_host;
+mod outside;
 mod policies;
 mod preview;
 mod provisioning;

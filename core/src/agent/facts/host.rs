@@ -173,6 +173,12 @@ impl Os {
         queued.rollback.as_ref()?.digest.as_ref()
     }
 
+    /// True if the rollback deployment has this digest; `None` if the deployments are unknown.
+    pub fn has_deployed(&self, digest: &Digest) -> Option<bool> {
+        let rollback = self.deployments()?.rollback.as_ref();
+        Some(rollback.is_some_and(|rollback| rollback.digest.as_ref() == Some(digest)))
+    }
+
     /// Returns the staged deployment, if known.
     pub fn staged(&self) -> Option<&Deployment> {
         self.deployments()?.staged.as_ref()

@@ -1,5 +1,6 @@
 //! Input of the agent's decisions, as plain data. Includes the time and the identity, so a decision can be replayed.
 
+mod boots;
 mod cluster;
 mod desired;
 mod health;
@@ -15,6 +16,7 @@ use berth_api::names::{NodeName, PoolName};
 use berth_api::node::{Deployment, Turn};
 use jiff::Timestamp;
 
+pub use self::boots::{FellBack, LastBooted, OutsideBoot};
 pub use self::cluster::{ClusterNode, DrainFacts, Guard, GuardFacts};
 pub use self::desired::{Desired, Member};
 pub use self::health::{BootComplete, Checks, HostHealth};

@@ -9,6 +9,7 @@ use berth_api::seeded::Bug;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::boots::{FellBack, LastBooted, OutsideBoot};
 use crate::BootMoment;
 
 /// Record of earlier pulls, turns and failures, kept on the host and in part in the BootcNode's status. A field that is
@@ -35,6 +36,15 @@ pub struct Past {
     pub tried: Option<Digest>,
     /// The rollback that the agent began in this turn.
     pub undone: Option<Undone>,
+    /// True if the host had a deployment of the target, besides the staged one, when the node committed to its last
+    /// reboot. `None` if an agent version that did not record it committed.
+    pub target_deployed: Option<bool>,
+    /// The last target that fell back.
+    pub fell_back: Option<FellBack>,
+    /// The image that the host ran when the agent last looked. `None` before the first Ready boot, and without a pool.
+    pub last_booted: Option<LastBooted>,
+    /// The last boot of another image without a berth, until it is over.
+    pub outside_boot: Option<OutsideBoot>,
     /// Units that had failed when the node committed to its last reboot, sorted: they do not count against the image
     /// that boots next. `None` if an agent version that did not read them committed: then no failed unit counts.
     pub failed_units: Option<Vec<String>>,

@@ -172,6 +172,8 @@ impl Knowledge {
         match holding {
             Some(holding) => {
                 self.past.runs(holding, self.host.os.booted());
+                self.past
+                    .falls_back(holding, boot_id, &self.host.os, self.host.finalization_failed);
                 let unproven = is_unproven(holding, boot_id, &self.host.os, &self.past);
                 self.turn.proving = unproven.then(|| match self.turn.proving {
                     Some(since) => since,
@@ -180,6 +182,32 @@ impl Knowledge {
             }
             None => self.turn.proving = None,
         }
+        self.note_boot();
         self.record(now);
+    }
+
+    /// Records the booted image of a member, and whether another image booted without a berth. A reading that is missing
+    /// changes nothing.
+    fn note_boot(&mut self) {
+        let member = match &self.desired {
+            Desired::Member(member) => member,
+            Desired::Release => return self.past.forget_boot(),
+            Desired::Unknown => return,
+        };
+        let Some(node) = self.cluster.node.get().filter(|node| node.uid == member.node_uid) else {
+            return;
+        };
+        if node.excluded {
+            return self.past.forget_boot();
+        }
+        let (Some(_), Some(known)) = (&self.cluster.berths, self.host.os.deployments()) else {
+            return;
+        };
+        let boot_id = self.host.boot_id();
+        if self.cluster.holding().is_some() {
+            self.past.boots_with_berth(known);
+        } else if self.past.last_booted.is_some() || (node.reports_ready(boot_id) && node.cordon.is_none()) {
+            self.past.boots_without_berth(known, self.desired.digest());
+        }
     }
 }

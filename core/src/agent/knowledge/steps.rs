@@ -72,12 +72,15 @@ impl Knowledge {
                 self.host.fresh = false;
             }
             Step::Drain => self.begin_to_drain(now),
-            Step::Commit(_) => {
+            Step::Commit(berth) => {
                 self.turn.reboot.asked = None;
+                let target = berth.holding().map(|holding| &holding.target);
+                self.past.target_deployed = target.and_then(|target| self.host.os.has_deployed(target));
                 self.past.failed_units = self.host.failed_units();
             }
             Step::Relicense(berth, digest) => {
                 (self.turn.reboot.asked, self.turn.reboot.blocked) = (None, None);
+                self.past.target_deployed = self.host.os.has_deployed(digest);
                 if let Some(holding) = berth.holding() {
                     // Record this before the berth names this boot: later readers must see that the boot is unproven.
                     self.past.relicensed(holding, digest, self.host.boot_id());

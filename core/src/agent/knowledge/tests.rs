@@ -17,6 +17,7 @@ use crate::agent::step::{Step, WaitReason};
 use crate::agent::storage::{StagingLock, Storage};
 use crate::{Moment, Now};
 
+mod boots;
 mod guard;
 mod host;
 mod pulls;
@@ -119,6 +120,7 @@ fn ask_for(knowledge: &mut Knowledge, image: DesiredImage) {
     let desired = Desired::of(Some(&berth_api::node::BootcNode {
         spec: berth_api::node::BootcNodeSpec {
             pool_name: "p".into(),
+            node_uid: "u1".into(),
             image: Some(image),
             ..Default::default()
         },

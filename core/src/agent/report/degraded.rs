@@ -6,6 +6,7 @@ use berth_api::node::Phase;
 use berth_api::pool::OnTimeout;
 
 use crate::agent::facts::{AgentFacts, Desired, Os};
+use crate::agent::outside;
 use crate::agent::reason::{self, Reason};
 use crate::agent::rivals;
 use crate::agent::step::{
@@ -17,13 +18,15 @@ use crate::finding::Finding;
 type Check = fn(&AgentFacts, Phase, &Step) -> Option<Finding>;
 
 /// The checks, in order of importance: the first finding is reported.
-const CHECKS: [Check; 7] = [
+const CHECKS: [Check; 9] = [
     |facts, _, _| host_problem(facts),
     |facts, _, step| staging_problem(facts, step),
+    |facts, _, _| outside::rolled_back(facts),
     |facts, _, _| image_problem(facts),
     turn_problem,
     |facts, _, _| retried_problem(facts),
     |facts, _, _| credentials_problem(facts),
+    |facts, _, _| outside::unexpected(facts),
     |facts, _, _| rivals::finding(facts),
 ];
 
@@ -71,7 +74,7 @@ fn staging_problem(facts: &AgentFacts, step: &Step) -> Option<Finding> {
     {
         return Some(found);
     }
-    if let Some(message) = rollback_queued(facts) {
+    if let Some(message) = rollback_queued(facts).filter(|_| !outside::is_left_first(facts)) {
         return Some(facts.degraded(CommonReason::RollbackQueued, message));
     }
     if let Some(message) = facts.host.os.unit_missing() {
@@ -94,10 +97,17 @@ fn image_problem(facts: &AgentFacts) -> Option<Finding> {
             .as_ref()
             .map(|t| format!(": {} ({} times)", t.message, t.attempts));
         let message = format!(
-            "{desired} failed here and is not tried again{}",
-            message.unwrap_or_default()
+            "{desired} failed here and is not tried again{}{}",
+            message.unwrap_or_default(),
+            outside::next_boot(facts)
         );
-        return Some(facts.degraded(CommonReason::DigestFailed, message));
+        let fell_back = facts.past.fell_back.as_ref();
+        let reason = if fell_back.is_some_and(|fell| fell.digest == *desired) {
+            CommonReason::FellBack
+        } else {
+            CommonReason::DigestFailed
+        };
+        return Some(facts.degraded(reason, message));
     }
     let message = same_deployment(facts, facts.desired.digest()?)?;
     Some(facts.degraded(Reason::SameDeployment, message))

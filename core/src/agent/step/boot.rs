@@ -17,6 +17,7 @@ use super::way::{self, Obstacle, await_reboot, inhibited, is_inhibited};
 use super::{turn, undo};
 use crate::agent::facts::{AgentFacts, Desired, Member};
 use crate::agent::node::NodeFacts;
+use crate::agent::outside;
 use crate::agent::past::MAX_NOT_APPLIED;
 
 /// The image that a holder may continue to, and the pool that wants it.
@@ -115,17 +116,15 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
         let message = format!("not proven within health.deadline{cause}; the agent rolled the host back");
         return (Outcome::Failed, message);
     }
+    if let Some(message) = outside::fell_back(facts, target) {
+        return (Outcome::Failed, message);
+    }
     // I5, I8: the target ran and was not proven.
     if facts.past.tried.as_ref() == Some(target) || facts.past.failed_digests.contains(target) {
         return (
             Outcome::Failed,
             format!("{target} ran but was not proven, and the host went back to the previous image"),
         );
-    }
-    // I8: the target was finalized, and the boot loader fell back.
-    if facts.host.os.queued_digest() == Some(target) {
-        let message = format!("{target} was finalized, but the boot loader booted the previous image");
-        return (Outcome::Failed, message);
     }
     let message = if facts.host.finalization_failed {
         "ostree-finalize-staged.service failed at shutdown"

@@ -91,6 +91,9 @@ pub(super) fn pursue(facts: &AgentFacts, member: &Member, berths: &[Berth]) -> S
     if deployments.refusal.is_some() {
         return step_on_refused_host(facts, deployments, desired);
     }
+    if Bug::RollbackAnswered.is_awake() && facts.past.outside_boot.is_some() {
+        return Step::Reboot;
+    }
     if deployments.booted.digest.as_ref() == Some(desired) {
         // I3: the desired image runs, so a staged one is not wanted.
         return match &deployments.staged {

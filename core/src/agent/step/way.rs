@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use super::action::{LOOK_INTERVAL, REBOOT_RETRY_INTERVAL, REBOOT_START_TIMEOUT, Step, WaitReason};
 use crate::agent::facts::{AgentFacts, Desired, Reboot};
 use crate::agent::node::NodeFacts;
+use crate::agent::outside;
 
 /// Why a node must not reboot now. Checked before the commit, which may be old later, and before the reboot.
 #[expect(clippy::large_enum_variant, reason = "one lives for a moment in each decision")]
@@ -122,7 +123,8 @@ pub(super) fn is_next_boot_wrong(facts: &AgentFacts) -> bool {
     is_rollback_in_the_way(facts) || facts.host.os.unit_missing().is_some()
 }
 
-/// True if the next boot takes another deployment that may be intended. A digest that failed here is not.
+/// True if the next boot takes another deployment that may be intended. A digest that failed here is not, nor one that
+/// the host left without Berth.
 fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     if Bug::RollbackIgnored.is_awake() {
         return false;
@@ -130,7 +132,7 @@ fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     let os = &facts.host.os;
     let queued = os.queued_digest();
     let has_failed = queued.is_some_and(|digest| facts.past.failed_digests.contains(digest));
-    os.is_rollback_queued() && !has_failed && !facts.has_queued_undo()
+    os.is_rollback_queued() && !has_failed && !outside::is_left_first(facts) && !facts.has_queued_undo()
 }
 
 /// Message if the next boot takes another deployment, unless the agent queued it to undo the boot.

@@ -12,26 +12,32 @@ struct Entry {
     target: String,
 }
 
-/// Root of the deployment that a boot loader would start from this sysroot.
+/// Root of the deployment that a boot loader would start first from this sysroot.
 pub(super) fn default_deployment(sysroot: &Path) -> Result<PathBuf> {
+    let mut all = deployments(sysroot)?.into_iter();
+    all.next()
+        .with_context(|| format!("no boot entry in {}", sysroot.display()))
+}
+
+/// Roots of the deployments of this sysroot, in the order of a boot loader.
+pub(super) fn deployments(sysroot: &Path) -> Result<Vec<PathBuf>> {
     let directory = sysroot.join("boot/loader/entries");
-    let mut best: Option<Entry> = None;
+    let mut entries = vec![];
     let files = fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?;
     for file in files {
         let path = file?.path();
         if path.extension().is_none_or(|e| e != "conf") {
             continue;
         }
-        let Some(entry) = parse(&fs::read_to_string(&path)?) else {
-            continue;
-        };
-        if best.as_ref().is_none_or(|b| entry.version > b.version) {
-            best = Some(entry);
-        }
+        entries.extend(parse(&fs::read_to_string(&path)?));
     }
-    let best = best.with_context(|| format!("no boot entry in {}", directory.display()))?;
-    let link = sysroot.join(best.target.trim_start_matches('/'));
-    fs::canonicalize(&link).with_context(|| format!("following {}", link.display()))
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.version));
+    let mut roots = vec![];
+    for entry in entries {
+        let link = sysroot.join(entry.target.trim_start_matches('/'));
+        roots.push(fs::canonicalize(&link).with_context(|| format!("following {}", link.display()))?);
+    }
+    Ok(roots)
 }
 
 fn parse(text: &str) -> Option<Entry> {

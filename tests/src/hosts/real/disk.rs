@@ -53,6 +53,11 @@ impl Disk {
         bls::default_deployment(&self.sysroot)
     }
 
+    /// Deployments in the order of the boot loader.
+    pub(super) fn deployments(&self) -> Result<Vec<PathBuf>> {
+        bls::deployments(&self.sysroot)
+    }
+
     /// Writes a file below `/etc` of the next deployment or below `/var`.
     pub(super) fn put(&self, path: &str, mode: u32, bytes: &[u8]) -> Result<()> {
         let root = match path.trim_start_matches('/').split_once('/') {

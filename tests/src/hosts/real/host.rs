@@ -74,6 +74,11 @@ impl RealHost {
         self.output(&["systemctl", "reboot"]).await.map(drop)
     }
 
+    /// Lets the boots of an image hang: the boot loader counts three tries, then starts the next deployment.
+    pub fn hang(&self, digest: &str) {
+        self.machine.hang(digest);
+    }
+
     /// The current boot, if the host is up.
     pub fn boot(&self) -> Option<Boot> {
         self.machine.boot()

@@ -1,5 +1,6 @@
 //! The machine of a host: its power, firmware and boot loader. Each boot is a new `systemd-nspawn` container.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,10 @@ use crate::process::{spawn_lasting, tail};
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 /// Directory where nspawn keeps a directory per container.
 const PROPAGATE: &str = "/run/systemd/nspawn/propagate";
+/// Number of boots that the boot loader grants a deployment before it starts the next one.
+const BOOT_TRIES: u32 = 3;
+/// Time until a boot that hangs is reset.
+const HANG_TIME: Duration = Duration::from_millis(500);
 const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts the container in its cgroup, waits for it, and kills the whole cgroup if the harness dies first: the death of
@@ -89,6 +94,8 @@ struct State {
     quit: bool,
     boot: Option<Boot>,
     cgroup: Option<Cgroup>,
+    /// Digests of the images whose boots hang.
+    hanging: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -137,6 +144,11 @@ impl Machine {
     /// Cuts the power; the machine boots again if its power is on.
     pub(super) fn power_cut(&self) {
         cut(&self.firmware.state());
+    }
+
+    /// Lets the boots of an image hang from now on.
+    pub(super) fn hang(&self, digest: &str) {
+        self.firmware.state().hanging.insert(digest.to_owned());
     }
 
     pub(super) fn boot(&self) -> Option<Boot> {
@@ -279,8 +291,7 @@ impl Firmware {
     /// Runs one boot, from the boot loader to the end of the host.
     fn boot_once(&self) -> Result<()> {
         self.hardware.tidy();
-        let deployment = self.hardware.disk.next()?;
-        let image = self.hardware.disk.image(&deployment)?;
+        let (deployment, image) = self.load()?;
         let cgroup = Cgroup::new(&self.hardware.machine)?;
         let mut child = self.hardware.start(&deployment, &cgroup)?;
         {
@@ -299,6 +310,23 @@ impl Firmware {
         appeared?;
         tracing::debug!(host = self.hardware.host, status = ?status?, "ended");
         Ok(())
+    }
+
+    /// Plays the boot loader with boot counting: a deployment whose boots hang is tried a few times, then the next one is
+    /// started. Returns the first that does not hang, or else the last one.
+    fn load(&self) -> Result<(PathBuf, BootedImage)> {
+        let disk = &self.hardware.disk;
+        let mut found = None;
+        for deployment in disk.deployments()? {
+            let image = disk.image(&deployment)?;
+            let hangs = self.state().hanging.contains(&image.digest);
+            found = Some((deployment, image));
+            if !hangs {
+                break;
+            }
+            std::thread::sleep(HANG_TIME * BOOT_TRIES);
+        }
+        found.context("the host has no deployment")
     }
 
     fn appear(&self, child: &mut Child, image: BootedImage) -> Result<()> {

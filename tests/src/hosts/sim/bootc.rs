@@ -330,9 +330,12 @@ impl Deployments {
         self.finalization_failed = false;
     }
 
-    /// The boot loader starts the first deployment.
-    pub fn boot(&mut self) {
-        self.booted = 0;
+    /// The boot loader starts the first deployment whose boots do not hang, or else the last one. Returns the number of
+    /// deployments that hang. They stay first in the boot order.
+    pub fn boot(&mut self, hanging: &BTreeSet<String>) -> usize {
+        let works = self.finalized.iter().position(|d| !hanging.contains(&d.digest));
+        self.booted = works.unwrap_or(self.finalized.len() - 1);
+        self.booted
     }
 
     /// The document of `bootc status`.

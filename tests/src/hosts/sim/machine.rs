@@ -28,6 +28,10 @@ const RIVALS: &[(&str, &str)] = &[
     ("rpm-ostreed-automatic.timer", "waiting"),
     ("zincati.service", "running"),
 ];
+/// Number of boots that the boot loader grants a deployment before it starts the next one.
+const BOOT_TRIES: u32 = 3;
+/// Time until a boot that hangs is reset.
+const HANG_TIME: Duration = Duration::from_millis(200);
 const TERM_GRACE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,8 +140,10 @@ impl Machine {
     }
 
     async fn boot(&self) -> Result<Up> {
+        let hanging = self.settings.with(|s| s.hanging.clone());
+        let hangs = self.os.deployments(|d| d.boot(&hanging));
+        tokio::time::sleep(HANG_TIME * BOOT_TRIES * u32::try_from(hangs).unwrap_or(1)).await;
         let (digest, version, failed) = self.os.deployments(|d| {
-            d.boot();
             let booted = d.booted().map(|b| (b.digest.clone(), b.version.clone()));
             let (digest, version) = booted.unwrap_or_default();
             (digest, version, d.finalization_failed())

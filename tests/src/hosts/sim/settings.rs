@@ -192,6 +192,8 @@ pub struct Settings {
     pub never_ready: BTreeSet<String>,
     /// Images whose kubelet does not start.
     pub kubelet_dead: BTreeSet<String>,
+    /// Images whose boots hang: the boot loader counts three tries, then boots the next deployment.
+    pub hanging: BTreeSet<String>,
     /// Images whose host is unhealthy, although its kubelet becomes Ready.
     pub unhealthy: BTreeMap<String, Unhealthy>,
     /// Active units of other updaters, such as `zincati.service`.
@@ -239,6 +241,7 @@ impl Default for Settings {
             old_ostree: false,
             never_ready: BTreeSet::new(),
             kubelet_dead: BTreeSet::new(),
+            hanging: BTreeSet::new(),
             unhealthy: BTreeMap::new(),
             rivals: BTreeSet::new(),
             reboot: RebootFault::Works,

@@ -90,6 +90,12 @@ fn fallen_back(mut facts: AgentFacts) -> AgentFacts {
     deployments_of(&mut facts, |deployments| {
         (deployments.rollback_queued, deployments.rollback) = (true, Some(deployment(2, false)));
     });
+    if let Some(holding) = facts.holding().cloned() {
+        let (boot_id, os) = (&facts.host.boot_id, &facts.host.os);
+        facts
+            .past
+            .falls_back(&holding, boot_id, os, facts.host.finalization_failed);
+    }
     facts
 }
 

@@ -23,7 +23,7 @@ fn host(version: &str) -> Deployments {
 
 fn reboot(host: &mut Deployments) {
     host.shut_down(true);
-    host.boot();
+    host.boot(&BTreeSet::new());
 }
 
 fn versions(host: &Deployments) -> (String, Option<String>) {
@@ -61,7 +61,7 @@ fn a_power_cut_loses_the_staged_image() {
     let mut host = host("1");
     host.stage(deployment("2"), false);
     host.cut_power();
-    host.boot();
+    host.boot(&BTreeSet::new());
     assert_eq!(versions(&host), ("1".to_owned(), None));
     assert!(host.staged().is_none());
 }
@@ -71,7 +71,7 @@ fn a_failed_finalization_is_remembered_for_one_boot() {
     let mut host = host("1");
     host.stage(deployment("2"), false);
     host.shut_down(false);
-    host.boot();
+    host.boot(&BTreeSet::new());
     assert!(host.finalization_failed());
     assert_eq!(versions(&host), ("1".to_owned(), None));
     reboot(&mut host);

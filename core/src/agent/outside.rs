@@ -1,0 +1,186 @@
+//! Changes of the booted image that Berth did not make: a target that fell back under its berth, and another image that
+//! booted without a berth. Boot counting, greenboot, firmware or a person may be the cause.
+//!
+//! Both are recorded on the host before any decision. The image that the host left counts as failed there (I8), so no
+//! berth is taken for it. The agent never answers with a reboot of its own: every reboot needs a berth.
+
+use berth_api::berth::{HoldPhase, Holding};
+use berth_api::condition::CommonReason;
+use berth_api::digest::Digest;
+use berth_api::names::BootId;
+use berth_api::node::timeline::TurnOutcome;
+use berth_api::seeded::Bug;
+
+use crate::agent::facts::{AgentFacts, Deployments, FellBack, LastBooted, Os, OutsideBoot, Past};
+use crate::finding::Finding;
+
+impl Past {
+    /// Records that the target of a committed berth fell back, once per boot. `finalization_failed` is about the last
+    /// shutdown. A target that the host may have had as a deployment before the commit may not have been finalized: then
+    /// nothing is recorded, and the turn is repeated.
+    pub fn falls_back(&mut self, holding: &Holding, boot_id: &BootId, os: &Os, finalization_failed: bool) {
+        let target = &holding.target;
+        let is_new_boot = holding.phase == HoldPhase::Committed && holding.boot_id != *boot_id;
+        let Some(known) = os.deployments().filter(|_| is_new_boot) else {
+            return;
+        };
+        if known.booted.digest.as_ref().is_none_or(|booted| booted == target) {
+            return;
+        }
+        let is_undone = self.undone.as_ref().is_some_and(|undone| undone.digest == *target);
+        let is_recorded = self.fell_back.as_ref().is_some_and(|fell| fell.boot_id == *boot_id);
+        if is_undone || is_recorded || Bug::FellBackTriedAgain.is_awake() {
+            return;
+        }
+        let ran = self.tried.as_ref() == Some(target);
+        let is_finalized = !finalization_failed && self.is_newly_deployed(target, known);
+        if ran || is_finalized {
+            self.fell_back = Some(FellBack {
+                digest: target.clone(),
+                boot_id: boot_id.clone(),
+                ran,
+            });
+            self.digest_failed(target);
+        }
+    }
+
+    /// True if the shutdown after the commit made the target a deployment. The next boot takes it, or the host had no
+    /// deployment of it at the commit.
+    fn is_newly_deployed(&self, target: &Digest, known: &Deployments) -> bool {
+        let is_new = known.rollback_queued || self.target_deployed == Some(false);
+        is_new && digest_of_rollback(known) == Some(target)
+    }
+
+    /// Records the booted image of a member without a berth. A boot of another image than the last one is recorded as an
+    /// outside boot, unless it is desired, ends an earlier outside boot, or was licensed by the last turn.
+    pub fn boots_without_berth(&mut self, known: &Deployments, desired: Option<&Digest>) {
+        let Some(booted) = &known.booted.digest else { return };
+        let last = self.last_booted.replace(LastBooted::of(booted, known));
+        if desired == Some(booted) {
+            self.outside_boot = None;
+            return;
+        }
+        let Some(last) = last.filter(|last| last.digest != *booted) else {
+            return;
+        };
+        let before = self.outside_boot.take();
+        if before.is_some_and(|outside| outside.left == *booted) || self.was_licensed(booted) {
+            return;
+        }
+        let is_swapped = last.previous.as_ref() == Some(booted) && digest_of_rollback(known) == Some(&last.digest);
+        let outside = OutsideBoot {
+            digest: booted.clone(),
+            left: last.digest,
+            // An image that failed here was not left for a better one.
+            is_rollback: is_swapped && !self.failed_digests.contains(booted),
+        };
+        if outside.is_rollback && !Bug::RollbackForgotten.is_awake() {
+            self.digest_failed(&outside.left);
+        }
+        self.outside_boot = Some(outside);
+    }
+
+    /// True if the last turn licensed a boot of this digest, and another program than the agent ended the turn.
+    fn was_licensed(&self, digest: &Digest) -> bool {
+        let turn = self.turns.first().filter(|turn| turn.to == *digest);
+        turn.is_some_and(|turn| matches!(turn.outcome, None | Some(TurnOutcome::TakenAway)))
+    }
+
+    /// Records the booted image of a node that holds a berth: until the berth is given back, no boot is an outside boot.
+    pub fn boots_with_berth(&mut self, known: &Deployments) {
+        let Some(booted) = &known.booted.digest else { return };
+        if self.last_booted.as_ref().is_some_and(|last| last.digest != *booted) {
+            self.outside_boot = None;
+        }
+        self.last_booted = Some(LastBooted::of(booted, known));
+    }
+
+    /// Forgets the booted image of a node that left its pool or is excluded: admins may change its image.
+    pub fn forget_boot(&mut self) {
+        (self.last_booted, self.outside_boot) = (None, None);
+    }
+}
+
+impl LastBooted {
+    fn of(booted: &Digest, known: &Deployments) -> Self {
+        Self {
+            digest: booted.clone(),
+            previous: digest_of_rollback(known).cloned(),
+        }
+    }
+}
+
+fn digest_of_rollback(known: &Deployments) -> Option<&Digest> {
+    known.rollback.as_ref()?.digest.as_ref()
+}
+
+/// Returns the message of a turn whose target fell back in the current boot; `None` if it did not, or an admin has asked
+/// for a retry since.
+pub(crate) fn fell_back(facts: &AgentFacts, target: &Digest) -> Option<String> {
+    let fell = facts.past.fell_back.as_ref()?;
+    let is_this = fell.digest == *target && fell.boot_id == facts.host.boot_id;
+    if !is_this || !facts.past.failed_digests.contains(target) {
+        return None;
+    }
+    let what = if fell.ran {
+        "ran but was not proven, and the host booted the previous image again"
+    } else {
+        "was finalized, but the host booted the previous image again"
+    };
+    Some(format!("{target} {what}, without Berth"))
+}
+
+/// True if the host left this image without Berth: a target that fell back, or an image that was rolled back.
+pub(crate) fn was_left(past: &Past, digest: &Digest) -> bool {
+    let fell_back = past.fell_back.as_ref().is_some_and(|fell| fell.digest == *digest);
+    let outside = past.outside_boot.as_ref().filter(|outside| outside.is_rollback);
+    fell_back || outside.is_some_and(|outside| outside.left == *digest)
+}
+
+/// True if the host left an image without Berth, and its next boot takes that image again.
+pub(crate) fn is_left_first(facts: &AgentFacts) -> bool {
+    let queued = facts.host.os.queued_digest();
+    queued.is_some_and(|digest| was_left(&facts.past, digest))
+}
+
+/// Returns the finding about a rollback without a berth.
+pub(crate) fn rolled_back(facts: &AgentFacts) -> Option<Finding> {
+    let outside = facts.past.outside_boot.as_ref().filter(|outside| outside.is_rollback)?;
+    // An admin may have asked for a retry since.
+    if !facts.past.failed_digests.contains(&outside.left) {
+        return None;
+    }
+    let message = format!(
+        "the host went back to {} without a berth; {} counts as failed here and is not tried again{}",
+        outside.digest,
+        outside.left,
+        next_boot(facts)
+    );
+    Some(facts.degraded(CommonReason::RolledBackExternally, message))
+}
+
+/// Returns the finding about another boot without a berth.
+pub(crate) fn unexpected(facts: &AgentFacts) -> Option<Finding> {
+    let outside = facts
+        .past
+        .outside_boot
+        .as_ref()
+        .filter(|outside| !outside.is_rollback)?;
+    let message = format!(
+        "the host booted {} without a berth, after {}",
+        outside.digest, outside.left
+    );
+    Some(facts.degraded(CommonReason::BootedUnexpectedImage, message))
+}
+
+/// Returns a clause if the next boot takes an image that the host left.
+pub(crate) fn next_boot(facts: &AgentFacts) -> String {
+    let known = facts.host.os.deployments().filter(|_| is_left_first(facts));
+    known.map_or_else(String::new, |known| {
+        let tool = known.backend.name.tool();
+        format!("; it is still first in the boot order: to change that, run `{tool} rollback` on the host")
+    })
+}
+
+#[cfg(test)]
+mod tests;
