@@ -236,6 +236,10 @@ pub struct BootcNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub platform_variant: Option<String>,
+    /// Guards of the host's boots below the agent, under the current boot; absent until the agent has read them.
+    #[schemars(length(max = 8))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_safeguards: Option<Vec<BootSafeguard>>,
     /// Image that the machine was first installed from; absent if the installer recorded none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<NodeBootImage>,
@@ -270,6 +274,33 @@ impl BootcNodeStatus {
             drain: measured.drain.or(self.drain_seconds),
             reboot: measured.reboot.or(self.reboot_seconds),
             ..measured
+        }
+    }
+}
+
+reasons! {
+    /// Guard of a host's boots below the agent.
+    #[derive(PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    pub enum BootSafeguard {
+        /// The boot loader counted the boots of the running image, and would have booted the previous one after too many.
+        BootCounting,
+        /// greenboot checks each boot, and rolls back after several failures.
+        Greenboot,
+        /// systemd feeds a hardware watchdog, which resets a host that hangs.
+        HardwareWatchdog,
+        /// Units want `boot-complete.target`.
+        BootComplete,
+    }
+}
+
+impl BootSafeguard {
+    /// Returns its name in a sentence.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::BootCounting => "boot counting",
+            Self::Greenboot => "greenboot",
+            Self::HardwareWatchdog => "a hardware watchdog",
+            Self::BootComplete => "boot-complete.target",
         }
     }
 }

@@ -7,7 +7,7 @@ use berth_api::berth::{BerthState, HoldPhase, lease};
 use berth_api::condition::{CommonReason, node as types};
 use berth_api::firstboot::NodeFirstboot;
 use berth_api::node::timeline::{Chapter, ImageVersion, NodeUpdate, TurnRecord};
-use berth_api::node::{BootcNode, DrainBlocker, Phase};
+use berth_api::node::{BootSafeguard, BootcNode, DrainBlocker, Phase};
 use berth_core::agent::backend;
 use berth_core::finding::Finding;
 use jiff::Timestamp;
@@ -45,6 +45,9 @@ pub struct Story {
     /// Tool that updates the host, if an agent has chosen one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<NodeBackend>,
+    /// Guards of the host's boots below the agent, if an agent has read them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boot_safeguards: Option<Vec<BootSafeguard>>,
     /// Berths that the node is offered or holds, with their states.
     pub berths: Vec<BerthLine>,
     /// The node's updates, the newest first.
@@ -90,6 +93,7 @@ pub fn story(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Story, S
         firstboot: status.firstboot.clone(),
         first_chapter: status.timeline.firstboot.clone(),
         backend: status.backend.clone(),
+        boot_safeguards: status.boot_safeguards.clone(),
         berths: berths(snapshot, node),
         blockers: status.drain_blockers.clone(),
         conditions: blocking.map(Warning::from).collect(),
@@ -202,6 +206,7 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
         format!("  runs {}, should run {}", or_dash(&row.version), or_dash(&row.target)),
     ];
     lines.extend(story.backend.as_ref().map(backend));
+    lines.extend(story.boot_safeguards.as_ref().map(|found| safeguards(found)));
     lines.extend(story.firstboot.as_ref().map(first_boot));
     lines.extend(story.berths.iter().map(|b| format!("  berth {}: {}", b.name, b.state)));
     // Leave out a message that the conditions or blockers below repeat in full.
@@ -246,6 +251,15 @@ fn backend(backend: &NodeBackend) -> String {
         let _ = write!(line, " (layered: {})", packages.join(", "));
     }
     line
+}
+
+/// `boots are guarded by greenboot, a hardware watchdog`.
+fn safeguards(found: &[BootSafeguard]) -> String {
+    if found.is_empty() {
+        return "  no boot counting, greenboot or hardware watchdog guards its boots".to_owned();
+    }
+    let words: Vec<_> = found.iter().map(|safeguard| safeguard.words()).collect();
+    format!("  boots are guarded by {}", words.join(", "))
 }
 
 fn first_boot(first: &NodeFirstboot) -> String {

@@ -138,6 +138,7 @@ impl Agent {
         };
         let survey = self.host.survey(&terms).await.context("cannot survey the host")?;
         self.look_for_boot_image().await;
+        self.look_for_safeguards().await;
         if survey.bootc_version.is_some() {
             self.machine.bootc_version = survey.bootc_version;
         }
@@ -160,6 +161,19 @@ impl Agent {
             Ok(found) => self.machine.boot_image = Some(found),
             Err(error) => {
                 tracing::warn!(%error, "cannot read the machine's boot image; the next survey of the host retries")
+            }
+        }
+    }
+
+    /// Reads the guards of the host's boots at each survey until one read succeeds. A reboot restarts the agent.
+    async fn look_for_safeguards(&mut self) {
+        if self.machine.boot_safeguards.is_some() {
+            return;
+        }
+        match self.host.boot_safeguards().await {
+            Ok(found) => self.machine.boot_safeguards = Some(found),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read what guards the host's boots; the next survey of the host retries")
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use berth_api::backend::Backend;
-use berth_api::node::{Deployment, DesiredImage, Progress};
+use berth_api::node::{BootSafeguard, Deployment, DesiredImage, Progress};
 use berth_api::{BootId, Digest};
 use berth_core::agent::facts::{BootComplete, Checks, Past};
 use berth_core::agent::host_policy::credentials::Claim;
@@ -387,6 +387,14 @@ impl Host {
     pub async fn boot_units(&self) -> Result<(BootComplete, Vec<String>), HostError> {
         let boot_complete = units::boot_complete(&self.bus).await?;
         Ok((boot_complete, units::failed(&self.bus).await?))
+    }
+
+    /// Returns what guards the host's boots below the agent.
+    ///
+    /// # Errors
+    /// When systemd does not answer.
+    pub async fn boot_safeguards(&self) -> Result<Vec<BootSafeguard>, HostError> {
+        Ok(units::boot_safeguards(&self.bus).await?)
     }
 
     /// Runs the host's health checks that have not succeeded under this boot, and returns at once with their state. The

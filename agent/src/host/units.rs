@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use berth_api::node::BootSafeguard;
 use berth_core::agent::facts::BootComplete;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
@@ -202,6 +203,13 @@ pub(super) async fn failed(bus: &Bus) -> Result<Vec<String>, BusError> {
     Ok(names)
 }
 
+/// Units that a host wants if it has this guard of its boots.
+const SAFEGUARDS: [(&str, BootSafeguard); 3] = [
+    ("systemd-bless-boot.service", BootSafeguard::BootCounting),
+    ("greenboot-healthcheck.service", BootSafeguard::Greenboot),
+    ("boot-complete.target", BootSafeguard::BootComplete),
+];
+
 /// Returns the state of `boot-complete.target`. A host has the target, but often nothing that wants it.
 pub(super) async fn boot_complete(bus: &Bus) -> Result<BootComplete, BusError> {
     let listed = list(bus, &["boot-complete.target"]).await?;
@@ -211,6 +219,14 @@ pub(super) async fn boot_complete(bus: &Bus) -> Result<BootComplete, BusError> {
     if unit.3 == "active" {
         return Ok(BootComplete::Reached);
     }
+    if is_wanted(bus, unit).await? {
+        return Ok(BootComplete::Pending);
+    }
+    Ok(BootComplete::Unused)
+}
+
+/// True if another unit wants or requires this one.
+async fn is_wanted(bus: &Bus, unit: &Listed) -> Result<bool, BusError> {
     let target = Target {
         service: SYSTEMD.service,
         path: unit.6.as_str(),
@@ -219,10 +235,32 @@ pub(super) async fn boot_complete(bus: &Bus) -> Result<BootComplete, BusError> {
     for dependents in ["RequiredBy", "WantedBy"] {
         let names: Vec<String> = bus.property(target, dependents).await?;
         if !names.is_empty() {
-            return Ok(BootComplete::Pending);
+            return Ok(true);
         }
     }
-    Ok(BootComplete::Unused)
+    Ok(false)
+}
+
+/// Returns what guards the host's boots below the agent. Boot counting shows only under a boot that was counted: systemd
+/// then wants the unit that marks the boot as good.
+pub(super) async fn boot_safeguards(bus: &Bus) -> Result<Vec<BootSafeguard>, BusError> {
+    let mut found = vec![];
+    for (name, safeguard) in SAFEGUARDS {
+        let listed = list(bus, &[name]).await?;
+        if let Some(unit) = listed.first().filter(|unit| unit.2 == "loaded")
+            && is_wanted(bus, unit).await?
+        {
+            found.push(safeguard);
+        }
+    }
+    match bus.property::<u64>(SYSTEMD, "RuntimeWatchdogUSec").await {
+        // systemd's infinity: the watchdog is off.
+        Ok(0 | u64::MAX) | Err(BusError::Refused { .. }) => {}
+        Ok(_) => found.push(BootSafeguard::HardwareWatchdog),
+        Err(error) => return Err(error),
+    }
+    found.sort();
+    Ok(found)
 }
 
 async fn is_active(bus: &Bus, name: &str) -> Result<bool, StartError> {

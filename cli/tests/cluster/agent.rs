@@ -54,6 +54,7 @@ impl World<'_> {
         });
         let installed = facts.installed.clone().unwrap_or_else(|| self.facts.version(1));
         let machine = Machine {
+            boot_safeguards: None,
             bootc_version: None,
             platform_variant: None,
             boot_image: Some(Some(object(

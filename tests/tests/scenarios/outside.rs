@@ -2,6 +2,7 @@
 //! a berth.
 
 use anyhow::{Context, Result, ensure};
+use berth_api::node::BootSafeguard;
 use berth_api::node::timeline::ChapterName;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Published, has_condition, soon};
 use berth_tests::hosts::sim::{SimHost, Updaters};
@@ -64,6 +65,10 @@ async fn falls_back(updaters: Updaters) -> Result<()> {
         ensure!(told.failed_digests == [bad.digest.clone()], "{told:?}");
         let update = told.timeline.updates.first().context("the timeline is empty")?;
         ensure!(update.chapter(ChapterName::RolledBack).is_some(), "{update:?}");
+        let safeguards = told
+            .boot_safeguards
+            .context("the agent has not read what guards the boots")?;
+        ensure!(safeguards == [BootSafeguard::HardwareWatchdog], "{safeguards:?}");
         let good = cluster.publish("3.0.0").await?;
         cluster.set_image("workers", &good.reference).await?;
         cluster.until_all_run(&good, LONG).await?;

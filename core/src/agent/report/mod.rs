@@ -67,6 +67,10 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
         turns: timeline::ended(&facts.past.turns),
         clock_synchronized: facts.host.clock_synchronized,
         platform_variant: machine.platform_variant.map(str::to_owned),
+        boot_safeguards: machine
+            .boot_safeguards
+            .clone()
+            .or_else(|| before.boot_safeguards.clone()),
         boot_image: machine.boot_image.as_ref().unwrap_or(&before.boot_image).clone(),
         firstboot: machine.firstboot.clone(),
         deployments: deployments::record(facts, phase, &before.deployments),

@@ -1,5 +1,6 @@
 use berth_api::boot_image::NodeBootImage;
 use berth_api::firstboot::NodeFirstboot;
+use berth_api::node::BootSafeguard;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::step::Step;
@@ -11,6 +12,8 @@ pub struct Machine {
     pub bootc_version: Option<String>,
     /// Highest variant of its architecture that the host's CPU supports, if known.
     pub platform_variant: Option<&'static str>,
+    /// Guards of the host's boots; `None` until they are read.
+    pub boot_safeguards: Option<Vec<BootSafeguard>>,
     /// Image that the machine was installed from, which never changes. The outer `None` means not read yet.
     pub boot_image: Option<Option<NodeBootImage>>,
     /// Record of the machine's first boot, if there is one. Read when the agent starts: to acknowledge a failure, an

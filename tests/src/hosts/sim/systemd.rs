@@ -338,6 +338,12 @@ impl Manager {
     async fn version(&self) -> String {
         VERSION.to_owned()
     }
+
+    /// Every simulated host has a hardware watchdog, which systemd feeds every 30 seconds.
+    #[zbus(property(emits_changed_signal = "false"), name = "RuntimeWatchdogUSec")]
+    async fn runtime_watchdog(&self) -> u64 {
+        30_000_000
+    }
 }
 
 fn load_state(loaded: bool) -> String {
