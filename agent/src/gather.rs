@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use berth_api::BootId;
 use berth_api::node::BootcNode;
 use berth_api::pool::SignatureRule;
-use berth_core::agent::facts::{Checks, Desired, HostHealth, PullFacts};
+use berth_core::agent::facts::{Desired, HostHealth, PullFacts};
 use berth_core::agent::host_policy::Rules;
 use berth_core::agent::host_policy::credentials::Claim;
 use berth_core::agent::host_policy::signatures::Policy;
@@ -165,20 +165,14 @@ impl Agent {
 
     /// Reads the health of the running boot. The checks run only where a boot waits for its proof.
     async fn ask_health(&self, boot_id: &BootId) -> Result<HostHealth> {
-        let units = self.host.boot_units().await;
-        let (boot_complete, failed_units) = units.context("cannot ask systemd for the state of the boot's units")?;
-        let checks = if self.knowledge.turn.proving.is_some() {
+        let health = self.host.boot_health().await;
+        let mut health = health.context("cannot ask systemd for the health of the boot")?;
+        if self.knowledge.turn.proving.is_some() {
             let node = self.knowledge.cluster.node.get();
             let is_ready = node.is_some_and(|node| node.is_ready(boot_id));
-            self.host.run_checks(boot_id, is_ready)
-        } else {
-            Checks::Running
-        };
-        Ok(HostHealth {
-            boot_complete,
-            failed_units,
-            checks,
-        })
+            health.checks = self.host.run_checks(boot_id, is_ready, health.boot_complete);
+        }
+        Ok(health)
     }
 
     async fn look_at_pull(&mut self) -> Result<PullReading> {

@@ -106,6 +106,8 @@ pub(super) const RPM_OSTREED: &str = "rpm-ostreed.service";
 
 #[derive(Debug, Clone)]
 pub(super) struct JobEnd {
+    /// Object path of the job.
+    pub(super) job: OwnedObjectPath,
     pub(super) unit: String,
     /// `done`, `failed`, `canceled`, `timeout`, …
     pub(super) result: String,
@@ -338,7 +340,7 @@ async fn listen(
             message = jobs.next() => {
                 let Some(Ok(message)) = message else { break };
                 let body = message.body();
-                let Ok((_, _, unit, result)) = body.deserialize::<(u32, OwnedObjectPath, String, String)>() else { continue };
+                let Ok((_, job, unit, result)) = body.deserialize::<(u32, OwnedObjectPath, String, String)>() else { continue };
                 if !unit.starts_with("berth-") && unit != RPM_OSTREED {
                     continue;
                 }
@@ -347,7 +349,7 @@ async fn listen(
                 if unit.starts_with(PULL_UNIT_PREFIX) {
                     changes.bump();
                 }
-                let _ = ends.send(JobEnd { unit, result });
+                let _ = ends.send(JobEnd { job, unit, result });
             }
             message = shutdowns.next() => {
                 let Some(Ok(_)) = message else { break };

@@ -1,18 +1,17 @@
 //! The host's health checks: programs that an image builder or an admin installs, and that judge a new boot.
 //!
-//! A check is an executable file. Each runs as a transient unit of the host, all at once, until it has succeeded once
-//! under this boot. The agent's loop does not wait for them.
+//! A check is an executable file, which runs as a transient unit of the host until it has succeeded once under this boot.
+//! The checks run at the same time, and the agent's loop does not wait for them.
 
 use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use berth_api::BootId;
 use berth_api::condition::one_line;
-use berth_core::agent::facts::Checks;
-use futures::future::join_all;
+use berth_core::agent::facts::{BootComplete, Checks};
 
 use super::bus::Changes;
 use super::files;
@@ -27,14 +26,14 @@ const DIRS: [(&str, Kind); 4] = [
     ("/usr/lib/berth/health.d/wanted.d", Kind::Wanted),
     ("/etc/berth/health.d/wanted.d", Kind::Wanted),
 ];
-/// Directories of greenboot's checks, which the agent runs if the host has them without greenboot.
+/// Directories of greenboot's checks, which the agent runs where greenboot does not.
 const GREENBOOT_DIRS: [(&str, Kind); 4] = [
     ("/usr/lib/greenboot/check/required.d", Kind::Required),
     ("/etc/greenboot/check/required.d", Kind::Required),
     ("/usr/lib/greenboot/check/wanted.d", Kind::Wanted),
     ("/etc/greenboot/check/wanted.d", Kind::Wanted),
 ];
-/// Unit of greenboot. If the host has it, greenboot runs its checks before `boot-complete.target`.
+/// Unit of greenboot, which runs its checks before `boot-complete.target` if that target is in use.
 const GREENBOOT_UNIT: &str = "/usr/lib/systemd/system/greenboot-healthcheck.service";
 /// Time limit of one run of a check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,6 +42,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Number of bytes that are read from the end of a check's output, and of lines that are reported.
 const OUTPUT_TAIL: u64 = 4 << 10;
 const REPORTED_LINES: usize = 3;
+/// Longest part of a unit's name that is taken from the check's path, in bytes.
+const MAX_NAME: usize = 200;
 /// Longest report of one check, in characters.
 const MAX_REPORT: usize = 300;
 
@@ -74,13 +75,39 @@ pub(super) struct CheckRuns {
 #[derive(Debug, Default)]
 struct Runs {
     boot: Option<BootId>,
-    /// Checks that have not succeeded, each with the report of its last run; `None` before the first.
-    left: Vec<(Check, Option<String>)>,
+    /// Checks that have not succeeded.
+    left: Vec<Run>,
+}
+
+/// The runs of one check that has not succeeded.
+#[derive(Debug)]
+struct Run {
+    check: Check,
     is_running: bool,
+    /// Report of the last run that ended; `None` before.
+    report: Option<String>,
     /// End of the last run.
     ended: Option<Instant>,
     /// True if the Node was Ready when the last run began.
     node_was_ready: bool,
+}
+
+impl Run {
+    fn of(check: Check) -> Self {
+        Self {
+            check,
+            is_running: false,
+            report: None,
+            ended: None,
+            node_was_ready: false,
+        }
+    }
+
+    fn is_due(&self, node_ready: bool) -> bool {
+        let has_become_ready = node_ready && !self.node_was_ready;
+        let is_retry_due = self.ended.is_none_or(|ended| ended.elapsed() >= RETRY_INTERVAL);
+        !self.is_running && (is_retry_due || has_become_ready)
+    }
 }
 
 impl CheckRuns {
@@ -92,65 +119,73 @@ impl CheckRuns {
         }
     }
 
-    /// Starts the checks that are due, and returns the state of all. Checks that failed run again after 10 s, and when
-    /// the Node has become Ready, since some of them wait for the same things as the kubelet.
-    pub(super) fn poll(&self, boot: &BootId, node_ready: bool) -> Checks {
-        let mut runs = self.runs.lock().unwrap_or_else(|e| e.into_inner());
+    /// Starts the checks that are due, and returns the state of all. A check that failed runs again after 10 s, and when
+    /// the Node has become Ready, since it may wait for the same things as the kubelet.
+    pub(super) fn poll(&self, boot: &BootId, node_ready: bool, boot_complete: BootComplete) -> Checks {
+        let mut runs = self.lock();
         if runs.boot.as_ref() != Some(boot) {
-            let left = find(&self.tools.root).into_iter().map(|check| (check, None)).collect();
-            *runs = Runs {
-                boot: Some(boot.clone()),
-                left,
-                ..Runs::default()
-            };
+            match find(&self.tools.root, boot_complete) {
+                Ok(checks) => {
+                    runs.boot = Some(boot.clone());
+                    runs.left = checks.into_iter().map(Run::of).collect();
+                }
+                Err(error) => return Checks::Failed(vec![format!("the host's health checks cannot be read: {error}")]),
+            }
         }
-        let is_retry_due = runs.ended.is_none_or(|ended| ended.elapsed() >= RETRY_INTERVAL);
-        let has_become_ready = node_ready && !runs.node_was_ready;
-        if !runs.left.is_empty() && !runs.is_running && (is_retry_due || has_become_ready) {
-            (runs.is_running, runs.node_was_ready) = (true, node_ready);
-            let checks = runs.left.iter().map(|(check, _)| check.clone()).collect();
-            tokio::spawn(self.clone().run(boot.clone(), checks));
+        for run in runs.left.iter_mut().filter(|run| run.is_due(node_ready)) {
+            (run.is_running, run.node_was_ready) = (true, node_ready);
+            tokio::spawn(self.clone().run(boot.clone(), run.check.clone()));
         }
         state(&runs.left)
     }
 
-    /// Runs these checks to their end, all at once, and records the result.
-    async fn run(self, boot: BootId, checks: Vec<Check>) {
-        let reports = join_all(checks.iter().enumerate().map(|(n, check)| self.run_one(n, check))).await;
-        let mut runs = self.runs.lock().unwrap_or_else(|e| e.into_inner());
+    fn lock(&self) -> MutexGuard<'_, Runs> {
+        self.runs.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Runs a check to its end and records the result.
+    async fn run(self, boot: BootId, check: Check) {
+        let report = self.run_unit(&check).await;
+        let mut runs = self.lock();
         if runs.boot.as_ref() != Some(&boot) {
             return;
         }
-        (runs.is_running, runs.ended) = (false, Some(Instant::now()));
-        runs.left.clear();
-        for (check, report) in checks.into_iter().zip(reports) {
-            let Some(report) = report else { continue };
-            tracing::warn!(check = check.path, kind = ?check.kind, report, "health check failed");
-            runs.left.push((check, Some(report)));
+        match report {
+            None => runs.left.retain(|run| run.check != check),
+            Some(report) => {
+                tracing::warn!(check = check.path, kind = ?check.kind, report, "health check failed");
+                if let Some(run) = runs.left.iter_mut().find(|run| run.check == check) {
+                    (run.is_running, run.report, run.ended) = (false, Some(report), Some(Instant::now()));
+                }
+            }
         }
         drop(runs);
         self.changes.bump();
     }
 
     /// Runs one check to its end. Returns the report of a failure.
-    async fn run_one(&self, number: usize, check: &Check) -> Option<String> {
-        let name = unit_name(number, &check.path);
+    async fn run_unit(&self, check: &Check) -> Option<String> {
+        let name = unit_name(&check.path);
         let (stdout, stderr) = (format!("{RUN_DIR}/{name}.out"), format!("{RUN_DIR}/{name}.err"));
         let spec = Spec {
             name: format!("{name}.service"),
             description: "Berth: health check of the host",
-            before: vec![],
             command: vec![check.path.clone()],
-            on_success: vec![],
-            last: None,
             deadline: CHECK_TIMEOUT,
             stdout: Some(stdout.clone()),
             stderr: Some(stderr.clone()),
-            fd3: None,
-            background: false,
-            expendable: false,
+            contained: true,
+            ..Spec::default()
         };
-        let failure = match units::run(&self.tools.bus, &spec).await {
+        let bus = &self.tools.bus;
+        let mut result = units::run(bus, &spec).await;
+        if result.as_ref().is_err_and(|error| error.is(".UnitExists")) {
+            result = match units::outlast(bus, &spec).await {
+                Ok(()) => units::run(bus, &spec).await,
+                Err(error) => Err(error),
+            };
+        }
+        let failure = match result {
             Ok(None) => return None,
             Ok(Some(failure)) => words(&failure),
             Err(error) => format!("the agent cannot run it: {error}"),
@@ -162,12 +197,12 @@ impl CheckRuns {
 }
 
 /// Returns the state of the host's checks, given the ones that have not succeeded.
-fn state(left: &[(Check, Option<String>)]) -> Checks {
-    let required: Vec<_> = left.iter().filter(|(check, _)| check.kind == Kind::Required).collect();
+fn state(left: &[Run]) -> Checks {
+    let required: Vec<_> = left.iter().filter(|run| run.check.kind == Kind::Required).collect();
     if required.is_empty() {
         return Checks::Passed;
     }
-    let reports: Vec<String> = required.iter().filter_map(|(_, report)| report.clone()).collect();
+    let reports: Vec<String> = required.iter().filter_map(|run| run.report.clone()).collect();
     if reports.is_empty() {
         return Checks::Running;
     }
@@ -175,23 +210,22 @@ fn state(left: &[(Check, Option<String>)]) -> Checks {
 }
 
 /// Finds the host's checks, in the order of their directories and names.
-fn find(root: &HostRoot) -> Vec<Check> {
-    let mut checks = of_dirs(root, &DIRS);
-    if !root.path(GREENBOOT_UNIT).exists() {
-        checks.extend(of_dirs(root, &GREENBOOT_DIRS));
+///
+/// # Errors
+/// When a directory or a file cannot be read. Then a required check might be missed.
+fn find(root: &HostRoot, boot_complete: BootComplete) -> Result<Vec<Check>, String> {
+    let mut checks = of_dirs(root, &DIRS)?;
+    let runs_greenboot = boot_complete != BootComplete::Unused && root.path(GREENBOOT_UNIT).exists();
+    if !runs_greenboot {
+        checks.extend(of_dirs(root, &GREENBOOT_DIRS)?);
     }
-    checks
+    Ok(checks)
 }
 
-fn of_dirs(root: &HostRoot, dirs: &[(&str, Kind)]) -> Vec<Check> {
+fn of_dirs(root: &HostRoot, dirs: &[(&str, Kind)]) -> Result<Vec<Check>, String> {
     let mut found = BTreeMap::new();
     for (dir, kind) in dirs {
-        let Ok(entries) = std::fs::read_dir(root.path(dir)) else {
-            // Most hosts have no checks.
-            continue;
-        };
-        for entry in entries.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
+        for name in names(root, dir).map_err(|error| format!("{dir}: {error}"))? {
             let check = Check {
                 path: format!("{dir}/{name}"),
                 kind: *kind,
@@ -200,28 +234,63 @@ fn of_dirs(root: &HostRoot, dirs: &[(&str, Kind)]) -> Vec<Check> {
             found.insert((is_wanted, name), check);
         }
     }
-    let checks = found.into_values();
-    checks.filter(|check| is_executable(root, &check.path)).collect()
+    let mut checks = vec![];
+    for check in found.into_values() {
+        if is_on(root, &check.path).map_err(|error| format!("{}: {error}", check.path))? {
+            checks.push(check);
+        }
+    }
+    Ok(checks)
 }
 
-/// True for an executable file. A README, or a link to `/dev/null` that hides a check, is not a check.
-fn is_executable(root: &HostRoot, path: &str) -> bool {
-    let metadata = root.resolve(path).and_then(std::fs::metadata);
-    metadata.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+/// Returns the names of the files in a directory; none if the host does not have the directory.
+fn names(root: &HostRoot, dir: &str) -> io::Result<Vec<String>> {
+    let entries = match root.resolve(dir).and_then(std::fs::read_dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(vec![]),
+        Err(error) => return Err(error),
+    };
+    let mut names = vec![];
+    for entry in entries {
+        let name = entry?.file_name();
+        let Some(name) = name.to_str() else {
+            return Err(io::Error::other(format!(
+                "the name of {name:?} is not UTF-8; rename the file"
+            )));
+        };
+        names.push(name.to_owned());
+    }
+    Ok(names)
 }
 
-/// Returns the name of a check's unit, without its suffix. The number keeps the names of two checks apart.
-fn unit_name(number: usize, path: &str) -> String {
-    let file = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
-    let allowed = file.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_");
-    let name: String = allowed.chars().take(100).collect();
-    format!("berth-check-{number}-{name}")
+/// True for an executable file. A README, or a link to `/dev/null` that turns a check off, is not a check.
+fn is_on(root: &HostRoot, path: &str) -> io::Result<bool> {
+    let target = root.resolve(path)?;
+    if target == root.path("/dev/null") {
+        return Ok(false);
+    }
+    match std::fs::metadata(target) {
+        Ok(file) => Ok(file.is_file() && file.permissions().mode() & 0o111 != 0),
+        // The link may lead to a file that the host has and the agent's pod does not see.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the name of a check's unit, without its suffix: `berth-check-` and the check's path. A restarted agent then
+/// finds the check that still runs. systemd allows 255 bytes, so the start of a longer path is left out.
+fn unit_name(path: &str) -> String {
+    let path = path.trim_start_matches('/').replace('/', "-");
+    let name = path.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_");
+    let extra = name.len().saturating_sub(MAX_NAME);
+    format!("berth-check-{}", name.get(extra..).unwrap_or_default())
 }
 
 fn words(failure: &UnitFailure) -> String {
     match (failure.result.as_str(), failure.status) {
         ("timeout", _) => format!("did not end within {} s", CHECK_TIMEOUT.as_secs()),
         ("exit-code", EXIT_EXEC) => "cannot be executed".to_owned(),
+        ("canceled", _) => "was stopped before its end".to_owned(),
         ("exit-code", status) => format!("exit status {status}"),
         (result, status) => format!("{result} {status}"),
     }
@@ -240,7 +309,10 @@ fn report(path: &str, failure: &str, output: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -258,13 +330,14 @@ mod tests {
     }
 
     fn paths(root: &HostRoot) -> Vec<String> {
-        find(root).into_iter().map(|check| check.path).collect()
+        let checks = find(root, BootComplete::Reached).unwrap();
+        checks.into_iter().map(|check| check.path).collect()
     }
 
     #[test]
     fn only_executable_files_are_checks() {
         let root = root("find");
-        assert_eq!(find(&root), []);
+        assert_eq!(paths(&root), [""; 0]);
         let [usr, etc] = ["/usr/lib/berth/health.d/", "/etc/berth/health.d/"];
         for (path, mode) in [
             (format!("{usr}required.d/20-disk"), 0o755),
@@ -285,6 +358,28 @@ mod tests {
         assert_eq!(paths(&root), expected);
         file(&root, GREENBOOT_UNIT, 0o644);
         assert_eq!(paths(&root), expected[..2], "greenboot runs its own checks");
+        let unused = find(&root, BootComplete::Unused).unwrap();
+        assert_eq!(unused.len(), 3, "nothing starts greenboot");
+        fs::remove_dir_all(root.path("/")).unwrap();
+    }
+
+    #[test]
+    fn a_check_that_cannot_be_read_is_no_missing_check() {
+        let root = root("unread");
+        let dir = root.path("/etc/berth/health.d/required.d");
+        fs::create_dir_all(&dir).unwrap();
+        symlink("/opt/elsewhere", dir.join("10-not-seen-by-the-pod")).unwrap();
+        symlink("/dev/null", dir.join("20-off")).unwrap();
+        assert_eq!(paths(&root), ["/etc/berth/health.d/required.d/10-not-seen-by-the-pod"]);
+        fs::write(dir.join(OsStr::from_bytes(b"30-\xff")), "").unwrap();
+        let error = find(&root, BootComplete::Unused).unwrap_err();
+        assert!(error.contains("not UTF-8"), "{error}");
+        fs::remove_dir_all(&dir).unwrap();
+        fs::write(&dir, "").unwrap();
+        assert!(
+            find(&root, BootComplete::Unused).is_err(),
+            "a file in place of the directory"
+        );
         fs::remove_dir_all(root.path("/")).unwrap();
     }
 
@@ -299,6 +394,7 @@ mod tests {
             ("exit-code", 203, "cannot be executed"),
             ("exit-code", 2, "exit status 2"),
             ("signal", 9, "signal 9"),
+            ("canceled", 0, "was stopped before its end"),
         ] {
             let failure = UnitFailure {
                 result: result.to_owned(),
@@ -310,12 +406,15 @@ mod tests {
 
     #[test]
     fn only_required_checks_count() {
-        fn left(kind: Kind, report: Option<&str>) -> (Check, Option<String>) {
+        fn left(kind: Kind, report: Option<&str>) -> Run {
             let check = Check {
                 path: "/etc/x".to_owned(),
                 kind,
             };
-            (check, report.map(str::to_owned))
+            Run {
+                report: report.map(str::to_owned),
+                ..Run::of(check)
+            }
         }
         let failed = Checks::Failed(vec!["no".to_owned()]);
         for (left, expected) in [
@@ -334,6 +433,8 @@ mod tests {
 
     #[test]
     fn a_unit_has_a_name_that_systemd_accepts() {
-        assert_eq!(unit_name(3, "/etc/berth/a b@c.sh"), "berth-check-3-a_b_c.sh");
+        assert_eq!(unit_name("/etc/berth/a b@c.sh"), "berth-check-etc-berth-a_b_c.sh");
+        let long = unit_name(&format!("/etc/{}é", "x".repeat(300)));
+        assert_eq!(long.len(), "berth-check-".len() + MAX_NAME);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use berth_api::backend::Backend;
 use berth_api::node::{BootSafeguard, Deployment, DesiredImage, Progress};
 use berth_api::{BootId, Digest};
-use berth_core::agent::facts::{BootComplete, Checks, Past};
+use berth_core::agent::facts::{BootComplete, Checks, HostHealth, Past};
 use berth_core::agent::host_policy::credentials::Claim;
 use berth_core::agent::host_policy::registries::Registries;
 use berth_core::agent::host_policy::signatures::Policy;
@@ -380,13 +380,17 @@ impl Host {
         Ok(!failed.is_empty())
     }
 
-    /// Returns the state of `boot-complete.target`, and the names of the units that have failed.
+    /// Returns the health of the running boot without its checks.
     ///
     /// # Errors
     /// When systemd does not answer.
-    pub async fn boot_units(&self) -> Result<(BootComplete, Vec<String>), HostError> {
-        let boot_complete = units::boot_complete(&self.bus).await?;
-        Ok((boot_complete, units::failed(&self.bus).await?))
+    pub async fn boot_health(&self) -> Result<HostHealth, HostError> {
+        Ok(HostHealth {
+            starting: units::is_starting(&self.bus).await?,
+            boot_complete: units::boot_complete(&self.bus).await?,
+            failed_units: units::failed(&self.bus).await?,
+            checks: Checks::Running,
+        })
     }
 
     /// Returns what guards the host's boots below the agent.
@@ -398,9 +402,9 @@ impl Host {
     }
 
     /// Runs the host's health checks that have not succeeded under this boot, and returns at once with their state. The
-    /// end of a run wakes the agent. See [`CheckRuns::poll`].
-    pub fn run_checks(&self, boot_id: &BootId, node_ready: bool) -> Checks {
-        self.checks.poll(boot_id, node_ready)
+    /// end of a check wakes the agent. See [`CheckRuns::poll`].
+    pub fn run_checks(&self, boot_id: &BootId, node_ready: bool, boot_complete: BootComplete) -> Checks {
+        self.checks.poll(boot_id, node_ready, boot_complete)
     }
 
     /// Reads the agent's memory on the host.

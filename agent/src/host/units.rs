@@ -37,6 +37,10 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How much longer than the unit's timeout the agent waits for the end of a unit. After that, the agent stops the unit.
 const GRACE: Duration = Duration::from_secs(15);
+/// Time from the stop of a contained unit until systemd kills its processes.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+/// Size limit of a file that a contained unit writes, its output files included.
+const MAX_FILE: u64 = 16 << 20;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Spec {
@@ -58,6 +62,8 @@ pub(super) struct Spec {
     pub(super) background: bool,
     /// True if the output and the result are not needed and are discarded.
     pub(super) expendable: bool,
+    /// True to kill the command [`KILL_AFTER`] after its time limit, and to limit the size of each file that it writes.
+    pub(super) contained: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +84,15 @@ pub(super) struct UnitFailure {
     pub(super) status: i32,
 }
 
+impl UnitFailure {
+    fn of(result: &str) -> Self {
+        Self {
+            result: result.to_owned(),
+            status: 0,
+        }
+    }
+}
+
 /// Exit status of a unit whose program systemd could not execute.
 pub(super) const EXIT_EXEC: i32 = 203;
 
@@ -93,7 +108,9 @@ fn exec(commands: &[Vec<String>], ignored: bool) -> Vec<(String, Vec<String>, bo
 }
 
 fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
-    let microseconds = u64::try_from(spec.deadline.as_micros()).unwrap_or(u64::MAX);
+    fn microseconds(time: Duration) -> Variant<'static> {
+        Variant::new(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    }
     let mut properties = vec![
         ("Description", Variant::new(spec.description)),
         ("Type", Variant::new("oneshot")),
@@ -101,7 +118,7 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
             "ExecStart",
             Variant::new(exec(std::slice::from_ref(&spec.command), false)),
         ),
-        ("TimeoutStartUSec", Variant::new(microseconds)),
+        ("TimeoutStartUSec", microseconds(spec.deadline)),
     ];
     if !spec.before.is_empty() {
         properties.push(("ExecStartPre", Variant::new(exec(&spec.before, true))));
@@ -128,6 +145,10 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
         properties.push(("StandardOutput", Variant::new("null")));
         properties.push(("CollectMode", Variant::new("inactive-or-failed")));
     }
+    if spec.contained {
+        properties.push(("TimeoutStopUSec", microseconds(KILL_AFTER)));
+        properties.push(("LimitFSIZE", Variant::new(MAX_FILE)));
+    }
     if spec.background {
         properties.push(("IOWeight", Variant::new(20u64)));
         properties.push(("CPUWeight", Variant::new(20u64)));
@@ -135,9 +156,9 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
     properties
 }
 
-/// Starts a unit. Resets a failed unit of the same name first. If one is running, fails with
-/// `org.freedesktop.systemd1.UnitExists`.
-pub(super) async fn start(bus: &Bus, spec: &Spec) -> Result<(), BusError> {
+/// Starts a unit, and returns the object path of its start job. Resets a failed unit of the same name first. If one is
+/// running, fails with `org.freedesktop.systemd1.UnitExists`.
+pub(super) async fn start(bus: &Bus, spec: &Spec) -> Result<OwnedObjectPath, BusError> {
     let give_up = Instant::now() + COLLECT_TIMEOUT;
     loop {
         let body = (
@@ -148,7 +169,7 @@ pub(super) async fn start(bus: &Bus, spec: &Spec) -> Result<(), BusError> {
         );
         let started: Result<OwnedObjectPath, BusError> = bus.call_once(SYSTEMD, "StartTransientUnit", &body).await;
         let error = match started {
-            Ok(_) => return Ok(()),
+            Ok(job) => return Ok(job),
             Err(error) => error,
         };
         if !error.is(".UnitExists") || Instant::now() > give_up {
@@ -194,13 +215,20 @@ pub(super) async fn is_loaded(bus: &Bus, name: &str) -> Result<bool, BusError> {
     Ok(listed.first().is_some_and(|unit| unit.2 == "loaded"))
 }
 
-/// Returns the names of the units that have failed, sorted.
+/// Returns the names of the units that have failed or wait for an automatic restart, sorted.
 pub(super) async fn failed(bus: &Bus) -> Result<Vec<String>, BusError> {
-    let body: (&[&str], &[&str]) = (&["failed"], &[]);
+    // systemd matches a word with a unit's state and with its sub-state.
+    let body: (&[&str], &[&str]) = (&["failed", "auto-restart", "auto-restart-queued"], &[]);
     let listed: Vec<Listed> = bus.call(SYSTEMD, "ListUnitsByPatterns", &body).await?;
     let mut names: Vec<String> = listed.into_iter().map(|unit| unit.0).collect();
     names.sort();
     Ok(names)
+}
+
+/// True until systemd has started all units of the boot. A host with failed units counts as started.
+pub(super) async fn is_starting(bus: &Bus) -> Result<bool, BusError> {
+    let state: String = bus.property(SYSTEMD, "SystemState").await?;
+    Ok(state == "initializing" || state == "starting")
 }
 
 /// Units that a host wants if it has this guard of its boots.
@@ -327,9 +355,14 @@ pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<
     }
 }
 
-/// Returns the result and status of a failed unit.
+/// Returns the result and status of a failed unit, or of one that was stopped.
 pub(super) async fn unit_failure(bus: &Bus, name: &str) -> Result<UnitFailure, BusError> {
-    let path: OwnedObjectPath = bus.call(SYSTEMD, "GetUnit", &name).await?;
+    let path: OwnedObjectPath = match bus.call(SYSTEMD, "GetUnit", &name).await {
+        Ok(path) => path,
+        // systemd unloads a unit that was stopped.
+        Err(error) if error.is(".NoSuchUnit") => return Ok(UnitFailure::of("canceled")),
+        Err(error) => return Err(error),
+    };
     let service = Target {
         service: SYSTEMD.service,
         path: path.as_str(),
@@ -361,9 +394,9 @@ pub(super) async fn stop(bus: &Bus, name: &str) -> Result<(), BusError> {
 pub(super) async fn run(bus: &Bus, spec: &Spec) -> Result<Option<UnitFailure>, BusError> {
     let mut jobs = bus.jobs();
     bus.ensure().await?;
-    start(bus, spec).await?;
+    let job = start(bus, spec).await?;
     let give_up = Instant::now() + spec.deadline + GRACE;
-    match end(bus, &spec.name, &mut jobs, give_up).await? {
+    match end(bus, &spec.name, Some(&job), &mut jobs, give_up).await? {
         State::Failed => {
             let unit_failure = unit_failure(bus, &spec.name).await?;
             reset(bus, &spec.name).await?;
@@ -371,28 +404,38 @@ pub(super) async fn run(bus: &Bus, spec: &Spec) -> Result<Option<UnitFailure>, B
         }
         State::Running => {
             stop(bus, &spec.name).await?;
-            Ok(Some(UnitFailure {
-                result: "timeout".to_owned(),
-                status: 0,
-            }))
+            Ok(Some(UnitFailure::of("timeout")))
         }
         State::Gone | State::Ended => Ok(None),
     }
 }
 
-/// Waits for the end of a unit, at most until `give_up`, and returns the unit's state.
+/// Waits for the end of a unit that an earlier agent process started, and stops the unit after its time limit.
+pub(super) async fn outlast(bus: &Bus, spec: &Spec) -> Result<(), BusError> {
+    let mut jobs = bus.jobs();
+    let give_up = Instant::now() + spec.deadline + GRACE;
+    if end(bus, &spec.name, None, &mut jobs, give_up).await? == State::Running {
+        stop(bus, &spec.name).await?;
+    }
+    Ok(())
+}
+
+/// Waits for the end of a unit, at most until `give_up`, and returns the unit's state. `job` is the unit's start job, if
+/// this agent started the unit: without the job, a unit that an admin stops looks like one that succeeded.
 pub(super) async fn end(
     bus: &Bus,
     name: &str,
+    job: Option<&OwnedObjectPath>,
     jobs: &mut tokio::sync::broadcast::Receiver<JobEnd>,
     give_up: Instant,
 ) -> Result<State, BusError> {
     loop {
         let look = (Instant::now() + LOOK_INTERVAL).min(give_up);
         tokio::select! {
-            job = jobs.recv() => match job {
-                Ok(job) if job.unit == name && job.result == "done" => return Ok(State::Gone),
-                Ok(job) if job.unit != name => continue,
+            end = jobs.recv() => match end {
+                Ok(end) if end.unit != name => continue,
+                Ok(end) if Some(&end.job) == job && end.result == "done" => return Ok(State::Gone),
+                Ok(end) if Some(&end.job) == job && end.result == "canceled" => return Ok(State::Failed),
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
                 // Cannot happen: the bus keeps a sender.
                 Err(RecvError::Closed) => tokio::time::sleep_until(look).await,

@@ -1,5 +1,5 @@
-//! Rules for the proof of a boot, and for a boot that is not proven in time. Admins set them in a pool; the controller copies them to the pool's
-//! BootcNodes.
+//! Rules for the proof of a boot, and for a boot that is not proven in time. Admins set them in a pool; the controller
+//! copies them to the pool's BootcNodes.
 
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub struct Health {
     /// `cloud-init*`. Any other unit that fails, and had not failed before the reboot, keeps the boot from being proven.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 255)))]
+    #[x_kube(validation = Rule::new(r"self.all(unit, unit.matches('^[a-zA-Z0-9:_.\\\\@-]+([*]|[.](service|socket|mount|automount|swap|target|path|timer|device|slice))$'))")
+        .message("health.ignoredUnits must be full names of units, such as a.service, or prefixes followed by *, such as cloud-init*"))]
     pub ignored_units: Vec<String>,
 }
 

@@ -117,6 +117,7 @@ impl Past {
 
     /// Clears the state that an earlier turn left, before a berth is taken. True if there was something to clear.
     pub fn turn_begins(&mut self) -> bool {
+        self.health_before = None;
         self.tried.take().is_some() | self.undone.take().is_some() | self.unproven_boot.take().is_some()
     }
 

@@ -41,6 +41,7 @@ const CRON: &str = "windows[].schedule must be five cron fields (minute hour day
 const LASTS: &str = "windows[].duration must be from 1m to 168h, such as 90m or 8h";
 const ZONE: &str = "windows[].timeZone must be an IANA time zone, such as Europe/Berlin or UTC";
 const SPLAY: &str = "windows[].splay must be a duration: 0, or a whole number and a unit, such as 10m";
+const UNITS: &str = "health.ignoredUnits must be full names of units, such as a.service, or prefixes followed by *";
 const SOAK: &str = "soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h";
 const RESERVED: &str =
     "a wave cannot be named rest or control-plane, the names of the built-in last waves; choose another name";
@@ -220,6 +221,16 @@ const WRONG_FIELDS: &[(&str, &str)] = &[
         "spec.rollout.after[1]: Duplicate value",
     ),
     ("maxUnavailable: 1", "unknown field \"spec.maxUnavailable\""),
+    (
+        "health: {deadline: '0'}",
+        "health.deadline must be a duration above zero",
+    ),
+    (
+        "health: {soakTime: 10m}",
+        "health.soakTime must be shorter than health.deadline",
+    ),
+    ("health: {ignoredUnits: [cloud-init]}", UNITS),
+    ("health: {ignoredUnits: ['*.service']}", UNITS),
 ];
 
 /// Other wrong specs of a pool, and text that the refusal must contain.
@@ -278,6 +289,8 @@ const RIGHT_IMAGES: &[&str] = &[
 ];
 
 const RIGHT_FIELDS: &[&str] = &[
+    "health: {deadline: 1m, soakTime: 30s, onFailure: Hold}",
+    "health: {ignoredUnits: ['cloud-init*', 'a@b\\\\x2d1.service', 'var-lib.mount']}",
     "host: {signature: Required}",
     "bootImage: {}",
     "bootImage: {source: Nodes, minimumVersion: stream9.20250910.0}",

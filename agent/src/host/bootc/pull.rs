@@ -187,7 +187,8 @@ impl Pulls {
         };
         match started {
             Err(error) if error.is(".UnitExists") => {}
-            started => started?,
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
         }
         record.started = true;
         self.record.write(&record)
@@ -199,7 +200,7 @@ impl Pulls {
         let give_up = Instant::now() + STOP_TIMEOUT;
         while units::state(bus, &unit).await? == State::Running {
             units::stop(bus, &unit).await?;
-            if units::end(bus, &unit, &mut jobs, give_up).await? == State::Running {
+            if units::end(bus, &unit, None, &mut jobs, give_up).await? == State::Running {
                 return Err(HostError::Timeout("bootc does not end its canceled pull".to_owned()));
             }
         }
@@ -247,7 +248,7 @@ impl Pulls {
         units::stop(bus, PROGRESS_UNIT).await?;
         let give_up = Instant::now() + PROGRESS_STOP_TIMEOUT;
         if units::state(bus, PROGRESS_UNIT).await? == State::Running {
-            units::end(bus, PROGRESS_UNIT, &mut jobs, give_up).await?;
+            units::end(bus, PROGRESS_UNIT, None, &mut jobs, give_up).await?;
         }
         let (sender, staged) = oneshot::channel();
         let progress = ProgressReader::start(path, &self.root.path(PROGRESS_LOCK), self.changes.clone(), sender)?;

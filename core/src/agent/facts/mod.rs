@@ -19,7 +19,7 @@ use jiff::Timestamp;
 pub use self::boots::{FellBack, LastBooted, OutsideBoot};
 pub use self::cluster::{ClusterNode, DrainFacts, Guard, GuardFacts};
 pub use self::desired::{Desired, Member};
-pub use self::health::{BootComplete, Checks, HostHealth};
+pub use self::health::{BootComplete, Checks, HealthBefore, HostHealth};
 pub use self::host::{Deployments, HostFacts, LockFailure, Os, PullFacts, Reboot, Unreachable};
 pub use self::past::{Past, Undone, Verified};
 use crate::agent::host_policy::Objection;

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::boots::{FellBack, LastBooted, OutsideBoot};
+use super::health::HealthBefore;
 use crate::BootMoment;
 
 /// Record of earlier pulls, turns and failures, kept on the host and in part in the BootcNode's status. A field that is
@@ -45,9 +46,9 @@ pub struct Past {
     pub last_booted: Option<LastBooted>,
     /// The last boot of another image without a berth, until it is over.
     pub outside_boot: Option<OutsideBoot>,
-    /// Units that had failed when the node committed to its last reboot, sorted: they do not count against the image
-    /// that boots next. `None` if an agent version that did not read them committed: then no failed unit counts.
-    pub failed_units: Option<Vec<String>>,
+    /// Health of the host in this turn, before its reboot. `None` if it was not read, for example by an older agent
+    /// version: then no failed unit counts.
+    pub health_before: Option<HealthBefore>,
     /// Boot ID of an unproven boot whose berth was licensed again, so that the berth now names this boot.
     pub unproven_boot: Option<BootId>,
     /// The last pull, if it succeeded under an enforced signature policy. Cleared when another pull begins.

@@ -101,7 +101,11 @@ impl Knowledge {
             Event::Begins(step) => self.begins(step, now),
             Event::Ends(step, ending) => self.ends(step, ending, now),
             Event::Rests(why) => self.rests(why, now),
-            Event::Unreadable => self.cluster.node = ClusterNode::Unread,
+            Event::Unreadable => {
+                self.cluster.node = ClusterNode::Unread;
+                // The Node may not have stayed Ready.
+                self.turn.ready_since = None;
+            }
         }
         self.recall(now);
     }

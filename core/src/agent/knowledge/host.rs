@@ -4,7 +4,7 @@ use berth_api::digest::Digest;
 use berth_api::names::BootId;
 
 use super::event::{Look, Services};
-use crate::agent::facts::Os;
+use crate::agent::facts::{HostHealth, Os};
 use crate::agent::host_policy::Rules;
 use crate::{Moment, Now};
 
@@ -55,10 +55,11 @@ impl HostView {
         self.os.staged().is_some_and(|staged| staged.locked) && self.staged_digest() == Some(digest)
     }
 
-    /// Returns the units that have failed, as last read; `None` if they were not read.
-    pub(super) fn failed_units(&self) -> Option<Vec<String>> {
+    /// Returns the health of the running boot, as last read; `None` if it was not read, or the host shuts down, when
+    /// units fail because others have stopped.
+    pub(super) fn health(&self) -> Option<&HostHealth> {
         let health = self.services.health.as_ref();
-        health.map(|health| health.failed_units.clone())
+        health.filter(|_| !self.services.shutting_down)
     }
 
     /// Records that the host's services did not answer. The host may have changed, so the next decision reads it again.

@@ -175,6 +175,9 @@ impl Knowledge {
                 self.past
                     .falls_back(holding, boot_id, &self.host.os, self.host.finalization_failed);
                 let unproven = is_unproven(holding, boot_id, &self.host.os, &self.past);
+                if let Some(health) = self.host.health().filter(|_| !unproven) {
+                    self.past.health_before = Some(health.into());
+                }
                 self.turn.proving = unproven.then(|| match self.turn.proving {
                     Some(since) => since,
                     None => Since::remembered(self.past.proof_begins(boot_id, now.clock), now),

@@ -76,7 +76,6 @@ impl Knowledge {
                 self.turn.reboot.asked = None;
                 let target = berth.holding().map(|holding| &holding.target);
                 self.past.target_deployed = target.and_then(|target| self.host.os.has_deployed(target));
-                self.past.failed_units = self.host.failed_units();
             }
             Step::Relicense(berth, digest) => {
                 (self.turn.reboot.asked, self.turn.reboot.blocked) = (None, None);

@@ -191,7 +191,7 @@ fn unproven(facts: &AgentFacts) -> Option<Finding> {
         .get()
         .map_or(Some(Missing::Ready), |node| missing(facts, node))?;
     let cause = missing.message();
-    match undo(facts, holding) {
+    match undo(facts, holding, Some(&missing)) {
         Undo::Due => {
             let message =
                 format!("not proven within health.deadline: {cause}; the node rolls back to the previous image");

@@ -8,12 +8,19 @@ use berth_api::pool::Health;
 use berth_api::seeded::Bug;
 
 use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL, READY_LOOK_INTERVAL, WaitReason};
-use crate::agent::facts::{AgentFacts, BootComplete, Checks, Desired, HostHealth};
+use crate::agent::facts::{AgentFacts, BootComplete, Checks, Desired, HealthBefore, HostHealth};
 use crate::agent::node::NodeFacts;
 
-/// Units that may fail without a fault of the running image: Berth's own, and ostree's report that it could not
-/// finalize an image at the last shutdown.
-const NOT_OF_THE_IMAGE: [&str; 2] = ["berth-*", "ostree-boot-complete.service"];
+/// Units that may fail without a fault of the running image: Berth's own, ostree's report that it could not finalize an
+/// image at the last shutdown, and the mounts of pods.
+const NOT_OF_THE_IMAGE: [&str; 6] = [
+    "berth-*",
+    "ostree-boot-complete.service",
+    "var-lib-kubelet-*",
+    "var-lib-containers-*",
+    "run-containerd-*",
+    "run-netns-*",
+];
 
 /// State of the proof of a boot.
 pub(super) enum Proof {
@@ -54,6 +61,8 @@ pub(super) fn proof(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> 
 pub(crate) enum Missing {
     /// The agent has not read the host's health under this boot.
     Unread,
+    /// systemd still starts the host's units.
+    Starting,
     /// `boot-complete.target` is not reached.
     BootComplete,
     /// These units failed, and had not failed before the reboot.
@@ -74,26 +83,36 @@ impl Missing {
     fn wait_reason(&self) -> WaitReason {
         match self {
             Self::Unread | Self::Ready | Self::Taint(_) => WaitReason::NotReady,
-            Self::BootComplete | Self::Units(_) | Self::RunningChecks | Self::Checks(_) | Self::Soak(_) => {
-                WaitReason::Unhealthy
-            }
+            Self::Starting
+            | Self::BootComplete
+            | Self::Units(_)
+            | Self::RunningChecks
+            | Self::Checks(_)
+            | Self::Soak(_) => WaitReason::Unhealthy,
         }
     }
 
     /// Returns the condition reason of a boot that is not proven in time because of this.
     pub(crate) fn reason(&self) -> CommonReason {
         match self {
-            Self::BootComplete => CommonReason::BootIncomplete,
+            Self::Starting | Self::BootComplete => CommonReason::BootIncomplete,
             Self::Units(_) => CommonReason::UnitsFailed,
             Self::RunningChecks | Self::Checks(_) => CommonReason::HealthCheckFailed,
             Self::Unread | Self::Ready | Self::Taint(_) | Self::Soak(_) => CommonReason::NodeNotReady,
         }
     }
 
+    /// True if the missing part is a fault of the boot, so that the boot is undone after its deadline. A part that is
+    /// not known yet, or that comes with time, does not count.
+    pub(crate) fn is_fault(&self) -> bool {
+        !matches!(self, Self::Unread | Self::RunningChecks | Self::Soak(_))
+    }
+
     /// Returns a clause that names the missing part.
     pub(crate) fn message(&self) -> String {
         match self {
             Self::Unread => "the host did not report its health".to_owned(),
+            Self::Starting => "systemd has not finished starting the host's units".to_owned(),
             Self::BootComplete => "the host did not reach boot-complete.target".to_owned(),
             Self::Units(units) => format!(
                 "units failed that had not failed before the reboot: {}",
@@ -120,7 +139,13 @@ pub(crate) fn missing(facts: &AgentFacts, node: &NodeFacts) -> Option<Missing> {
         Desired::Member(member) => Some(&member.health),
         Desired::Unknown | Desired::Release => None,
     };
-    if health.boot_complete == BootComplete::Pending {
+    // An agent version that did not read the health before the reboot leaves nothing to compare the units with.
+    let any = HealthBefore::default();
+    let before = facts.past.health_before.as_ref().unwrap_or(&any);
+    if health.starting && !before.starting {
+        return Some(Missing::Starting);
+    }
+    if health.boot_complete == BootComplete::Pending && !before.boot_incomplete {
         return Some(Missing::BootComplete);
     }
     let units = newly_failed(facts, health, rules);
@@ -142,21 +167,35 @@ pub(crate) fn missing(facts: &AgentFacts, node: &NodeFacts) -> Option<Missing> {
     (facts.ready_for < soak).then_some(Missing::Soak(soak))
 }
 
-/// Returns the failed units that count against the running image.
+/// Returns the failed units that count against the running image: none if the record has nothing to compare them with.
 fn newly_failed(facts: &AgentFacts, health: &HostHealth, rules: Option<&Health>) -> Vec<String> {
-    let Some(before) = &facts.past.failed_units else {
+    let Some(before) = &facts.past.health_before else {
         return vec![];
     };
     let ignored: &[String] = rules.map_or(&[], |rules| &rules.ignored_units);
     let mut units = vec![];
     for unit in &health.failed_units {
-        let is_old = before.contains(unit);
+        let had_failed = before.failed_units.iter().any(|old| is_same_unit(old, unit));
         let is_ignored = ignored.iter().any(|pattern| matches(pattern, unit));
-        if !is_old && !is_ignored && !NOT_OF_THE_IMAGE.iter().any(|pattern| matches(pattern, unit)) {
+        let is_of_image = !NOT_OF_THE_IMAGE.iter().any(|pattern| matches(pattern, unit));
+        // A scope belongs to a login session or a container, which the image does not start.
+        if is_of_image && !had_failed && !is_ignored && !unit.ends_with(".scope") {
             units.push(unit.clone());
         }
     }
     units
+}
+
+/// True for one unit, or two instances of one template, such as `dump@1.service` and `dump@2.service`.
+fn is_same_unit(one: &str, other: &str) -> bool {
+    one == other || template(one).is_some_and(|known| template(other) == Some(known))
+}
+
+/// Returns the name and the type of an instance's template.
+fn template(unit: &str) -> Option<(&str, &str)> {
+    let (name, instance) = unit.split_once('@')?;
+    let (_, kind) = instance.rsplit_once('.')?;
+    Some((name, kind))
 }
 
 /// True if the pattern is the unit's name, or a prefix of it followed by `*`.

@@ -5,7 +5,7 @@ use berth_api::pool::OnFailure;
 use berth_api::seeded::Bug;
 
 use super::action::{LOOK_INTERVAL_MAX, Step, WaitReason};
-use super::proof::missing;
+use super::proof::{Missing, missing};
 use super::way::{await_reboot, is_inhibited, reboot_held_up};
 use crate::agent::facts::{AgentFacts, Desired};
 use crate::agent::node::NodeFacts;
@@ -21,8 +21,9 @@ pub(crate) enum Undo {
     Hold(String),
 }
 
-/// Decides whether to undo the running boot, once per turn (I8). If the host boots the target again, the target stays.
-pub(crate) fn undo(facts: &AgentFacts, holding: &Holding) -> Undo {
+/// Decides whether to undo the running boot, whose proof lacks `missing`, once per turn (I8). If the host boots the
+/// target again, the target stays.
+pub(crate) fn undo(facts: &AgentFacts, holding: &Holding, missing: Option<&Missing>) -> Undo {
     let Desired::Member(member) = &facts.desired else {
         return Undo::NotDue;
     };
@@ -40,7 +41,8 @@ pub(crate) fn undo(facts: &AgentFacts, holding: &Holding) -> Undo {
     if undone.is_some() && !is_begun && !Bug::RollbackTwice.is_awake() {
         return Undo::Hold("the target was rolled back once, and the host booted it again".to_owned());
     }
-    if !is_begun && facts.proving_for < member.health.deadline() {
+    let has_fault = missing.is_some_and(Missing::is_fault) || Bug::UndoneAlways.is_awake();
+    if !is_begun && (facts.proving_for < member.health.deadline() || !has_fault) {
         return Undo::NotDue;
     }
     if !is_begun && member.health.on_failure() == OnFailure::Hold {
@@ -59,14 +61,15 @@ pub(crate) fn undo(facts: &AgentFacts, holding: &Holding) -> Undo {
 
 /// Returns the next step of a rollback: queue it, then reboot. `None` if no rollback is due.
 pub(super) fn next_step(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<Step> {
-    if undo(facts, holding) != Undo::Due {
+    let missing = missing(facts, node);
+    if undo(facts, holding, missing.as_ref()) != Undo::Due {
         return None;
     }
     if let Some(wait) = await_reboot(facts) {
         return Some(wait);
     }
     if !facts.has_queued_undo() {
-        let why = missing(facts, node).map_or_else(String::new, |missing| missing.message());
+        let why = missing.map_or_else(String::new, |missing| missing.message());
         return holding.from.clone().map(|from| Step::Rollback(from, why));
     }
     if reboot_held_up(facts).is_some() || is_inhibited(facts) {

@@ -319,7 +319,7 @@ impl Manager {
         Ok(listed)
     }
 
-    /// Lists the units in these active states. Only the pattern for all units is known here.
+    /// Lists the units in these active states or sub-states. Only the pattern for all units is known here.
     async fn list_units_by_patterns(
         &self,
         states: Vec<String>,
@@ -330,8 +330,16 @@ impl Manager {
             return Err(NamedError::invalid("the simulated host does not match patterns"));
         }
         let mut names = self.units.names();
-        names.retain(|name| states.iter().any(|state| self.units.get(name).active == state));
+        names.retain(|name| {
+            let unit = self.units.get(name);
+            states.iter().any(|state| state == unit.active || state == unit.sub)
+        });
         self.list_units_by_names(names, server).await
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn system_state(&self) -> String {
+        "running".to_owned()
     }
 
     #[zbus(property(emits_changed_signal = "const"))]

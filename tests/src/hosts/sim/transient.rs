@@ -39,6 +39,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("IOSchedulingPriority", "i"),
     ("IOWeight", "t"),
     ("KillMode", "s"),
+    ("LimitFSIZE", "t"),
     ("LogExtraFields", "aay"),
     ("MemoryHigh", "t"),
     ("Nice", "i"),
