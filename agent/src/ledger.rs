@@ -26,6 +26,7 @@ fn log_turn(turn: &TurnRecord) {
         berth = turn.berth,
         node_uid = turn.node_uid,
         outcome = turn.outcome.map(TurnOutcome::as_str),
+        reason = turn.reason,
         from = turn.from.as_ref().map(tracing::field::display),
         to = %turn.to,
         booted = proof.and_then(|proof| proof.booted.as_ref()).map(tracing::field::display),
@@ -64,6 +65,7 @@ mod tests {
             proof: None,
             end_time: end.map(time),
             outcome: Some(TurnOutcome::Revoked),
+            reason: None,
         });
         Past {
             turns: turns.collect(),

@@ -77,7 +77,7 @@ pub(crate) fn describe(step: &Step) -> String {
         Step::Wait(why, _) => format!("Wait({why:?})"),
         Step::StartPull(image, _) => format!("StartPull({})", image.reference),
         Step::CancelPull(digest) => format!("CancelPull({digest})"),
-        Step::Rollback(to, _) => format!("Rollback({to})"),
+        Step::Rollback(to, ..) => format!("Rollback({to})"),
         Step::Take(b) => format!("Take({})", b.name()),
         Step::Cordon(b) => format!("Cordon({})", b.name()),
         Step::Commit(b) => format!("Commit({})", b.name()),

@@ -328,6 +328,10 @@ fn turn_row(turn: &TurnRecord, now: Timestamp) -> Vec<String> {
             format!("{boot}, runs {booted}, {ready}")
         },
     );
+    let words = match &turn.reason {
+        Some(reason) => format!("{}: {words}", clean(reason)),
+        None => words,
+    };
     vec![
         turn.outcome
             .map_or_else(String::new, |outcome| outcome.as_str().to_owned()),

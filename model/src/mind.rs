@@ -514,6 +514,7 @@ fn past(host: &Host) -> Past {
         undone: (host.undone != 0).then(|| Undone {
             digest: rich::digest(host.undone),
             boot_id: rich::boot(if host.undoes { 0 } else { 1 }),
+            reason: String::new(),
             why: String::new(),
         }),
         unproven_boot: host.relicensed.then(|| rich::boot(0)),

@@ -85,8 +85,8 @@ impl Agent {
             Step::Lock(lock) => self.change_staged(step, self.host.lock(*lock).await, repeats),
             Step::Unlock => self.change_staged(step, self.host.unlock().await, repeats),
             Step::Unstage(staged) => self.change_staged(step, self.host.unstage(staged).await, repeats),
-            Step::Rollback(to, why) => {
-                tracing::warn!(%to, why, "the boot was not proven in time; rolling back");
+            Step::Rollback(to, reason, why) => {
+                tracing::warn!(%to, reason = reason.as_str(), why, "the boot was not proven in time; rolling back");
                 self.change_staged(step, self.host.rollback(to).await, repeats)
             }
             Step::Reboot => self.reboot_host().await,

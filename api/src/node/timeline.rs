@@ -243,6 +243,11 @@ pub struct TurnRecord {
     /// Outcome of the turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<TurnOutcome>,
+    /// Condition reason of the rollback: what the target's boot lacked, or `FellBack`. Absent if the node did not roll
+    /// back.
+    #[schemars(length(max = 64))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// State of the host at the end of a turn.

@@ -18,7 +18,7 @@ families! {
     blocked: "berth_node_blocked", "1 while no berth may be offered to the node (label `reason`).";
     blockers: "berth_node_drain_blockers", "Pods that block the node's drain.";
     failed: "berth_node_failed_digests", "Images that failed on the node and are not tried there again.";
-    turns: "berth_node_recorded_turns", "Recorded turns of the node, by outcome.";
+    turns: "berth_node_recorded_turns", "Recorded turns of the node, by outcome and by the reason of a rollback.";
     queued: "berth_node_rollback_queued", "1 while the next boot would take the rollback deployment.";
     retry: "berth_node_next_try_timestamp_seconds", "Unix time of the next attempt after a failure, by the node's clock.";
     clock: "berth_node_clock_synchronized", "1 if the host reports that its clock is synchronised.";
@@ -96,12 +96,13 @@ fn add_images(family: &mut Gauge, spec: &BootcNodeSpec, status: &BootcNodeStatus
 }
 
 fn add_turns(family: &mut Gauge, status: &BootcNodeStatus) {
-    let mut turns: BTreeMap<&str, usize> = BTreeMap::new();
-    for outcome in status.turns.iter().filter_map(|turn| turn.outcome) {
-        *turns.entry(outcome.as_str()).or_default() += 1;
+    let mut turns: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for turn in &status.turns {
+        let Some(outcome) = turn.outcome else { continue };
+        *turns.entry((outcome.as_str(), text(&turn.reason))).or_default() += 1;
     }
-    for (outcome, count) in turns {
-        family.add([("outcome", outcome)], count);
+    for ((outcome, reason), count) in turns {
+        family.add([("outcome", outcome), ("reason", reason)], count);
     }
 }
 
@@ -152,9 +153,9 @@ mod tests {
         format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap()
     }
 
-    fn turn(outcome: TurnOutcome) -> TurnRecord {
+    fn turn(outcome: TurnOutcome, reason: Option<&str>) -> TurnRecord {
         let turn = json!({
-            "berth": "workers-0", "nodeUID": "u", "to": digest(2), "bootIDBefore": "b", "outcome": outcome,
+            "berth": "workers-0", "nodeUID": "u", "to": digest(2), "bootIDBefore": "b", "outcome": outcome, "reason": reason,
             "startTime": "2026-01-01T00:00:00Z",
         });
         serde_json::from_value(turn).unwrap()
@@ -199,9 +200,11 @@ mod tests {
             }),
             clock_synchronized: Some(true),
             drain_seconds: Some(30),
-            turns: [TurnOutcome::RolledBack, TurnOutcome::Proven, TurnOutcome::RolledBack]
-                .map(turn)
-                .into(),
+            turns: vec![
+                turn(TurnOutcome::RolledBack, Some("UnitsFailed")),
+                turn(TurnOutcome::Proven, None),
+                turn(TurnOutcome::RolledBack, None),
+            ],
             conditions: vec![
                 condition("NodeDegraded", "True", "DiskFull"),
                 condition("UpdatePrepared", "False", "Pulling"),
@@ -225,8 +228,9 @@ mod tests {
             "blocked Pulling 1",
             "drain_blockers  0",
             "failed_digests  0",
-            "recorded_turns Proven 1",
-            "recorded_turns RolledBack 2",
+            "recorded_turns Proven, 1",
+            "recorded_turns RolledBack, 1",
+            "recorded_turns RolledBack,UnitsFailed 1",
             "rollback_queued  0",
             "clock_synchronized  1",
             "pull_bytes  7",

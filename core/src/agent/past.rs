@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
-use berth_api::condition::one_line;
+use berth_api::condition::{CommonReason, one_line};
 use berth_api::digest::Digest;
 use berth_api::names::BootId;
 use berth_api::node::{BootcNodeStatus, Failure, Turn};
@@ -146,13 +146,14 @@ impl Past {
     }
 
     /// Records that the rollback of the running boot is about to be queued.
-    pub fn undo_begins(&mut self, booted: Option<&Digest>, boot_id: &BootId, why: &str) {
+    pub fn undo_begins(&mut self, booted: Option<&Digest>, boot_id: &BootId, reason: CommonReason, why: &str) {
         if self.undone.as_ref().is_some_and(|undone| undone.boot_id == *boot_id) {
             return;
         }
         self.undone = booted.map(|digest| Undone {
             digest: digest.clone(),
             boot_id: boot_id.clone(),
+            reason: reason.as_str().to_owned(),
             why: one_line(why),
         });
     }

@@ -241,6 +241,8 @@ pub struct HostState<'a> {
     pub node_ready: bool,
     /// Start of the drain, as recorded on the host.
     pub drain_began: Option<Timestamp>,
+    /// Condition reason of the rollback that the agent began in this turn, or of a host that fell back in it.
+    pub rolled_back: Option<&'a str>,
 }
 
 /// Returns the turns, newest first, given the previous ones and the held berth. A turn that still runs has no end.
@@ -290,6 +292,7 @@ pub fn turns(
             });
             let is_back = host.booted == holding.from.as_ref();
             turn.outcome = Some(TurnOutcome::of(outcome, is_back));
+            turn.reason = host.rolled_back.map(str::to_owned);
         }
     }
     turns
@@ -307,6 +310,7 @@ fn new_turn(berth: String, holding: &Holding, started: Timestamp) -> TurnRecord 
         proof: None,
         end_time: None,
         outcome: None,
+        reason: None,
     }
 }
 

@@ -76,7 +76,11 @@ pub struct Undone {
     pub digest: Digest,
     /// Boot ID of the boot that is undone.
     pub boot_id: BootId,
-    /// Why the boot was not proven. Empty if an agent version that did not record it began the rollback.
+    /// Condition reason of the part that the proof lacked. Empty if an agent version that did not record it began the
+    /// rollback.
+    #[serde(default)]
+    pub reason: String,
+    /// Why the boot was not proven. Empty like `reason`.
     #[serde(default)]
     pub why: String,
 }

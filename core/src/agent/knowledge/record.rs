@@ -2,12 +2,14 @@
 
 use berth_api::Digest;
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
+use berth_api::condition::CommonReason;
+use berth_api::names::BootId;
 use berth_api::node::timeline::{ChapterName, ImageVersion, TurnOutcome};
 
 use super::state::Knowledge;
 use super::turn::Since;
 use crate::Now;
-use crate::agent::facts::Desired;
+use crate::agent::facts::{Desired, Past};
 use crate::agent::step::is_unproven;
 use crate::agent::timeline::{self, HostState, UpdateState};
 
@@ -79,11 +81,13 @@ impl Knowledge {
         let Some(berths) = &self.cluster.berths else { return };
         let boot_id = self.host.boot_id();
         let node = self.cluster.node.get();
+        let rolled_back = rolled_back(past, boot_id);
         let host = HostState {
             boot_id,
             booted: self.host.os.booted(),
             node_ready: node.is_some_and(|node| node.reports_ready(boot_id)),
             drain_began: past.drain_began,
+            rolled_back: rolled_back.as_deref(),
         };
         let held = berths.iter().find(|berth| berth.holding().is_some());
         past.turns = timeline::turns(&past.turns, held, &past.timeline, &host, now.wall);
@@ -213,4 +217,15 @@ impl Knowledge {
             self.past.boots_without_berth(known, self.desired.digest());
         }
     }
+}
+
+/// Returns the condition reason of the rollback in the current turn, by the agent or by a host that fell back.
+fn rolled_back(past: &Past, boot_id: &BootId) -> Option<String> {
+    if let Some(undone) = &past.undone {
+        return Some(undone.reason.clone());
+    }
+    let fell = past.fell_back.as_ref().filter(|fell| fell.boot_id == *boot_id)?;
+    past.failed_digests
+        .contains(&fell.digest)
+        .then(|| CommonReason::FellBack.as_str().to_owned())
 }

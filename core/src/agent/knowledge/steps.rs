@@ -55,8 +55,9 @@ impl Knowledge {
                 self.record_unlockable(staged, now);
                 self.host_change_begins();
             }
-            Step::Rollback(_, why) => {
-                self.past.undo_begins(self.host.os.booted(), self.host.boot_id(), why);
+            Step::Rollback(_, reason, why) => {
+                self.past
+                    .undo_begins(self.host.os.booted(), self.host.boot_id(), *reason, why);
                 self.host_change_begins();
             }
             Step::Reboot => {

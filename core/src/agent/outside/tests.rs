@@ -1,4 +1,5 @@
 use berth_api::berth::Outcome;
+use berth_api::condition::CommonReason;
 use berth_api::node::Deployment;
 use berth_api::node::timeline::TurnRecord;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -118,7 +119,12 @@ fn berths_own_rollback_is_no_fall_back() {
         tried: Some(digest(2)),
         ..Past::default()
     };
-    past.undo_begins(Some(&digest(2)), &"b2".into(), "a check failed");
+    past.undo_begins(
+        Some(&digest(2)),
+        &"b2".into(),
+        CommonReason::HealthCheckFailed,
+        "a check failed",
+    );
     past.falls_back(&holding(), &"b3".into(), &os, false);
     assert_eq!(past.fell_back, None);
     past.undone = None;
@@ -237,6 +243,7 @@ fn a_turn_that_others_closed_licensed_its_boot() {
             proof: None,
             end_time: None,
             outcome,
+            reason: None,
         }];
         past.boots_without_berth(&running(3, 2), Some(&digest(4)));
         assert_eq!(past.outside_boot.is_some(), is_outside, "{outcome:?}");

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use berth_api::berth::{Berth, Outcome};
+use berth_api::condition::CommonReason;
 use berth_api::digest::Digest;
 use berth_api::node::{Deployment, DesiredImage};
 use berth_api::seeded::Bug;
@@ -43,9 +44,9 @@ pub enum Step {
     Unstage(Deployment),
     /// Ask logind to reboot. Only under a committed berth.
     Reboot,
-    /// Queue the rollback deployment, which has this digest, for the next boot. Only under a committed berth. The text
-    /// is why the running boot was not proven.
-    Rollback(Digest, String),
+    /// Queue the rollback deployment, which has this digest, for the next boot. Only under a committed berth. With
+    /// the reason and the message of the part that the proof of the running boot lacks.
+    Rollback(Digest, CommonReason, String),
     /// Take the offered berth.
     Take(Berth),
     /// Cordon the Node, and record the cordon in the same patch.

@@ -1,6 +1,7 @@
 //! Undoes an unproven boot: queues the rollback to the previous image and reboots into it, under the same berth.
 
 use berth_api::berth::{HoldPhase, Holding};
+use berth_api::condition::CommonReason;
 use berth_api::pool::OnFailure;
 use berth_api::seeded::Bug;
 
@@ -69,8 +70,13 @@ pub(super) fn next_step(facts: &AgentFacts, holding: &Holding, node: &NodeFacts)
         return Some(wait);
     }
     if !facts.has_queued_undo() {
-        let why = missing.map_or_else(String::new, |missing| missing.message());
-        return holding.from.clone().map(|from| Step::Rollback(from, why));
+        let from = holding.from.clone()?;
+        let (reason, message) = match missing {
+            Some(missing) => (missing.reason(), missing.message()),
+            // The node became healthy after the rollback began.
+            None => (CommonReason::BootUnproven, String::new()),
+        };
+        return Some(Step::Rollback(from, reason, message));
     }
     if reboot_held_up(facts).is_some() || is_inhibited(facts) {
         return Some(Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX)));

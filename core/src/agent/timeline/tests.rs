@@ -129,6 +129,7 @@ fn a_turn_that_is_proven_had_a_ready_node() {
             booted: Some(&booted),
             node_ready: false,
             drain_began: None,
+            rolled_back: None,
         };
         let turns = turns(&[], Some(&berth), &Timeline::default(), &sight, at(1));
         assert_eq!(
@@ -222,6 +223,7 @@ fn turns_at(before: &[TurnRecord], berth: &Berth, timeline: &Timeline, second: i
         booted: Some(&booted),
         node_ready: true,
         drain_began: None,
+        rolled_back: None,
     };
     turns(before, Some(berth), timeline, &sight, at(second))
 }
@@ -364,7 +366,7 @@ proptest! {
         for (berth, gives_back, wait) in all {
             second += wait;
             let booted = digest(2);
-            let sight = HostState { boot_id: &boot, booted: Some(&booted), node_ready: true, drain_began: None };
+            let sight = HostState { boot_id: &boot, booted: Some(&booted), node_ready: true, drain_began: None, rolled_back: None };
             turns = super::turns(&turns, berth.as_ref(), &Timeline::default(), &sight, at(second));
             if gives_back && berth.as_ref().is_some_and(|b| b.holding().is_some_and(|h| matches!(h.phase, HoldPhase::Releasing(_)))) {
                 turn_ends(&mut turns, TurnOutcome::Revoked, at(second));

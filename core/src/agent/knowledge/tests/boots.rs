@@ -80,6 +80,21 @@ fn a_boot_under_a_berth_is_expected() {
 }
 
 #[test]
+fn a_turn_names_the_fall_back_of_its_boot() {
+    let mut before = idle(Past::default(), "b1", swapped(1, 7), ready("b1", true)).past;
+    before.target_deployed = Some(false);
+    for (booted, expected) in [((1, 2), Some("FellBack")), ((2, 1), None)] {
+        let mut after = Knowledge::new("n1".into(), "b2".into(), before.clone(), &at(0));
+        ask_for(&mut after, image());
+        after.after(Event::Berths(vec![committed()]), &at(1));
+        after.after(look(swapped(booted.0, booted.1)), &at(2));
+        let failed = committed().releasing(Outcome::Failed, "b2".into()).unwrap();
+        after.after(Event::Berths(vec![failed]), &at(3));
+        assert_eq!(after.past.turns[0].reason.as_deref(), expected, "{booted:?}");
+    }
+}
+
+#[test]
 fn an_excluded_or_released_node_is_its_admins() {
     let before = idle(Past::default(), "b1", swapped(2, 1), ready("b1", true));
     let mut excluded = before.clone();

@@ -1,3 +1,4 @@
+use berth_api::condition::CommonReason;
 use berth_api::node::timeline::{Chapter, ChapterName, TurnOutcome};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -124,6 +125,8 @@ fn a_host_that_went_back_is_rolled_back() {
     let mut after = next_process(&before, "b2", 70);
     after.after(Event::Berths(vec![committed()]), &at(75));
     looked(&mut after, 2, None, 76);
+    let rollback = Step::Rollback(digest(1), CommonReason::UnitsFailed, String::new());
+    after.after(Event::Begins(&rollback), &at(80));
     let mut back = next_process(&after, "b3", 100);
     back.after(Event::Berths(vec![committed()]), &at(101));
     looked(&mut back, 1, None, 102);
@@ -137,6 +140,7 @@ fn a_host_that_went_back_is_rolled_back() {
         chapters(&back, 0)
     );
     assert_eq!(back.past.turns[0].outcome, Some(TurnOutcome::RolledBack));
+    assert_eq!(back.past.turns[0].reason.as_deref(), Some("UnitsFailed"));
     assert_eq!(
         back.past.timeline.measured().reboot,
         None,

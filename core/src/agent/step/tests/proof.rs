@@ -80,7 +80,7 @@ fn each_missing_part_keeps_the_berth_and_names_itself() {
         );
         let late = with_rollback(held);
         assert!(
-            matches!(step(&late), Step::Rollback(_, why) if why.contains(words)),
+            matches!(step(&late), Step::Rollback(_, word, why) if word.as_str() == reason && why.contains(words)),
             "{:?}",
             step(&late)
         );

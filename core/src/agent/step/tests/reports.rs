@@ -452,6 +452,7 @@ fn what_the_controller_plans_with_is_reported() {
         proof: None,
         end_time: None,
         outcome: None,
+        reason: None,
     };
     let ended = TurnRecord {
         end_time: Some(later(9)),

@@ -1,3 +1,4 @@
+use berth_api::condition::CommonReason;
 use berth_api::pool::OnFailure;
 
 use super::reports::shown;
@@ -20,9 +21,16 @@ fn begun(boot_id: &str) -> AgentFacts {
     facts.past.undone = Some(Undone {
         digest: digest(2),
         boot_id: boot_id.into(),
+        reason: "HealthCheckFailed".to_owned(),
         why: "a check failed".to_owned(),
     });
     facts
+}
+
+/// The rollback of a boot whose Node does not become Ready.
+fn back() -> Step {
+    let why = "the Node did not become Ready under this boot".to_owned();
+    Step::Rollback(digest(1), CommonReason::NodeNotReady, why)
 }
 
 fn queue(facts: &mut AgentFacts) {
@@ -32,7 +40,7 @@ fn queue(facts: &mut AgentFacts) {
 #[test]
 fn an_unproven_boot_is_undone_after_its_deadline() {
     let mut facts = failing();
-    let back = Step::Rollback(digest(1), "the Node did not become Ready under this boot".to_owned());
+    let back = back();
     assert_eq!(step(&facts), back);
     assert!(back.needs_memory(), "otherwise another process could roll back again");
     assert!(shown(&facts, "NodeDegraded").starts_with("True RollingBack"));
@@ -61,11 +69,7 @@ fn an_unproven_boot_is_undone_after_its_deadline() {
 fn another_persons_rollback_is_recorded_before_the_reboot() {
     let mut facts = failing();
     queue(&mut facts);
-    assert_eq!(
-        step(&facts),
-        Step::Rollback(digest(1), "the Node did not become Ready under this boot".to_owned()),
-        "recorded first; the command does nothing"
-    );
+    assert_eq!(step(&facts), back(), "recorded first; the command does nothing");
 }
 
 #[test]
