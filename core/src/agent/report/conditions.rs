@@ -6,12 +6,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::degraded::{degraded, drains_too_long, unguarded};
 use super::phase::{is_blocked, is_staged};
-use crate::agent::facts::AgentFacts;
+use crate::agent::facts::{AgentFacts, ClusterNode};
 use crate::agent::reason::{self, Reason};
 use crate::agent::step::{Missing, Step, WaitReason, closed_window, inhibited, is_inhibited, missing, rollback_queued};
 use crate::finding::Finding;
 
 pub(super) type Verdicts = Vec<(&'static str, Verdict)>;
+
+/// Conditions that are read from the Node.
+const OF_THE_NODE: [&str; 3] = [types::CORDONED, types::RESUMED, types::UNCORDONED];
 
 pub(super) fn conditions(
     facts: &AgentFacts,
@@ -22,6 +25,10 @@ pub(super) fn conditions(
 ) -> Verdicts {
     let mut list = update_conditions(facts, holding, phase, step, before);
     list.extend(turn_conditions(facts, holding));
+    if matches!(facts.cluster_node, ClusterNode::Unread) {
+        // The Node may have any state by now, so its conditions stay as they were.
+        list.retain(|(type_, _)| !OF_THE_NODE.contains(type_) || condition::find(before, type_).is_none());
+    }
     list.push((types::NODE_DEGRADED, verdict(degraded(facts, phase, step))));
     list.extend(guarded(facts, before).map(|verdict| (types::GUARDED, verdict)));
     list.extend(released(step, before).map(|verdict| (types::RELEASED, verdict)));

@@ -200,6 +200,18 @@ fn released_is_reported_until_a_pool_has_the_node() {
 }
 
 #[test]
+fn an_unread_node_keeps_its_conditions() {
+    let mut facts = with(&taken());
+    let cordoned = status(&facts);
+    assert!(condition::is_true(&cordoned.conditions, types::CORDONED));
+    facts.cluster_node = ClusterNode::Unread;
+    let unread = status_after(&facts, &cordoned);
+    assert!(condition::is_true(&unread.conditions, types::CORDONED));
+    // Nothing was known of the Node of a new agent.
+    assert!(!condition::is_true(&status(&facts).conditions, types::CORDONED));
+}
+
+#[test]
 fn a_silent_host_reports_the_end_of_its_turn() {
     let mut facts = with(&taken());
     facts.drain.blockers = vec![DrainBlocker {
