@@ -1,0 +1,117 @@
+//! Images that boot but cannot be proven: the node rolls back once, under the berth of its update.
+
+use super::*;
+
+/// Time from the boot of a bad image to its rollback.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// The Node becomes Ready, but a check of the image fails: the host goes back, the first failure halts the rollout, and
+/// the next image, whose check succeeds, reaches all.
+pub(super) async fn an_image_that_fails_its_check(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let script = "echo the pool is degraded >&2; exit 3";
+    let bad = publish(rig, "8.0.0", script).await?;
+    desire_strictly(rig, &bad).await?;
+    let rebooting = rig.some_in("Proving").await?.name().to_owned();
+    let begin = Instant::now();
+    let words = "10-storage: exit status 3: the pool is degraded";
+    let said = ("NodeDegraded", "True", "DigestFailed", words);
+    rig.cluster.until_node_says(&rebooting, said, LONG).await?;
+    println!(
+        "{:<44} {:>5.1} s after the boot",
+        "a bad boot is undone",
+        begin.elapsed().as_secs_f64()
+    );
+    let halted = ("RolloutHalted", "True", "TooManyFailures", rebooting.as_str());
+    rig.cluster.until_says("workers", halted, SOON).await?;
+    ensure!(rig.cluster.held().await?.is_empty(), "the berth is given back");
+    ensure!(
+        !rig.cluster.is_cordoned(&rebooting).await?,
+        "{rebooting} is still cordoned"
+    );
+    let boots = rig.cluster.boots();
+    ensure_rebooted_twice(&before, &boots, &rebooting)?;
+    ensure!(begin.elapsed() >= DEADLINE / 2, "the deadline was not awaited");
+    mend(rig, "8.1.0", &boots).await
+}
+
+/// The power fails after the rollback was queued, before the host has shut down: the previous image boots all the same.
+pub(super) async fn a_power_cut_during_the_rollback(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let bad = publish(rig, "8.2.0", "exit 1").await?;
+    desire_strictly(rig, &bad).await?;
+    let host = rig.some_in("Proving").await?;
+    delay_shutdown(host).await?;
+    until_going_down(rig, host).await?;
+    host.power_cut();
+    let said = ("NodeDegraded", "True", "DigestFailed", "10-storage");
+    rig.cluster.until_node_says(host.name(), said, LONG).await?;
+    let boots = rig.cluster.boots();
+    ensure_rebooted_twice(&before, &boots, host.name())?;
+    mend(rig, "8.3.0", &boots).await
+}
+
+/// The previous image cannot be proven either. The node keeps its berth and its image until the cause is gone.
+pub(super) async fn a_previous_image_that_is_bad_too(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let old = publish(
+        rig,
+        "8.4.0",
+        "test ! -e /var/lib/full || { echo /var is full >&2; exit 1; }",
+    )
+    .await?;
+    rig.desire(&old, 2).await?;
+    rig.until_all_run(&old, &before).await?;
+    let before = rig.cluster.boots();
+    let bad = publish(rig, "8.5.0", "touch /var/lib/full; echo /var is full >&2; exit 1").await?;
+    desire_strictly(rig, &bad).await?;
+    let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%", "rebootTimeout": "20s" });
+    rig.cluster.patch_pool("workers", json!({ "rollout": rollout })).await?;
+    let host = rig.some_in("Proving").await?;
+    let said = (
+        "NodeDegraded",
+        "True",
+        "HealthCheckFailed",
+        "not proven within rebootTimeout",
+    );
+    rig.cluster.until_node_says(host.name(), said, LONG).await?;
+    tokio::time::sleep(DEADLINE).await;
+    ensure_rebooted_twice(&before, &rig.cluster.boots(), host.name())?;
+    ensure!(rig.cluster.held().await?.len() == 1, "the berth is given back");
+    host.exec(&["rm", "/var/lib/full"]).await?;
+    let said = ("NodeDegraded", "True", "DigestFailed", "/var is full");
+    rig.cluster.until_node_says(host.name(), said, LONG).await?;
+    let boots = rig.cluster.boots();
+    ensure_rebooted_twice(&before, &boots, host.name())?;
+    mend(rig, "8.6.0", &boots).await
+}
+
+async fn publish(rig: &Rig, version: &str, script: &str) -> Result<Published> {
+    let version = format!("{version}{}", rig.series);
+    rig.cluster.publish_checked(&version, script).await
+}
+
+async fn desire_strictly(rig: &Rig, image: &Published) -> Result<()> {
+    rig.desire(image, 1).await?;
+    let deadline = format!("{}s", DEADLINE.as_secs());
+    rig.cluster
+        .patch_pool("workers", json!({ "health": { "deadline": deadline } }))
+        .await
+}
+
+fn ensure_rebooted_twice(before: &BTreeMap<String, usize>, boots: &BTreeMap<String, usize>, name: &str) -> Result<()> {
+    for (host, n) in boots {
+        let more = if host == name { 2 } else { 0 };
+        let old = before.get(host).copied().unwrap_or_default();
+        ensure!(*n == old + more, "{before:?}, then {boots:?}");
+    }
+    Ok(())
+}
+
+/// Rolls a good image out to all nodes, and resets the pool's health.
+async fn mend(rig: &mut Rig, version: &str, boots: &BTreeMap<String, usize>) -> Result<()> {
+    let good = publish(rig, version, "test -w /var").await?;
+    rig.desire(&good, 2).await?;
+    rig.until_all_run(&good, boots).await?;
+    rig.cluster.patch_pool("workers", json!({ "health": null })).await
+}
