@@ -169,8 +169,9 @@ impl Past {
         new
     }
 
-    /// Clears failures, once for each new retry token. Returns true if the token was new.
-    pub fn retry(&mut self, token: Option<&str>) -> bool {
+    /// Clears failures, once for each new retry token. Returns true if the token was new. A rollback of the running boot that
+    /// has begun is finished nevertheless: its queued rollback would otherwise count as someone else's.
+    pub fn retry(&mut self, token: Option<&str>, boot_id: &BootId) -> bool {
         let Some(token) = token.filter(|token| self.retry_token.as_deref() != Some(token)) else {
             return false;
         };
@@ -181,7 +182,9 @@ impl Past {
         self.not_applied = None;
         // Clear these during a turn too: a node that runs an unproven image may then try the digest again.
         self.tried = None;
-        self.undone = None;
+        if self.undone.as_ref().is_some_and(|undone| undone.boot_id != *boot_id) {
+            self.undone = None;
+        }
         true
     }
 
@@ -431,7 +434,7 @@ mod tests {
             past.turn_ended(Outcome::Failed, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.pull_failed("RegistryUnavailable", "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.tried = Some(digest(1));
-            assert_eq!(past.retry(token), retried);
+            assert_eq!(past.retry(token, &"b2".into()), retried);
             assert_eq!(
                 (past.failed_digests.is_empty(), past.tried.is_none()),
                 (retried, retried)
@@ -440,7 +443,22 @@ mod tests {
                 past.failure.is_none() && past.last_turn.is_none() && past.not_applied.is_none(),
                 retried
             );
-            assert!(!past.retry(token), "once");
+            assert!(!past.retry(token, &"b2".into()), "once");
+        }
+    }
+
+    #[test]
+    fn a_retry_does_not_stop_a_rollback_that_has_begun() {
+        for (boot, kept) in [("b2", true), ("b3", false)] {
+            let mut past = Past::default();
+            past.undo_begins(
+                Some(&digest(2)),
+                &"b2".into(),
+                CommonReason::UnitsFailed,
+                "a unit failed",
+            );
+            assert!(past.retry(Some("again"), &boot.into()));
+            assert_eq!(past.undone.is_some(), kept, "{boot}");
         }
     }
 

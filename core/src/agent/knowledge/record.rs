@@ -161,7 +161,7 @@ impl Knowledge {
             Desired::Member(member) => member.retry_token.as_deref(),
             Desired::Unknown | Desired::Release => None,
         };
-        self.past.retry(token);
+        self.past.retry(token, self.host.boot_id());
         let holding = self.cluster.holding();
         if let Some(digest) = self.desired.digest() {
             self.past.desire(digest);

@@ -131,7 +131,7 @@ fn berths_own_rollback_is_no_fall_back() {
     past.falls_back(&holding(), &"b3".into(), &os, false);
     assert!(past.fell_back.as_ref().is_some_and(|fell| fell.ran), "{past:?}");
     // The retry counts, although the host still shows the same boot.
-    assert!(past.retry(Some("again")));
+    assert!(past.retry(Some("again"), &"b2".into()));
     past.falls_back(&holding(), &"b3".into(), &os, false);
     assert!(past.failed_digests.is_empty(), "{past:?}");
 }
@@ -219,7 +219,7 @@ fn an_outside_boot_ends() {
 fn a_retry_allows_the_left_image() {
     let mut past = known();
     past.boots_without_berth(&running(1, 2), Some(&digest(2)));
-    assert!(past.retry(Some("again")));
+    assert!(past.retry(Some("again"), &"b2".into()));
     past.boots_without_berth(&running(1, 2), Some(&digest(2)));
     assert!(past.failed_digests.is_empty(), "{past:?}");
 }
