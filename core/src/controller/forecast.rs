@@ -31,7 +31,8 @@ const MAX_LOOKS: usize = 1_000_000;
 pub struct Forecast {
     /// Turns of the members that do not run their image yet, in order. Turns that need a person's help come last.
     pub turns: Vec<Turn>,
-    /// Members of the first wave that cannot be proven unless a person helps them. They block all later waves.
+    /// Members that cannot be proven unless a person helps them. All are in the first wave with such members, and they
+    /// block all later waves.
     pub stuck: Vec<NodeName>,
 }
 
@@ -94,7 +95,7 @@ impl PoolFacts {
 
 /// Simulated state of a pool where all goes well.
 struct Future {
-    /// Facts for the next plan. Between rounds, they contain only the members that take part in every round.
+    /// Facts for the next plan. Between two rounds, they contain only the members that take part in every round.
     facts: PoolFacts,
     /// Members that do not take part in every round, by rank and zone. Key of a zone: name of its first member.
     fit: BTreeMap<Rank, BTreeMap<NodeName, VecDeque<Member>>>,
@@ -209,8 +210,8 @@ impl Future {
     /// Adds to the facts the members that may get an offer in this round. Returns the members by zone.
     fn deal(&mut self) -> Vec<DealtZone> {
         let limit = self.facts.capacity;
-        // The plan serves zones without unavailable nodes first. The first zones by name may all have unavailable
-        // nodes, so more zones take part.
+        // The plan prefers zones without unavailable nodes, but `fit` is sorted by name. So as many more zones take
+        // part as have unavailable nodes.
         let down: BTreeSet<&str> = self.facts.members.iter().map(|m| m.place.zone.as_str()).collect();
         let zones = limit.saturating_add(down.len());
         let (mut hands, mut left) = (vec![], limit);
@@ -253,7 +254,8 @@ impl Future {
         turns
     }
 
-    /// Removes the members that [`Self::deal`] added to the facts. Returns true if a member lost Berth's cordon.
+    /// Removes the members that [`Self::deal`] added to the facts, and keeps the unproven ones for later rounds.
+    /// Returns true if a member lost Berth's cordon.
     fn collect(&mut self, hands: Vec<DealtZone>) -> bool {
         let dealt: usize = hands.iter().map(|hand| hand.dealt).sum();
         let always = self.facts.members.len().saturating_sub(dealt);
@@ -292,7 +294,8 @@ impl Future {
         fit.chain(members).min()
     }
 
-    /// Removes all blocked members and unreadable berths. Returns the members that keep the first open wave unproven.
+    /// Removes all blocked members and unreadable berths. Returns the members that keep the first unfinished wave
+    /// unproven.
     fn help(&mut self) -> Vec<NodeName> {
         self.helped = true;
         self.facts.berths.retain(|seen| seen.berth.is_ok());
@@ -340,12 +343,12 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
         member.agent.clock_synchronized,
     ) = (true, true, true);
     member.place.control_plane = None;
-    // The member carries the lapse, because the berth's next turn overwrites the berth's record of it.
+    // The lapsed offer is counted at the member, because the simulated berth loses its record of the offer.
     member.lapses = member.lapses.max(u32::from(lapsed));
     member
 }
 
-/// Returns how many members may be updated at once. Unavailable nodes of other pools always count against the limit.
+/// Returns how many members may be updated at once. Unavailable nodes of other pools count against the fleet's limit.
 fn capacity_of(facts: &PoolFacts) -> usize {
     let Some(fleet) = &facts.fleet else {
         return facts.capacity;

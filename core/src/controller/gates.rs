@@ -28,12 +28,13 @@ pub struct Inputs<'a> {
     pub now: Timestamp,
 }
 
-/// State of the gates.
+/// State of one pool's gates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gates {
     /// The most important closed gate. `None` if all are open.
     pub gate: Option<Gate>,
-    /// Time until when reboots may start. `None` if no window or exclusion limits it, or no reboot may start now.
+    /// Time when the open window ends or the next exclusion begins; no reboot may start later. `None` if there is no
+    /// such time, or if no reboot may start now.
     pub closes: Option<Timestamp>,
     /// Next time when a window or an exclusion begins or ends. `None` if there is no such time.
     pub changes: Option<Timestamp>,

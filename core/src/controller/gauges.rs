@@ -41,7 +41,7 @@ pub struct MeasuredPool<'a> {
     pub timed_out: Vec<&'a NodeName>,
     /// BootcNodes of the members.
     pub members: Vec<&'a BootcNodeContent>,
-    /// Why each member without an offer is not offered a berth.
+    /// For each member that is not offered a berth, the reason.
     pub waiting: Vec<BlockReason>,
 }
 

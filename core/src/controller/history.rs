@@ -1,8 +1,8 @@
 //! History of a pool: the images that its nodes were deployed to. Pure.
 //!
-//! There is no moment when all nodes run an image: nodes join with old images, fall back and leave. So each pass merges
-//! the nodes' reports into the recorded history. The result does not depend on the order of reports, on repeated
-//! reports, or on a change of leader.
+//! There may be no moment when all nodes run the same image: nodes join with old images, fall back and leave. So each
+//! pass merges the nodes' reports into the recorded history. The result does not depend on the order of reports, on
+//! repeated reports, or on a change of leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,6 @@ pub struct HistoryFacts<'a, Members, Targets> {
     pub now: Timestamp,
 }
 
-/// Facts about one image.
 #[derive(Default)]
 struct Image<'a> {
     manifests: BTreeSet<&'a Digest>,

@@ -22,7 +22,7 @@ mod reason;
 
 pub use reason::ResolveReason;
 
-/// Registry queries needed for a reference.
+/// Registry queries needed to resolve an image reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Questions {
     /// The reference with its digest, or with its tag if it has no digest. The answer decides the target.
@@ -255,7 +255,7 @@ pub fn decide(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusa
     }
 }
 
-/// Decides for a pool whose target was resolved from another reference, or that has no target yet.
+/// Decides for a pool that has no target yet, or whose target was resolved from another reference.
 fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     if facts.answers.fleet_unreadable {
         let words = "the BootcFleet cannot be read; no image is resolved until it can be read";
@@ -376,7 +376,8 @@ fn kept(
     }
 }
 
-/// Adds an image's version and metadata to the target if it has no metadata. No BootcNode's spec changes.
+/// Returns the current target. If it has no metadata yet, adds version and metadata from the registry's answer
+/// (`same`). No BootcNode's spec changes.
 fn described(current: &Target, same: &Target) -> Target {
     let (version, metadata) = match &current.metadata {
         None => (current.version.as_ref().or(same.version.as_ref()), &same.metadata),
@@ -423,8 +424,9 @@ fn resolved(target: &Target) -> Verdict {
     said(target, None, None, || None)
 }
 
-/// Returns `ImageResolved` with status True for a current target. The reason is the first of: a failed query, why the
-/// available image is not adopted, `Resolved`.
+/// Returns the condition `ImageResolved` with status True. Its reason comes from the failed query (`trouble`) if there
+/// is one, otherwise from `why`: the reason that keeps the available image from being adopted. Without either, the
+/// reason is `Resolved`.
 fn said(
     target: &Target,
     trouble: Option<&QueryFailure>,

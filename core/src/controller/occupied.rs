@@ -50,9 +50,11 @@ impl Occupied {
     }
 }
 
-/// Returns the Nodes that a BootcNode or a berth names but the watch does not show. A live read must confirm each one.
+/// Returns the Nodes that a BootcNode or a berth names but the watch does not show. The caller must confirm by a live
+/// read that each of them is gone.
 pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
-    // A Node whose UID exists under another name is not missing: only the reference has a wrong name.
+    // A Node whose UID exists under another name is not missing: the BootcNode or the berth only has a wrong name for
+    // it.
     let of_any = LazyCell::new(|| -> BTreeSet<&str> { snapshot.nodes.values().map(|n| n.view.uid.as_str()).collect() });
 
     let bootc_nodes = snapshot

@@ -1,5 +1,5 @@
-//! Ages of open offers and counts of lapsed ones, as this process has seen them. A restarted controller counts from
-//! zero; no safety depends on it. Pure.
+//! Ages of open offers, and numbers of offers that lapsed because the node did not take them. Only offers that this
+//! process has seen count: a restarted controller counts from zero, and no safety depends on it. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Offers {
         self.open = open;
     }
 
-    /// Returns how long the offer of this Lease has been open. Zero if it is not offered.
+    /// Returns how long the offer of this Lease has been open. Zero if the Lease has no open offer.
     pub fn age(&self, lease: &str, now: Moment) -> Duration {
         self.open
             .get(lease)
@@ -61,7 +61,7 @@ impl Offers {
         self.lapses.insert(offer.uid.clone(), (offer.target.clone(), lapses));
     }
 
-    /// Returns how many offers of that digest the node let lapse.
+    /// Returns how many offers of that digest the node has let lapse since it last took an offer.
     pub fn lapses(&self, uid: &NodeUid, target: &Digest) -> u32 {
         self.lapses
             .get(uid)
@@ -69,7 +69,8 @@ impl Offers {
             .map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// Returns how many offers in a row the node let lapse. All of them were for the digest that it was offered last.
+    /// Returns how many offers the node has let lapse since it last took one. Only offers of the last offered digest
+    /// count.
     pub fn lapses_of_any(&self, uid: &NodeUid) -> u32 {
         self.lapses.get(uid).map_or(0, |(_, lapses)| *lapses)
     }

@@ -16,7 +16,7 @@ use crate::controller::view::{BootcNodeView, LeaseView, NodeView};
 pub struct Timeouts {
     /// `rollout.rebootTimeout`
     pub reboot: Duration,
-    /// A running agent reports within this time.
+    /// Maximum time between two reports of an agent that runs.
     pub silence: Duration,
 }
 
@@ -32,7 +32,7 @@ impl Timeouts {
         }
     }
 
-    /// True if `quiet` is longer than a holder may be silent.
+    /// True if a holder that has been silent for `quiet` has been silent for too long.
     pub fn passed(self, phase: &HoldPhase, ready: bool, quiet: Duration) -> bool {
         quiet >= self.allowed(phase, ready)
     }
@@ -51,7 +51,7 @@ pub struct Holder<'a> {
     pub heard: Option<Moment>,
     /// True if `heard` is so recent that the agent must be running.
     pub lively: bool,
-    /// Maximum silence.
+    /// How long the holder may be silent.
     pub timeouts: Timeouts,
 }
 

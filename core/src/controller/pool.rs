@@ -91,7 +91,7 @@ impl Pool {
     }
 
     /// True if the target was resolved from another reference than the spec's, or the spec's reference is not allowed.
-    /// The target is then no longer wanted, and the next one is not known.
+    /// Members must then not begin to update to the target, and it is not known yet which image replaces it.
     pub fn is_unresolved(&self) -> bool {
         let (Some(object), Some(target)) = (&self.object, self.target()) else {
             return false;
@@ -138,7 +138,7 @@ impl Pool {
         failures
     }
 
-    /// Returns `rollout.rebootTimeout`: a reboot that takes longer counts as failed.
+    /// Returns `rollout.rebootTimeout`: how long a rebooting holder may be silent before `RebootTimedOut` reports it.
     pub fn reboot_timeout(&self) -> Duration {
         let object = self.object.as_ref();
         object.map_or(DEFAULT_REBOOT_TIMEOUT, |object| object.spec.reboot_timeout())

@@ -4,9 +4,9 @@ use berth_api::berth::{HoldPhase, Holding};
 
 use crate::controller::view::Report;
 
-/// True if the holder runs a boot that is not proven yet, and its berth licenses no further reboot. If an agent commits
-/// its berth again after a reboot, only the agent remembers the unproven boot. The controller then recognises an
-/// unproven boot only if the node runs another image than the last proven one.
+/// True if the controller can tell that the holder's current boot is unproven and that its berth licenses no further
+/// reboot. If the agent has committed its berth again after a reboot, only the agent remembers the unproven boot. The
+/// controller then recognises it only if the node runs another image than the last proven one.
 pub fn is_unproven(holding: &Holding, report: &Report) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) {
         return false;

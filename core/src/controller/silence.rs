@@ -1,5 +1,6 @@
-//! Insights of nodes whose agent is silent. The controller writes them in place of the agents, a few at a time. It
-//! never overwrites the insight of an agent that still reports. Pure.
+//! Insights (`status.insight`: state and problems of a node, for people) of the nodes whose agent is silent. The
+//! controller writes them in place of the agents, for a few nodes at a time. While an agent reports, the controller
+//! never overwrites its insight. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

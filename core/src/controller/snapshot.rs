@@ -108,7 +108,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the spec of the fleet; `None` if it cannot be read.
+    /// Returns the spec of the fleet; the default if no BootcFleet exists, and `None` if it cannot be read.
     pub fn fleet_spec(&self) -> Option<BootcFleetSpec> {
         match &self.fleet {
             Some(fleet) => fleet.view.object.as_ref().ok().map(|fleet| fleet.spec.clone()),

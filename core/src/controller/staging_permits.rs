@@ -37,7 +37,7 @@ impl Permit {
 }
 
 impl StagingPermits {
-    /// Records the current specs and reports.
+    /// Records which nodes have a permit and which of them pull.
     pub fn see(&mut self, bootc_nodes: &Objects<BootcNodeView>, now: Moment) {
         self.0.retain(|name, _| bootc_nodes.contains_key(name));
         for (name, host) in bootc_nodes {

@@ -131,7 +131,7 @@ impl<'a> PassResults<'a> {
         committed.map(|holding| &holding.uid).collect()
     }
 
-    /// Describes the objects that cannot be read.
+    /// Returns a message for each object that cannot be read.
     pub fn unreadable(&self) -> Vec<String> {
         let mut unreadable = vec![];
         for (name, pool) in self.snapshot.pools.iter() {

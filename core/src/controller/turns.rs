@@ -10,7 +10,8 @@ use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use crate::Moment;
 use crate::controller::view::LeaseView;
 
-/// A commit in this time after the start of a turn does not announce the reboot: the event for the start did.
+/// If a holder commits within this time after it took its berth, the event for the commit does not announce the reboot
+/// again.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Outcome of a turn that was not ended by its holder: Node gone or excluded, or berth closed by an admin.

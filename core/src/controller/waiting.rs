@@ -85,7 +85,7 @@ impl<'a> Words<'a> {
             | BlockReason::Unresolved
             | BlockReason::Outdated
             | BlockReason::Fencing => Waiting::Unjudged,
-            // These waits end with time, or the agent reports the cause.
+            // Either these waits end without an admin, or the agent reports their cause.
             BlockReason::UpToDate
             | BlockReason::NotPublished
             | BlockReason::OtherNode
@@ -127,7 +127,7 @@ fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
     Waiting::Yes(reason.into(), message.into())
 }
 
-/// Returns the new condition `Waiting` of every BootcNode whose condition must change.
+/// Returns the new condition `Waiting` of each BootcNode whose current condition is out of date, by node name.
 ///
 /// Members of a pool without a plan are left out, so a new leader that has not planned yet changes nothing.
 pub fn wanted(
@@ -166,7 +166,8 @@ pub fn wanted(
 /// Returns the node's new condition `Waiting`; `None` if it stays. `now`: the current condition if it is True.
 fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Option<Verdict> {
     match (waiting, now) {
-        // While a gate is closed, the node's reason is unknown. But after a hold, the condition `Held` must end.
+        // While a gate is closed, it is not known whether the node also waits for a reason of its own, so the condition
+        // stays. But its reason `Held` must end when an admin releases the node.
         (Waiting::Unjudged, Some(now))
             if now.reason == CommonReason::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD) =>
         {
@@ -198,7 +199,8 @@ struct Pending {
 }
 
 impl WriteQueue {
-    /// Records the needed conditions. Returns the next batch; its nodes go to the end of the queue.
+    /// Records the conditions to write (`wanted`). Returns the next batch to write. Its nodes go to the end of the
+    /// queue, in case that a write fails.
     pub fn pick(&mut self, wanted: BTreeMap<NodeName, Verdict>, now: Moment) -> Vec<(NodeName, Verdict)> {
         let mut before = std::mem::take(&mut self.pending);
         for (name, verdict) in wanted {

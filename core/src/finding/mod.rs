@@ -34,7 +34,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Returns the steps for an admin that remedy a problem of this object with this reason.
+    /// Returns how an admin remedies a problem of this object that has this reason.
     pub fn remedy(&self, reason: &str) -> String {
         match table::remedy(reason) {
             Some(remedy) => self.filled(&remedy),

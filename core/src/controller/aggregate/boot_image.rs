@@ -15,7 +15,7 @@ use super::facts::MemberView;
 use crate::controller::image::{Next, Refusal};
 use crate::skew::{Skew, skew};
 
-/// Reason of a refusal because the current boot image is too old for the new image.
+/// Reason for refusing an image because the boot image of new machines is too old for it.
 pub(super) const REASON: CommonReason = CommonReason::BootImageSkew;
 
 #[derive(Clone, Copy)]
@@ -36,19 +36,21 @@ pub(super) struct Assessment {
 struct InUse<'a> {
     version: Option<&'a str>,
     node: Option<&'a str>,
-    /// Creation time of the Node, in seconds; `None` if an older controller did not record it.
+    /// Unix time when the Node was created; `None` if an older controller wrote the status without this time.
     created: Option<i64>,
-    /// Time when the machine was provisioned, in seconds; at most the creation time of its Node.
+    /// Unix time when the machine was provisioned, but at most `created`.
     provisioned: Option<i64>,
     error: Option<&'a str>,
-    /// True if the machine is no longer a member or no longer reports a version.
+    /// True if the version comes from the pool's status, because the machine left the pool or no longer reports a
+    /// version.
     is_remembered: bool,
     /// Number of newer machines whose boot image version is unknown.
     newer: usize,
 }
 
 impl InUse<'_> {
-    /// Returns a message about the machine. `why` says, as a verb phrase, why the image is too new for the machine.
+    /// Returns a message about the machine. `why` is a verb phrase with the machine as its subject, such as "was
+    /// installed from 9.0, which is older than the minimum 9.2".
     fn words(&self, why: &str) -> String {
         let words = match (self.node, self.error) {
             (Some(node), _) if self.is_remembered => {
@@ -67,7 +69,7 @@ impl InUse<'_> {
         }
     }
 
-    /// Sort key of machines: provisioning time, then name.
+    /// Sort key of machines: time of provisioning, or else of the Node's creation, then name.
     fn place(&self) -> (Option<i64>, Option<&str>) {
         (self.provisioned.or(self.created), self.node)
     }
@@ -96,8 +98,8 @@ pub(super) fn refusal(facts: &BootImageFacts<'_>, image: &Target) -> Option<Refu
     }
 }
 
-/// Checks the boot image against the current target and the next image. `said`: the current condition `BootImageSkew`,
-/// if it is about the reference that is now in the spec.
+/// Checks the boot image against the current target and the next image. `said`: the pool's current condition
+/// `BootImageSkew`; `None` if it is about another image reference than the reference now in the spec.
 pub(super) fn assess(
     facts: &BootImageFacts<'_>,
     said: Option<&Condition>,
@@ -167,7 +169,8 @@ fn time(second: i64) -> Option<Time> {
     Timestamp::from_second(second).ok().map(Time)
 }
 
-/// Returns the verdict for a next image that the boot image rules out. If it is unknown, an old refusal (`said`) stays.
+/// Returns the verdict if the boot image is too old for the next image. While the next image is unknown, an earlier
+/// refusal (`said`) is repeated.
 fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     match next {
         Next::Refused(refusal) if refusal.reason == REASON => {
@@ -182,7 +185,8 @@ fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     }
 }
 
-/// Returns when the controller first saw the version in the spec; `None` unless the source is `Manual`.
+/// Returns when the controller first saw the boot image version that an admin recorded in the spec; `None` unless
+/// `bootImage.source` is `Manual`.
 fn recorded_time(
     policy: &BootImagePolicy,
     before: Option<&BootImageStatus>,
@@ -228,7 +232,8 @@ fn in_use<'a>(facts: &'a BootImageFacts<'_>) -> Option<InUse<'a>> {
     let newest = known.max_by_key(|machine| machine.place()).copied();
     let mut last = remembered(facts.before);
     if let Some(last) = &mut last {
-        // An earlier version of the controller did not record the provisioning time.
+        // A status written by an older controller lacks the provisioning time, so it is taken from the machine's
+        // report.
         let same = reported.iter().find(|machine| machine.is_same_node(last));
         last.provisioned = last.provisioned.or(same.and_then(|same| same.provisioned));
     }
@@ -236,7 +241,7 @@ fn in_use<'a>(facts: &'a BootImageFacts<'_>) -> Option<InUse<'a>> {
         (Some(newest), Some(last)) if newest.place() < last.place() => last,
         (Some(newest), _) => newest,
         (None, Some(last)) => last,
-        // No version is known: the newest machine is named in the message.
+        // No version is known. The newest machine is returned so that the message can name it.
         (None, None) => return reported.into_iter().max_by_key(|machine| machine.place().0),
     };
     let newer = reported
@@ -265,7 +270,7 @@ fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
     })
 }
 
-/// Returns the boot image of the newest machine that the status has recorded. A version recorded by the admin is
+/// Returns the boot image that the pool's status has recorded from a machine. A version that an admin recorded is
 /// ignored, because it counts only while it is in the spec.
 fn remembered(before: Option<&BootImageStatus>) -> Option<InUse<'_>> {
     let before = before.filter(|before| before.version.is_some() && !Bug::BootImageForgotten.is_awake())?;
@@ -292,7 +297,8 @@ fn skew_of(facts: &BootImageFacts<'_>, boot: Option<&str>, image: &Target) -> Sk
     skew(boot, image.version.as_deref(), &[&of_image(image), &own])
 }
 
-/// Returns how old a boot image may be for this OS image. Unknown (`error`) if the image's labels could not be read.
+/// Returns the limit for the age of boot images that the OS image has in its labels. If the labels could not be read,
+/// only `error` is set.
 fn of_image(image: &Target) -> BootImageLimit {
     match &image.metadata {
         Some(metadata) => metadata.boot_image.clone().unwrap_or_default(),
@@ -303,7 +309,7 @@ fn of_image(image: &Target) -> BootImageLimit {
     }
 }
 
-/// Returns the boot image limit for the status. The pool's minimum version applies if the OS image has none.
+/// Returns the boot image limit to show in the status. The pool's minimum version applies if the OS image has none.
 fn limit_of(facts: &BootImageFacts<'_>, image: &Target) -> BootImageLimit {
     let mut limit = of_image(image);
     limit.minimum_version = limit.minimum_version.or(facts.policy.minimum_version.clone());

@@ -46,7 +46,7 @@ pub(super) fn count(doing: &MemberStates<'_>, wanted: MemberState) -> usize {
     doing.values().filter(|d| **d == wanted).count()
 }
 
-/// True if the current target was resolved from the reference in the spec, and that reference is allowed.
+/// True if the current target was resolved from the image reference now in the spec, and that reference is allowed.
 fn is_current(facts: &PoolStatusFacts<'_>, target: &Target) -> bool {
     facts.refused.is_none() && target.is_of(facts.spec.image_ref())
 }
@@ -120,7 +120,7 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
     waiting(facts)
 }
 
-/// Returns the condition `Progressing` if members stage, drain or reboot.
+/// Returns the condition `Progressing` if members stage, drain or reboot; otherwise `None`.
 fn active(facts: &PoolStatusFacts<'_>, doing: &MemberStates<'_>) -> Option<Verdict> {
     let active = [
         (MemberState::Rebooting, CommonReason::Rebooting, "reboot"),
@@ -146,7 +146,8 @@ fn waits<'a>(facts: &'a PoolStatusFacts<'_>, wanted: BlockReason) -> impl Iterat
     waiting.filter(move |(_, wait)| **wait == wanted).map(|(name, _)| name)
 }
 
-/// Returns `Progressing` if no member stages, drains or reboots: waiting nodes by reason, most important reason first.
+/// Returns the condition `Progressing` of a pool where no member stages, drains or reboots. Its message lists the
+/// waiting nodes by reason, the most important reason first.
 fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
         let offered = facts.plan.used_by.iter().filter(|u| u.how == UseKind::IsOffered);
@@ -186,7 +187,8 @@ fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     Verdict::no(CommonReason::Waiting, message)
 }
 
-/// Returns the condition `Degraded`. Troubles of the pool come before troubles of nodes; the first gives the reason.
+/// Returns the condition `Degraded`. Its message lists the pool's own troubles before troubles of nodes; the first
+/// trouble gives the condition's reason.
 fn degraded(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Verdict {
     match (pool_trouble(facts), node_trouble(facts, target)) {
         (None, None) => Verdict::no(CommonReason::AsExpected, ""),

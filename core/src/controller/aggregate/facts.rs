@@ -39,7 +39,7 @@ impl<'a> MemberView<'a> {
 pub struct Polled<'a> {
     /// The answers.
     pub answers: &'a Answers,
-    /// True if the tag is polled.
+    /// True if the controller polls the image's tag.
     pub polled: bool,
     /// Time since this or an earlier leader first saw the image that `status.available` names.
     pub available_seen: Duration,

@@ -138,7 +138,8 @@ fn assess_boot_image(
     boot_image::assess(&boot_image, said, target, next, now)
 }
 
-/// Returns the condition `FeedFailing`, about new images of a followed tag; `None` if the condition stays as it is.
+/// Returns the condition `FeedFailing`: whether the pool fails to get new images of the tag that it follows. `None`
+/// leaves the current condition unchanged.
 fn feed(facts: &PoolStatusFacts<'_>, target: Option<&Target>, next: &image::Next) -> Option<Verdict> {
     if facts.deleting {
         None
@@ -246,8 +247,8 @@ fn digest(target: Option<&Target>) -> Option<&Digest> {
 /// Maximum number of digests in `status.failures`, as in the schema.
 const MAX_DIGESTS: usize = 8;
 
-/// Returns the failures to record: first failures of the target, then new ones, then those already recorded. New
-/// failures must not be cut off, because their berths stay closed until they are recorded.
+/// Returns the failed digests to record in the status: the target's first, then new ones, then recorded ones. New ones
+/// must not be cut off, because a berth that closed with a failure stays closed until the failure is recorded.
 fn failures(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
     let mut all: Vec<(&Digest, &BTreeSet<NodeName>)> = facts.plan.failures.iter().collect();
     all.sort_by_key(|(digest, _)| {
@@ -279,7 +280,7 @@ fn durations(facts: &PoolStatusFacts<'_>, doing: &BTreeMap<&NodeName, MemberStat
     }
 }
 
-/// Returns the median in seconds of the updated members, or of all members if too few are updated.
+/// Returns the median duration in seconds that the updated members measured. If too few are updated, all members count.
 fn latest_median(
     facts: &PoolStatusFacts<'_>,
     doing: &BTreeMap<&NodeName, MemberState>,

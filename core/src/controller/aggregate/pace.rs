@@ -41,7 +41,8 @@ fn statuses(status: &BootcNodePoolStatus) -> Vec<(&str, &str)> {
     conditions.map(|c| (c.type_.as_str(), c.status.as_str())).collect()
 }
 
-/// Returns the counts and wave states that do not change back when the current turns end.
+/// Returns the parts of a status that do not change back when the current turns end: some counts, and the state of
+/// waves.
 fn lasting(status: &BootcNodePoolStatus) -> ([u32; 4], Vec<WaveState>) {
     let NodeCounts {
         total,

@@ -38,7 +38,8 @@ fn ends_feed(reason: &str) -> bool {
     }
 }
 
-/// Returns the three conditions, from the other conditions. `follows`: the pool adopts new images automatically.
+/// Derives `Ready`, `Reconciling` and `Stalled` from a pool's other conditions. `follows`: the pool adopts new images
+/// automatically.
 pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str, Verdict); 3] {
     let (ready, reconciling, stalled) = match state(conditions, follows) {
         State::Ready(why) => (Verdict::repeats(true, why), as_expected(), as_expected()),
@@ -70,7 +71,7 @@ fn as_expected() -> Verdict {
     Verdict::no(CommonReason::AsExpected, "")
 }
 
-/// State of a pool, with the condition that gives the state.
+/// State of a pool, with the condition whose reason and message are copied to the derived conditions.
 enum State<'a> {
     Ready(&'a Condition),
     Stalled(&'a Condition),
@@ -94,7 +95,8 @@ fn state(conditions: &[Condition], follows: bool) -> State<'_> {
     // A pool that selects no node is ready.
     let updated = condition::find(conditions, types::UPDATED);
     if let Some(done) = updated.filter(|c| c.status == "True" || c.reason == "NoNodes") {
-        // `FeedFailing` stalls the pool only after the rollout: a running rollout does not need the feed.
+        // A running rollout does not need new images of the tag, so `FeedFailing` stalls the pool only after the
+        // rollout.
         let failing = condition::find_true(conditions, types::FEED_FAILING);
         let dead = failing.filter(|c| follows && ends_feed(&c.reason));
         return match dead {

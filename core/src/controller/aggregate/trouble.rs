@@ -45,7 +45,7 @@ pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Targe
 }
 
 /// Reports that the target has no image for the member's platform, for example because the node joined after the target
-/// was adopted. The agent has no image to update to, so it reports nothing.
+/// was adopted. The member's agent does not report this, because the controller publishes no image to it.
 fn unserved_trouble(member: &MemberView<'_>, node: &Subject, target: &Target) -> Option<Finding> {
     if is_served(member, target) {
         return None;
@@ -72,7 +72,7 @@ fn bad_turn(member: &MemberView<'_>, node: Subject, target: &Target) -> Option<F
     let outcome = Outcome::from_word(&turn.outcome)?;
     let telling = match outcome {
         Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied | Outcome::Failed => true,
-        // The first turn without a staged image is due to an unrelated reboot, and the retry needs no help.
+        // A first turn that ends without a staged image is due to an unrelated reboot. Berth's retry needs no help.
         Outcome::NotStaged => turn.attempts > 1,
         Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,
     };

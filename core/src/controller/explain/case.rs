@@ -45,8 +45,8 @@ pub struct Rules {
 }
 
 impl Case {
-    /// Returns a case whose gates follow from the rules. Assumes that the leader has fenced all berths, unless some
-    /// pools cannot be read.
+    /// Returns a case, with the gates in its facts set from `rules`. If all pools can be read, assumes that the leader
+    /// has fenced all berths.
     pub fn new(node: NodeName, facts: PoolFacts, rules: Rules, now: Timestamp) -> Self {
         let mut this = Self {
             node,
@@ -118,7 +118,8 @@ impl Case {
         Some((wait, self.facts.gate.as_ref().map(|gate| gate.reason)))
     }
 
-    /// Returns when a window or an exclusion gets the node a berth, without any other change; `None` if none does.
+    /// Returns when a window opens or an exclusion ends so that the node is offered a berth without any other change.
+    /// `None` if no such time was found.
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
         for _ in 0..MAX_OPENINGS {

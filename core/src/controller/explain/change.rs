@@ -1,4 +1,4 @@
-//! Changes that may get a node a berth, and their effect on the facts.
+//! Changes that may get a waiting node a berth, and their simulated effect on the facts of its pool.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,24 +18,24 @@ use crate::controller::quorum::Cause;
 use crate::controller::usage::UseKind;
 use crate::text::few;
 
-/// Maximum number of nodes of each kind to try.
+/// Maximum number of other nodes to try for each kind of change.
 const MAX_NODES: usize = 8;
 
-/// A single change. Sorted: first events that need no person, then actions of an admin, from the smallest effect on the
-/// rollout to the largest.
+/// A single change. The variants are sorted: first events that need no person, then actions of an admin, from the
+/// smallest effect on the rollout to the largest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     /// A node that has a berth ends its turn and is updated.
     TurnEnds(NodeName),
     /// The node's agent has staged and locked the image, and reports that it is prepared.
     Prepared,
-    /// The earlier wave has soaked, after this time.
+    /// The earlier wave has soaked. The duration is how much of the soak is left now.
     Soaked(Duration),
     /// All nodes of the earlier waves are proven, and these waves have soaked.
     WavesProven(Vec<String>),
     /// The pools that go first are updated, or `rollout.after` is corrected.
     EarlierPools,
-    /// The control plane gives this cause to wait no longer.
+    /// The node's control plane no longer gives this cause to wait.
     ControlPlane(Cause),
     /// The node's agent reports again.
     Heard,
@@ -91,7 +91,8 @@ impl Change {
         all.extend(withhold.map(Self::ControlPlane));
         all.extend(other_users(case, is_worked_on).map(Self::TurnEnds));
         all.extend(other_users(case, is_down).map(Self::Recovers));
-        // A node is proposed for exclusion only if it is not Ready, or is stuck in an earlier wave.
+        // A node is proposed for exclusion only if it is not Ready, or if it is in an earlier wave and cannot be
+        // updated.
         let lost = facts.members.iter().filter(|m| {
             let is_stuck = m.place.wave < own.place.wave && (m.desired.is_none() || m.node.held_back || has_failed(m));
             m.name != case.node && (!m.node.ready || is_stuck)
@@ -201,7 +202,8 @@ impl Change {
         }
     }
 
-    /// Returns the field of the pool's spec that makes the change, and the new value. `None` if no field does.
+    /// Returns the field of the pool's spec that an admin sets to make the change, and its new value. `None` if the
+    /// change is not a field of that spec.
     pub fn setting(&self) -> Option<(&'static str, String)> {
         match self {
             Self::Resume => Some(("rollout.paused", "false".to_owned())),
@@ -313,7 +315,8 @@ fn users(facts: &PoolFacts) -> BTreeSet<(NodeName, UseKind)> {
         .collect()
 }
 
-/// Returns the first nodes, except the case's node, that use up capacity in one of these ways.
+/// Returns up to [`MAX_NODES`] nodes, other than the case's node, that use up capacity in a way that `is_wanted`
+/// accepts.
 fn other_users(case: &Case, is_wanted: fn(UseKind) -> bool) -> impl Iterator<Item = NodeName> {
     let others = users(&case.facts).into_iter();
     let others = others.filter(move |(who, how)| *who != case.node && is_wanted(*how));
@@ -349,7 +352,8 @@ fn own_wave(facts: &PoolFacts, node: &NodeName) -> Option<usize> {
     Some(facts.members.iter().find(|member| member.name == *node)?.place.wave)
 }
 
-/// Returns the change that finishes the earlier waves.
+/// Returns the change that ends the wait for earlier waves: [`Change::Soaked`] if all their members are proven,
+/// otherwise [`Change::WavesProven`].
 fn waves(facts: &PoolFacts, own: &Member) -> Change {
     let members: Vec<&Member> = facts.members.iter().filter(|m| m.place.wave < own.place.wave).collect();
     let numbers: BTreeSet<usize> = members.iter().map(|m| m.place.wave).collect();
@@ -379,7 +383,7 @@ fn prepare(own: &mut Member) -> Option<bool> {
     Some(before.published != own.published || !is_staged)
 }
 
-/// Ends the soak of all waves before wave `own`. Returns false if all were over.
+/// Ends the soak of all waves before wave `own`. Returns false if all these soaks were already over.
 fn soak(facts: &mut PoolFacts, own: usize) -> bool {
     let mut is_changed = false;
     for wave in facts.waves.iter_mut().take(own).filter(|wave| wave.soaked < wave.soak) {
@@ -388,7 +392,8 @@ fn soak(facts: &mut PoolFacts, own: usize) -> bool {
     is_changed
 }
 
-/// Makes all members of the waves before `own` proven where possible, and ends the soak of these waves.
+/// Makes all members of the waves before `own` proven, except members without an image, and ends the soak of these
+/// waves. Returns true if this changed anything.
 fn prove(facts: &mut PoolFacts, own: usize) -> bool {
     let names: Vec<NodeName> = facts
         .members
@@ -428,7 +433,7 @@ fn fresh(seen: &SeenBerth, berth: &Berth) -> SeenBerth {
     }
 }
 
-/// Ends the turn of a node that holds or is offered a berth of any pool. Returns false if there is none.
+/// Ends the turn of a node that holds or is offered a berth of any pool. Returns false if the node has no berth.
 fn ends(facts: &mut PoolFacts, node: &NodeName) -> bool {
     let mut target: Option<Option<Digest>> = None;
     for seen in &mut facts.berths {
@@ -489,7 +494,8 @@ fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
     facts.members.len() < count
 }
 
-/// Removes all failures, as a retry does, with the failures on closed berths that are not recorded yet.
+/// Removes all failures, as an admin's retry does: recorded failures, failures reported by agents, and failures on
+/// closed berths. Returns true if there were any.
 fn forget(facts: &mut PoolFacts) -> bool {
     let mut is_changed = !facts.failures.is_empty();
     facts.failures.clear();

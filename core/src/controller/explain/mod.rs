@@ -73,8 +73,8 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     Some(answer)
 }
 
-/// Returns the first two changes that together get the node a berth. `firsts`: changes to begin with, and their
-/// results.
+/// Returns the first two changes that together get the node a berth. `firsts`: changes to try as the first of the two,
+/// each with the case after that change.
 fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     firsts.iter().find_map(|(first, case)| {
         let second = Change::all(case).into_iter().find(|second| second.is_enough(case));

@@ -31,7 +31,7 @@ pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
     Some(next)
 }
 
-/// Adjusts the use of the fleet's limit after the pool changed from `before` to `after`.
+/// Updates, in `after`, the counts of nodes that use the fleet's limit, by the difference between `before` and `after`.
 pub(in crate::controller) fn follow(before: &PoolFacts, after: &mut PoolFacts) {
     let (was, is) = (Own::of(before), Own::of(after));
     let Some(fleet) = after.fleet.as_mut() else { return };

@@ -27,7 +27,7 @@ pub fn silent_after(agent_silence: Duration) -> Duration {
     SILENT_AFTER.max(agent_silence.mul_f64(0.3)).min(agent_silence)
 }
 
-/// Reasons for an unavailable registry, in contrast to a missing image.
+/// Reasons of a failed poll that mean an unavailable registry. Other reasons mean, for example, a missing image.
 const AWAY: [&str; 3] = ["RegistryUnavailable", "InvalidAnswer", "RateLimited"];
 
 /// Agent of a pool's member.
@@ -41,7 +41,7 @@ pub struct Agent<'a> {
     pub rebooting: bool,
     /// True if the agent reports that the API server lets it write objects of other nodes.
     pub unguarded: bool,
-    /// First boot of the machine, if it was checked.
+    /// Result of the check of the machine's first boot; `None` if the boot was not checked.
     pub firstboot: Option<FirstBoot>,
 }
 
@@ -96,13 +96,13 @@ pub struct FleetStatusFacts<'a> {
     pub agents: &'a [Agent<'a>],
     /// Machines whose kubelet is held back on the first boot.
     pub machines: Machines,
-    /// Error of listing the events about machines that are held back.
+    /// Error from listing the events that report machines held back on their first boot.
     pub events_unread: Option<String>,
     /// Objects of Berth that cannot be read.
     pub unreadable: &'a [String],
     /// Number of pools in `unreadable`.
     pub unreadable_pools: usize,
-    /// True if the watches are stale, so that reports of agents may have been missed.
+    /// True if the controller's watches are stale, so that it may have missed reports of agents.
     pub deaf: bool,
     /// Time since this leader began to receive reports of agents.
     pub listened: Duration,
@@ -215,7 +215,8 @@ fn paused(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Returns `ControllerHealthy`: whether the running controller can do all of its work. A dead one reports nothing.
+/// Returns the condition `ControllerHealthy`: False if the controller cannot read some of Berth's objects. A controller
+/// that does not run cannot set the condition.
 fn controller(facts: &FleetStatusFacts<'_>) -> Verdict {
     match facts.unreadable {
         [] => Verdict::yes(CommonReason::AsExpected, ""),
@@ -226,8 +227,8 @@ fn controller(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Returns `AgentsHealthy`. `None` if the condition must stay: the watches are stale, or it is False and this leader
-/// has not listened for long enough to clear it.
+/// Returns the condition `AgentsHealthy`. `None` leaves the current condition unchanged: the watches are stale, or the
+/// condition is False and this leader has not yet received reports for long enough to clear it.
 fn agents(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     if facts.deaf {
         return None;
@@ -254,7 +255,8 @@ fn agents(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns `RegistryReachable`. `None` if the condition must stay, because this leader has not polled yet.
+/// Returns the condition `RegistryReachable`. `None` leaves the current condition unchanged, because this leader has
+/// not polled all pools' images yet.
 fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     let mut away = vec![];
     for pool in facts.pools {
@@ -278,8 +280,8 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns the condition that names the pools that get no new images. Since when a pool gets none is in the pool's own
-/// conditions, which survive a change of leader.
+/// Returns the condition that names the pools that get no new images. Its message takes the time since when from each
+/// pool's own condition, because that time survives a change of leader.
 fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     let failing: Vec<String> = facts.pools.iter().filter_map(failing_feed).collect();
     if facts.pools.is_empty() {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::whole_seconds;
 
-/// Report of a machine that is held back, from an event.
+/// Event that reports that a machine is held back on its first boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// Name of the Node that the machine would become.
@@ -21,8 +21,8 @@ pub struct Refusal {
     pub at: Timestamp,
 }
 
-/// Returns the annotation [`berth_api::keys::ANNOTATION_DISMISSED`] with one more machine dismissed. If the list
-/// becomes too long, the oldest entries are dropped.
+/// Returns the new value of the annotation [`berth_api::keys::ANNOTATION_DISMISSED`], with an entry for `machine` added
+/// to the value `before`. If the list becomes too long, its oldest entries are dropped.
 pub fn dismissed_also(before: &str, machine: &HeldMachine) -> String {
     let own = format!("{}@{:.0}", machine.name, machine.last_time.0);
     let of_it = format!("{}@", machine.name);
@@ -34,7 +34,8 @@ pub fn dismissed_also(before: &str, machine: &HeldMachine) -> String {
     entries.get(oldest..).unwrap_or_default().join(",")
 }
 
-/// Returns the time of the dismissed report of each machine. Invalid entries dismiss nothing.
+/// Parses the annotation. Returns, for each dismissed machine, the time of its last report when an admin dismissed it.
+/// Invalid entries are ignored.
 fn dismissed(annotation: &str) -> BTreeMap<&str, Timestamp> {
     let entries = annotation.split(',').filter_map(|entry| entry.trim().split_once('@'));
     entries
@@ -52,7 +53,7 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// Reads the machines from a status.
+    /// Returns the machines that the status of the BootcFleet lists.
     pub fn of(status: &BootcFleetStatus) -> Self {
         Self {
             held: status.held_machines.clone(),
@@ -61,8 +62,9 @@ impl Machines {
     }
 }
 
-/// Returns the current machines, from the known ones and the listed events. `reported` is `None` until the events are
-/// listed; no machine is dropped until then. Only times by the API server's clock are compared.
+/// Returns the machines that are held back now and those that have joined, from the last result (`known`) and the
+/// listed events (`reported`). `reported` is `None` until the events are listed; until then, no joined machine is
+/// dropped. Only times by the API server's clock are compared.
 pub fn machines(
     known: &Machines,
     reported: Option<&[Refusal]>,
@@ -98,7 +100,7 @@ pub fn machines(
     }
 }
 
-/// Returns the last report of each machine that is held back, by name.
+/// Returns the newest report of each machine, by machine name.
 fn last_reports(known: &[HeldMachine], reported: &[Refusal]) -> BTreeMap<String, HeldMachine> {
     let mut all: BTreeMap<String, HeldMachine> = known.iter().map(|m| (m.name.clone(), m.clone())).collect();
     for refusal in reported {
@@ -118,7 +120,7 @@ fn last_reports(known: &[HeldMachine], reported: &[Refusal]) -> BTreeMap<String,
 }
 
 /// True if a Node can have this name: a DNS subdomain. Machines with other names cannot be dismissed, because `,` and
-/// `@` separate the entries.
+/// `@` separate the entries in the annotation of dismissed machines.
 fn is_node_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 253

@@ -39,7 +39,7 @@ pub enum BlockReason {
     Wave,
     /// An earlier wave is proven, and still soaks.
     Soaking,
-    /// The member is a control plane node that must not be taken down now (I11). The cause is attached.
+    /// The member is a control plane node, and the control plane must not lose it now (I11), for the attached cause.
     ControlPlane(Cause),
     /// Windows or exclusions apply, and the host's clock is not synchronised.
     NoClock,
@@ -92,7 +92,7 @@ impl BlockReason {
         }
     }
 
-    /// Returns words that follow the node's name in a message.
+    /// Returns a verb phrase for a message, with the node as its subject.
     pub fn words(self) -> &'static str {
         match self {
             Self::UpToDate => "runs the target",

@@ -15,8 +15,8 @@ use super::occupancy::Occupancy;
 use super::waves::Progress;
 use crate::controller::quorum::Cause;
 
-/// Returns the digest that the member should change to. Failures recorded in the pool's status also count: the agent
-/// does not know of a failure if an admin or the controller closed its berth (I8).
+/// Returns the digest that the member should change to, or why it should not change. A failure that only the pool's
+/// status records counts too: the agent does not know of it if an admin or the controller closed the berth (I8).
 pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, BlockReason> {
     let desired = member.desired.as_ref().ok_or(BlockReason::NoImage)?;
     if member.agent.booted.as_ref() == Some(desired) {
@@ -51,7 +51,7 @@ pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason
     Ok(())
 }
 
-/// Returns why no berth is opened for this member although the pool's gates are open. `at_work`: set if this plan
+/// Returns why no berth is opened for this member although the pool's gates are open. `at_work` is set if this plan
 /// already offers a berth to another control plane node.
 pub(super) fn gated(
     facts: &PoolFacts,
@@ -60,8 +60,8 @@ pub(super) fn gated(
     at_work: Option<Cause>,
     now: Timestamp,
 ) -> Option<BlockReason> {
-    // I10: the earlier pools may be waiting for this node. While the node is down, it may use up the fleet's limit or
-    // block the control plane nodes of the earlier pools (I11).
+    // I10: while this node is down, it may use up the fleet's limit or block the control plane nodes of earlier pools
+    // (I11). The earlier pools then cannot finish before this node is repaired, so it does not wait for them.
     let is_worst_server = member
         .place
         .control_plane
@@ -91,8 +91,9 @@ pub(super) fn gated(
     (!fits).then_some(BlockReason::TooLate)
 }
 
-/// Returns why an earlier wave or the control plane keeps the member from continuing: its offer is withdrawn, or its
-/// uncommitted berth revoked. Windows are not checked here; the agent checks them.
+/// Returns the reason if an earlier wave or the control plane requires that the member stops. The controller then
+/// withdraws its offer or asks it to give back its uncommitted berth. Windows are not checked here; the agent checks
+/// them.
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
@@ -100,12 +101,14 @@ pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'stati
     }
 }
 
-/// Returns why a holder that cannot give its berth back must not continue to another image. Waves are not a reason.
+/// Returns the reason if the control plane (I11) requires that a holder does not change to another image. For holders
+/// that cannot give their berth back. Waves are not a reason.
 pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.place.control_plane?.stay.map(Cause::as_str)
 }
 
-/// Returns why an open offer is withdrawn. An offer to an agent that is silent or has not reported yet lapses anyway.
+/// Returns why an open offer is withdrawn; `None` if it stays. An offer to an agent that is silent or has not reported
+/// yet stays, and lapses.
 pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     if facts.unresolved {
         return Some("the pool's current image is not resolved");
@@ -179,8 +182,8 @@ pub(super) struct Queue<'a> {
 #[derive(Default)]
 struct Zones<'a> {
     members: BTreeMap<usize, VecDeque<&'a Member>>,
-    /// An entry per zone: number of nodes down when the entry was made, first member, zone. The numbers only grow, so
-    /// the lowest entry is valid if its number is still current.
+    /// An entry per zone: number of nodes down when the entry was made, name of the zone's first member, index of the
+    /// zone. The numbers of nodes down only grow, so the lowest entry is valid if its number is still current.
     first: BinaryHeap<Reverse<(usize, &'a NodeName, usize)>>,
 }
 

@@ -52,7 +52,8 @@ pub struct PoolFacts {
     pub lost: BTreeSet<NodeUid>,
     /// Use of the fleet's limit by all pools; `None` without a limit.
     pub fleet: Option<FleetUse>,
-    /// Why the pool waits for pools that go first. The pool then opens no berth, but revokes none either.
+    /// Why the pool waits for the pools in its `rollout.after`; `None` if it does not wait. While it waits, none of its
+    /// berths is offered, but open offers and held berths stay.
     pub order: Option<Gate>,
 }
 
@@ -133,7 +134,7 @@ pub struct Place {
     pub wave: usize,
     /// Zone of the member; all nodes without one share a zone.
     pub zone: String,
-    /// Verdict of I11 on the member, if it is a control plane node.
+    /// Whether the control plane can lose the member now (I11). `None` if the member is not a control plane node.
     pub control_plane: Option<Verdict>,
 }
 
@@ -206,7 +207,8 @@ impl PoolFacts {
         self.berths.iter().filter_map(|s| s.berth.as_ref().ok().map(|b| (s, b)))
     }
 
-    /// True if a late write, of another leader or with unknown result, may still arrive at a berth.
+    /// True if a late write may still reach a berth: a write of an earlier leader, or a write of this leader whose
+    /// result is unknown.
     ///
     /// Berths that the API server refuses to write are ignored: they already count as used, so a late write cannot use
     /// up more.

@@ -57,7 +57,7 @@ pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
         .members
         .iter()
         .flat_map(|m| m.agent.failed.iter().map(|digest| (digest, m.name.clone())));
-    // Failures with other digests are only in the nodes' own reports.
+    // Reported failures of digests that no member should run now are left out. The nodes' own reports keep them.
     let wanted = wanted(facts);
     let reported = reported.filter(|(digest, _)| wanted.contains(digest));
     let told = facts.readable().filter_map(|(_, berth)| failure(berth));

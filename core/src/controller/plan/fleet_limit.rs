@@ -20,9 +20,11 @@ pub struct FleetUse {
     pub all: usize,
     /// The first nodes by name that use up the limit, for messages.
     pub used_by: Vec<CapacityUse>,
-    /// Number of open offers that may stay: the limit minus the holders. After the limit is lowered, more may be open.
+    /// Number of open offers that may stay: the limit minus the holders. More offers than this may be open after the
+    /// limit was lowered.
     pub may_stay: usize,
-    /// True if a late write, of another leader or with unknown result, may still arrive at a berth of any pool.
+    /// True if a late write may still reach a berth of any pool: a write of an earlier leader, or a write of this
+    /// leader whose result is unknown.
     pub unfenced: bool,
     /// Pools that cannot be read and have unfenced berths. They get no plan, so their berths stay unfenced.
     pub unreadable: Vec<PoolName>,

@@ -146,7 +146,8 @@ fn closed(facts: &PoolFacts) -> Option<BlockReason> {
     }
 }
 
-/// Returns the digest to offer to the member. Its wave and its agent's readiness are checked later.
+/// Returns the digest to offer to the member, or why it is offered none. The member's wave and its agent's readiness
+/// are checked later.
 fn target_for(
     facts: &PoolFacts,
     plan: &Plan,

@@ -21,7 +21,7 @@ pub(super) struct Occupancy<'a> {
     unknown: usize,
     /// |H ∪ R|, computed once because the plan needs it for every candidate.
     held_or_offered: usize,
-    /// |H ∪ U ∪ R|
+    /// Number of nodes in any of the three sets: |H ∪ U ∪ R|.
     all: usize,
 }
 
@@ -55,12 +55,12 @@ impl<'a> Occupancy<'a> {
         this
     }
 
-    /// |H|
+    /// Number of nodes that hold a berth: |H|.
     pub(super) fn held(&self) -> usize {
         self.held.len() + self.unknown
     }
 
-    /// |H ∪ R|
+    /// Number of nodes that hold a berth or are offered one: |H ∪ R|.
     pub(super) fn held_or_offered(&self) -> usize {
         self.held_or_offered
     }
@@ -90,7 +90,8 @@ impl<'a> Occupancy<'a> {
         }
     }
 
-    /// Returns how nodes use up capacity, by name. Includes the new offers in `offers`.
+    /// Returns the nodes that use up capacity, sorted by name, and how. Includes the nodes that get a new offer in
+    /// `offers`.
     pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<CapacityUse> {
         let mut uses: BTreeMap<String, UseKind> = BTreeMap::new();
         for member in &facts.members {

@@ -17,7 +17,8 @@ use super::writes::{BerthWrite, OPEN_FOR, Plan, WriteReason, open_until};
 use super::{candidates, failures};
 use crate::controller::gate::Gate;
 
-/// Smaller changes of a holder's `open-until` are not written, because estimates change slightly with every turn.
+/// Smaller changes of a holder's `open-until` are not written, because the expected length of its reboot changes
+/// slightly with every measured turn.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 
 /// Plans the writes to existing berths. Returns the berths as they are after these writes.

@@ -96,11 +96,11 @@ pub struct Plan {
     pub gate: Option<Gate>,
     /// The halt, if the image failed on too many nodes. Set even if another gate is closed.
     pub halt: Option<Gate>,
-    /// Control plane nodes that other control plane nodes may wait for, by the cause of the wait.
+    /// For each cause, the control plane nodes that other control plane nodes may be waiting for.
     pub waited_for: BTreeMap<Cause, Vec<NodeName>>,
     /// Messages about API server addresses that several Nodes have; empty if no member is a control plane node.
     pub address_conflicts: Vec<String>,
-    /// Why the pool waits for pools that go first.
+    /// Why the pool waits for the pools in its `rollout.after`; `None` if it does not wait.
     pub order: Option<Gate>,
     /// Use of the fleet's limit after the offers.
     pub fleet: Option<FleetUse>,
@@ -118,7 +118,8 @@ impl Plan {
         self.writes.iter().any(|write| write.lease() == lease)
     }
 
-    /// Returns why these members wait, in words. Names the control plane nodes that they wait for.
+    /// Returns, in words, why these members wait. If they wait for other control plane nodes, the words name these
+    /// nodes.
     pub fn wait_words(&self, why: BlockReason, waiting: &[&NodeName]) -> String {
         let words = why.words().to_owned();
         let BlockReason::ControlPlane(cause) = why else {
@@ -138,7 +139,7 @@ impl Plan {
         format!("{words} ({})", few(others))
     }
 
-    /// True if a member that does not run the target waits.
+    /// True if a member waits that does not run the target yet.
     pub fn has_waiting(&self) -> bool {
         self.waiting.values().any(|why| *why != BlockReason::UpToDate)
     }
@@ -159,7 +160,8 @@ impl Plan {
     }
 }
 
-/// Returns the latest start of the member's reboot, so that it ends before the window does; `None` without a window.
+/// Returns the latest time when the member's reboot can start and still end before the window does; `None` without a
+/// window.
 pub(super) fn open_until(facts: &PoolFacts, member: &Member) -> Option<Timestamp> {
     facts
         .closes

@@ -56,7 +56,7 @@ pub struct PublishFacts<'a> {
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent reported recently.
     pub heard: &'a BTreeSet<NodeName>,
-    /// Records of the permits to pull that members left unused.
+    /// For each member, how many permits to pull it left unused.
     pub permits: &'a StagingPermits,
     /// True if the whole fleet is paused: no node begins to pull.
     pub fleet_paused: bool,

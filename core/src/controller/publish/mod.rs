@@ -91,8 +91,8 @@ fn is_settled(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&Node
     host.is_released() || facts.overdue.contains(&host.uid) && !counts_still(facts, host, node)
 }
 
-/// True if the BootcNode must stay because the earlier pool still counts the node: the node is down and its agent has
-/// not released it. Only the BootcNode's label records the earlier pool.
+/// True if the BootcNode must stay because the pool that the node has left still counts it as unavailable: the node is
+/// down and its agent has not released it. Only the BootcNode's label records that pool.
 fn counts_still(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     let label = host.pool_label.as_deref().map(PoolName::from);
     if !label.is_some_and(|pool| facts.lasting.contains(&pool)) {
@@ -116,7 +116,8 @@ fn occupied(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> bool 
 /// Specs of BootcNodes by pool and platform, without the parts that differ between nodes.
 type Forms<'a> = BTreeMap<(&'a PoolName, Platform<'a>), BootcNodeSpec>;
 
-/// Returns the new spec and pool of the BootcNode, without permits. `None` if it stays as it is, or is not needed.
+/// Returns the pool of a node and the new spec of its BootcNode, without the permit to pull. `None` if the BootcNode
+/// stays as it is, or the node needs none.
 fn draft<'a>(
     facts: &PublishFacts<'a>,
     node: &'a NodeView,

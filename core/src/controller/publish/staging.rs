@@ -27,7 +27,8 @@ enum Standing {
     Cannot,
 }
 
-/// Order among members that could pull: no failure first, then fewest tries, so that members take turns.
+/// Order of the members that could pull; the smallest goes first. Members that failed or left permits unused go later,
+/// so that members take turns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     /// True if the agent reports a failure with this digest.
@@ -132,6 +133,6 @@ fn is_stuck(facts: &PublishFacts<'_>, draft: &Draft<'_>) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) || report.is_some_and(|report| is_licensed(holding, report)) {
         return false;
     }
-    // If the earlier image was booted, only the agent knows that the boot is unproven. The Node is then not Ready.
+    // After a boot into the earlier image, only the agent knows that the boot is unproven. The Node is then not Ready.
     !draft.node.ready || report.is_some_and(|report| is_unproven(holding, report))
 }

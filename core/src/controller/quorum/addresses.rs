@@ -33,8 +33,8 @@ pub(super) struct Owners<'a> {
 }
 
 impl<'a> Owners<'a> {
-    /// Returns the nodes with the control plane label or with the address of a listed API server. If a labelled node
-    /// has an address, it does not count for other nodes, because a kubelet can write its Node's addresses, but not the
+    /// Returns the nodes with the control plane label or with the address of a listed API server. An address of a
+    /// labelled node does not count for other nodes, because a kubelet can write its Node's addresses, but not the
     /// label.
     pub(super) fn of(nodes: impl Iterator<Item = &'a NodeView>, servers: &BTreeMap<IpAddr, Vec<SocketAddr>>) -> Self {
         let (mut labelled, mut others) = (vec![], vec![]);

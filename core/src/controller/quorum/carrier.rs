@@ -69,8 +69,8 @@ impl Carrier {
         }
     }
 
-    /// True if the node is expected to stay up. A cordon by others does not stop an etcd member, but on an excluded
-    /// node it announces that the node is about to be taken down.
+    /// True if the node is expected to stay up. A cordon that is not Berth's does not stop an etcd member. On an
+    /// excluded node, however, such a cordon announces that the node is about to be taken down.
     pub(super) fn stays_up(&self) -> bool {
         match self.severity() {
             Severity::Nothing => true,

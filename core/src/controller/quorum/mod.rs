@@ -40,7 +40,8 @@ pub struct ControlPlane {
     total: usize,
     /// States of servers at addresses that no Node has.
     unplaced: Vec<State>,
-    /// True if a late write, of another leader or with unknown result, may open a berth for a control plane node.
+    /// True if a late write may still open a berth for a control plane node: a write of an earlier leader, or a write
+    /// of this leader whose result is unknown.
     unfenced: bool,
 }
 
@@ -121,7 +122,8 @@ impl ControlPlane {
         self.carriers.iter().map(|c| (&c.name, &c.uid))
     }
 
-    /// Returns the loss while one control plane node is down; `None` if the remaining nodes are a majority.
+    /// Returns how the control plane suffers while one of its nodes is down; `None` if the remaining nodes are a
+    /// majority.
     pub fn meanwhile(&self) -> Option<Meanwhile> {
         Meanwhile::of(self.carriers.iter().filter(|c| c.member).count())
     }
@@ -152,8 +154,8 @@ impl ControlPlane {
         all
     }
 
-    /// Returns the verdict of I11 on a node; `None` if it is not a control plane node. Until the API servers are
-    /// listed, any node may be one.
+    /// Returns whether invariant I11 allows that a node goes down; `None` if it is not a control plane node. Until the
+    /// API servers are listed, any node may be one.
     pub fn verdict(&self, uid: &NodeUid) -> Option<Verdict> {
         let Some(node) = self.carriers.iter().find(|c| c.uid == *uid) else {
             if self.listed || !self.asked {

@@ -18,7 +18,8 @@ reasons! {
         NotKnown = "APIServersNotKnown",
         /// The API servers have not been listed yet, so any node may run one.
         NotListed = "APIServersNotListed",
-        /// A late write, of another leader or with unknown result, may open a berth for a control plane node.
+        /// A late write may still open a berth for a control plane node: a write of an earlier leader, or a write of
+        /// this leader whose result is unknown.
         Unfenced = "Fencing",
     }
 }
@@ -38,19 +39,20 @@ impl Cause {
     }
 }
 
-/// Verdict of I11 on a control plane node.
+/// Whether invariant I11 allows that a control plane node goes down.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Why the node must not be offered a berth; `None` if it may be.
     pub withhold: Option<Cause>,
-    /// Why the node's offer is withdrawn, or its uncommitted berth revoked. Unknown states of servers do not count.
+    /// Why the node's offer is withdrawn, or its uncommitted berth asked back; `None` if neither. API servers whose
+    /// state is unknown are not a cause.
     pub ask_back: Option<Cause>,
     /// Why a node that is stuck on an unproven boot must not update to another image. Berths of other nodes are not a
     /// cause, because two stuck nodes would block each other forever (I10).
     pub stay: Option<Cause>,
 }
 
-/// Loss of a control plane of one or two nodes while one node is down.
+/// How a control plane of one or two nodes suffers while one node is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meanwhile {
     /// The node is the only API server and etcd member.
@@ -60,7 +62,7 @@ pub enum Meanwhile {
 }
 
 impl Meanwhile {
-    /// Returns the loss while one of this many control plane nodes is down; `None` if the rest is a majority.
+    /// Returns how the control plane suffers while one of this many nodes is down; `None` if the others are a majority.
     pub fn of(members: usize) -> Option<Self> {
         match members {
             1 => Some(Self::Everything),
@@ -69,7 +71,7 @@ impl Meanwhile {
         }
     }
 
-    /// Describes the loss, as a phrase after the node's name.
+    /// Describes the effect, as a phrase after the node's name.
     pub fn words(self) -> &'static str {
         match self {
             Self::Everything => "the only control plane node: while it is down no API server answers",

@@ -29,7 +29,7 @@ pub struct Round<'a> {
     pub leases: &'a [LeaseView],
     /// The nodes that hold berths or are offered them.
     pub occupied: &'a Occupied,
-    /// Leases with a write of this leader whose result is unknown.
+    /// Names of the Leases that this leader has written with an unknown result.
     pub in_doubt: &'a BTreeSet<String>,
     /// Leases that the API server refused to write. They count as used and are not written.
     pub refused: &'a BTreeSet<String>,

@@ -110,7 +110,8 @@ impl Round<'_> {
 /// The `rollout.after` of each pool: names of the pools that go first.
 type After<'a> = BTreeMap<&'a str, &'a [String]>;
 
-/// Returns the pools that wait for earlier pools, with the reason. They offer no berth, but revoke none either.
+/// Returns, for each pool that waits for pools in its `rollout.after`, the gate that says why. Such a pool offers no
+/// berth, but withdraws no offer and asks for no berth back.
 fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     let after = pools
         .iter()

@@ -44,8 +44,8 @@ impl<'a> Rereads<'a> {
     }
 
     /// Returns the pools that must offer nothing in this pass: changed pools, pools that wait for a changed pool, and
-    /// all pools without a planned offer. The last ones were not read again, and the change may have made room for
-    /// their offers.
+    /// all pools without a planned offer. Pools without a planned offer were not read again, but could now get the
+    /// capacity that the dropped offers leave.
     ///
     /// `changed`: pools that differ from the watches or could not be read. `fleet_changed`: the BootcFleet differs or
     /// could not be read; then no pool offers anything.

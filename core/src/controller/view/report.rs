@@ -32,7 +32,7 @@ pub struct Report {
     pub released: bool,
     /// True if the agent reports that the API server lets it write objects of other nodes.
     pub unguarded: bool,
-    /// Finding of the condition `NodeDegraded`, if it is True.
+    /// The finding that the condition `NodeDegraded` reports; `None` if the condition is not True.
     pub degraded: Option<Finding>,
     /// The last turn that ended badly.
     pub last_turn: Option<BadTurn>,
@@ -92,13 +92,13 @@ pub struct Measured {
 pub struct Host {
     /// Boot ID of the host.
     pub boot_id: Option<BootId>,
-    /// Highest CPU variant that the machine runs.
+    /// Highest variant of the CPU architecture that the machine runs, such as `v3`.
     pub platform_variant: Option<String>,
     /// True if the host's clock is synchronised.
     pub clock_synchronized: bool,
     /// Record of the image that the machine was installed from.
     pub boot_image: BootImageNote,
-    /// First boot, if it was checked.
+    /// Result of the check of the machine's first boot; `None` if the boot was not checked.
     pub firstboot: Option<FirstBoot>,
 }
 
@@ -109,7 +109,7 @@ pub struct BootImageNote {
     pub version: Option<String>,
     /// Time when the machine was provisioned, by its own clock, in seconds since 1970.
     pub provisioned: Option<i64>,
-    /// Error of reading the record.
+    /// Error from reading the record.
     pub error: Option<String>,
 }
 
@@ -123,7 +123,7 @@ impl BootImageNote {
     }
 }
 
-/// A machine's first boot.
+/// Result of the check of a machine's first boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstBoot {
     /// Outcome of the check.
