@@ -65,7 +65,11 @@ fn cluster(now: Timestamp) -> Result<Snapshot> {
         let condition = |kind: &str, reason: &str, message: &str| json!([{ "type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": ago(20) }]);
         let conditions = match number % 24 {
             5 => condition("NodeDegraded", "DrainTimeout", "failed to drain for 1h"),
-            7..12 => condition("Waiting", "WaveWaiting", "waits until wave canary is proven"),
+            7..12 => condition(
+                "Waiting",
+                "WaveWaiting",
+                "waits until all nodes of wave canary are updated and Ready",
+            ),
             _ => json!([]),
         };
         json!({

@@ -255,7 +255,7 @@ impl<'a> Outlook<'a> {
     fn wait_words(&self, wait: BlockReason, member: &Member<'_>) -> Option<String> {
         Some(match wait {
             BlockReason::Wave => format!("waits for wave {}", self.active_wave()),
-            BlockReason::Soaking => format!("waits until wave {} has soaked", self.active_wave()),
+            BlockReason::Soaking => format!("waits until the soak time of wave {} is over", self.active_wave()),
             BlockReason::NoImage => self.without_image(member),
             BlockReason::FailedBefore => "this digest failed here and is not retried".to_owned(),
             BlockReason::HeldBack => format!("held back; to release it: kubectl berth unhold {}", member.name),

@@ -72,7 +72,7 @@ families! {
     published: "berth_pool_target_publish_timestamp_seconds", "Time when the target was first published.";
     available: "berth_pool_available_info", "1 if the tag points to an image other than the target.";
     feed_failing: "berth_pool_feed_failing", "1 if the pool gets no new images, by reason: the tag cannot be queried, or its image is refused.";
-    unresolved: "berth_pool_image_unresolved", "1 if the pool's reference is not resolved, by reason.";
+    unresolved: "berth_pool_image_unresolved", "1 if the pool's image reference is not resolved, by reason.";
     boot_image: "berth_pool_boot_image_info", "1, labelled with the boot image version of new machines.";
     too_old: "berth_pool_boot_image_too_old_nodes", "Machines whose boot image is too old for the target.";
     unchecked: "berth_pool_boot_image_unchecked", "1 if it is unknown whether new machines can join: the boot image check is disabled, or versions cannot be compared.";

@@ -404,7 +404,7 @@ fn untold_of(facts: &ImageFacts<'_>, questions: &Questions, available: &Availabl
     let words = match left {
         0 => "is adopted as soon as the registry confirms it (image.minimumAge is over)".to_owned(),
         left => format!(
-            "is adopted in {}, if the tag stays there (image.minimumAge)",
+            "is adopted in {}, if the tag still points to it then (image.minimumAge)",
             about(left)
         ),
     };

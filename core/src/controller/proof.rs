@@ -4,7 +4,7 @@ use berth_api::berth::{HoldPhase, Holding};
 
 use crate::controller::view::Report;
 
-/// True if the controller can tell that the holder's current boot is unproven and that its berth licenses no further
+/// True if the controller can see that the holder's current boot is unproven and that its berth licenses no further
 /// reboot. If the agent has committed its berth again after a reboot, only the agent remembers the unproven boot. The
 /// controller then recognises it only if the node runs another image than the last proven one.
 pub fn is_unproven(holding: &Holding, report: &Report) -> bool {

@@ -16,7 +16,7 @@ use crate::controller::throttle::Throttle;
 use crate::controller::view::{BootcNodeView, NodeView};
 use crate::insight::{Inputs, Unavailable, held, insight};
 
-const SILENT: &str = "no word from its agent: check that it runs and reaches the API server";
+const SILENT: &str = "its agent does not report: check that the agent runs and reaches the API server";
 
 /// A node whose agent is silent, from the watches.
 #[derive(Debug, Clone, PartialEq)]

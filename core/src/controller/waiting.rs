@@ -56,8 +56,8 @@ impl<'a> Words<'a> {
         Self {
             plan,
             target,
-            proven: format!("waits until wave {name} is proven"),
-            soaked: format!("waits until wave {name} has soaked"),
+            proven: format!("waits until all nodes of wave {name} are updated and Ready"),
+            soaked: format!("waits until the soak time of wave {name} is over"),
         }
     }
 

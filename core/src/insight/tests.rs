@@ -131,7 +131,11 @@ fn each_phase_has_its_line() {
 #[test]
 fn the_reason_for_a_held_node_is_reported() {
     let waits = status(Phase::Waiting);
-    let told = condition(types::WAITING, "WaveSoaking", "waits until wave canary has soaked");
+    let told = condition(
+        types::WAITING,
+        "WaveSoaking",
+        "waits until the soak time of wave canary is over",
+    );
     for (change, expected) in [
         (
             Box::new(|f: &mut Inputs<'_>| f.held = Some(Held::Paused)) as Box<dyn FnOnce(&mut Inputs<'_>)>,
@@ -162,7 +166,7 @@ fn the_reason_for_a_held_node_is_reported() {
         medians: PhaseDurations::default(),
     };
     let told = insight(&facts, None, at(1)).unwrap();
-    assert_eq!(told.message, "waits until wave canary has soaked");
+    assert_eq!(told.message, "waits until the soak time of wave canary is over");
     assert_eq!(told.scope_type, ScopeType::ControlPlane);
     let available = condition::find(&told.conditions, AVAILABLE).unwrap();
     assert_eq!(

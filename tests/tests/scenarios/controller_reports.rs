@@ -174,7 +174,7 @@ async fn an_insight_in_its_place(cluster: &Cluster, node: &str) -> Result<()> {
     until_insight(cluster, node, "Available", ("False", "Unschedulable")).await?;
     let (after, insight) = insight(cluster, node).await?;
     ensure!(
-        insight.message.contains("no word from its agent") && insight.est_to_complete.is_none(),
+        insight.message.contains("its agent does not report") && insight.est_to_complete.is_none(),
         "{insight:?}"
     );
     // A write based on an older status, such as one that an agent has replaced meanwhile, has no effect.

@@ -165,10 +165,10 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
         .roll_to("2.0.0", json!({ "maxUnavailable": 4, "waves": canary_wave("1h") }))
         .await?;
     part.until_hold(&[canary]).await?;
-    part.until_waiting(&[w1, w2, last], "WaveWaiting", "wave first is proven")
+    part.until_waiting(&[w1, w2, last], "WaveWaiting", "wave first are updated and Ready")
         .await?;
     part.unblock(canary).await?;
-    part.until_waiting(&[w1, w2, last], "WaveSoaking", "wave first has soaked")
+    part.until_waiting(&[w1, w2, last], "WaveSoaking", "the soak time of wave first is over")
         .await?;
     part.soon("the pool reports its waves", || async {
         let waves = part.status().await?.waves;
@@ -179,7 +179,7 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
     .await?;
     part.rollout(json!({ "waves": canary_wave("6s") })).await?;
     part.until_run(&v2, &[1], SOON).await?;
-    part.until_waiting(&[last], "WaveWaiting", "wave rest is proven")
+    part.until_waiting(&[last], "WaveWaiting", "wave rest are updated and Ready")
         .await?;
     part.until_hold(&[w2]).await?;
     ensure!(part.order(&v2) == [canary, w1], "only these have gone so far");

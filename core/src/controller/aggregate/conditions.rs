@@ -55,7 +55,7 @@ fn updated(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &MemberS
     let Some(target) = target.filter(|t| is_current(facts, t)) else {
         return Verdict::no(
             CommonReason::ImageNotResolved,
-            "the image of the spec is not resolved; see ImageResolved",
+            "image.ref is not resolved yet; see ImageResolved",
         );
     };
     let done = count(doing, MemberState::Updated);
@@ -86,7 +86,7 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
     let Some(target) = target else {
         return Verdict::no(
             CommonReason::ImageNotResolved,
-            "the image is not resolved to a digest yet; see ImageResolved",
+            "image.ref is not resolved to a digest yet; see ImageResolved",
         );
     };
     if count(doing, MemberState::Updated) == facts.members.len() {
@@ -157,7 +157,7 @@ fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     if waits(facts, BlockReason::Capacity).next().is_some() {
         let users = few(facts.plan.used_by.iter().map(CapacityUse::words));
         let (used, total) = (facts.plan.used_by.len(), facts.plan.counts.total);
-        let message = format!("{used} of {total} used: {users}");
+        let message = format!("rollout.maxUnavailable is used up, {used} of {total}: {users}");
         return Verdict::no(CommonReason::Waiting, message);
     }
     let fleet = waits(facts, BlockReason::FleetCapacity)
@@ -240,7 +240,7 @@ fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<
 
 fn paused(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.spec.is_paused() {
-        let message = "no berth is offered; nodes that have not committed give their berths back";
+        let message = "no berth is offered; nodes that have not committed to a reboot give their berths back";
         Verdict::yes(CommonReason::PausedByAdmin, message)
     } else if facts
         .plan

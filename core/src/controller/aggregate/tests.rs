@@ -395,7 +395,7 @@ fn a_fleet_that_stays_unfenced_names_the_pools() {
     });
     assert_eq!(
         case.says("Progressing"),
-        "False Waiting waits for the new leader to fence the berths: n1"
+        "False Waiting waits until the new leader has taken over all berths: n1"
     );
     case.plan.fleet.as_mut().unwrap().unreadable = vec!["b".into(), "c".into()];
     let says = case.says("Progressing");
@@ -437,7 +437,7 @@ fn progressing_names_the_waiting_nodes() {
     };
     assert_eq!(
         case.says("Progressing"),
-        "False Waiting 1 of 1 used: n7, cordoned by someone else"
+        "False Waiting rollout.maxUnavailable is used up, 1 of 1: n7, cordoned by someone else"
     );
     case.plan.waiting = [
         ("n1".into(), BlockReason::NotStaged),

@@ -221,17 +221,20 @@ impl Change {
             Self::TurnEnds(node) => format!("{node} has ended its turn"),
             Self::Prepared => "its agent reports that the image is staged and locked (UpdatePrepared)".to_owned(),
             Self::Soaked(left) => format!(
-                "the earlier wave has soaked ({} left)",
+                "the soak time of the earlier wave is over ({} left)",
                 SignedDuration::try_from(*left).map_or_else(|_| "many years".to_owned(), |left| format!("{left:#}"))
             ),
             Self::WavesProven(waves) => {
-                format!("these waves are proven and have soaked: {}", few(waves.iter().cloned()))
+                format!(
+                    "the nodes of these waves are updated and Ready, and their soak time is over: {}",
+                    few(waves.iter().cloned())
+                )
             }
             Self::EarlierPools => match case.facts.order.as_ref() {
                 Some(order) if order.reason != GateReason::EarlierPool => {
                     "rollout.after names existing pools and has no cycle".to_owned()
                 }
-                _ => "the pools that go first are updated".to_owned(),
+                _ => "the pools in rollout.after are updated".to_owned(),
             },
             Self::ControlPlane(cause) => control_plane(*cause).to_owned(),
             Self::Heard => "the node's agent reports again".to_owned(),
@@ -283,7 +286,7 @@ fn control_plane(cause: Cause) -> &'static str {
         Cause::NoOtherServer => "another API server answers /readyz",
         Cause::NotKnown => "all API servers have been queried for /readyz",
         Cause::NotListed => "the controller has listed the API servers",
-        Cause::Unfenced => "the new leader has fenced the berths",
+        Cause::Unfenced => "the new leader has taken over all berths",
     }
 }
 

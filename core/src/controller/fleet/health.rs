@@ -185,7 +185,7 @@ fn updating(facts: &FleetStatusFacts<'_>) -> Verdict {
     } else {
         let rest = facts.pools.iter().filter(|pool| !pool.has(condition::pool::READY));
         let rest = few(rest.map(|pool| format!("{} ({})", pool.name, state(pool.status))));
-        Verdict::no(CommonReason::Waiting, format!("{updated}; held back: {rest}"))
+        Verdict::no(CommonReason::Waiting, format!("{updated}; waiting: {rest}"))
     }
 }
 
@@ -208,7 +208,8 @@ fn pools_with(facts: &FleetStatusFacts<'_>, type_: &str) -> Vec<String> {
 
 fn paused(facts: &FleetStatusFacts<'_>) -> Verdict {
     if facts.paused {
-        let message = "every pool is paused: no node begins to pull; nodes that have committed still reboot";
+        let message =
+            "every pool is paused: no node begins to pull; nodes that have committed to a reboot still reboot";
         Verdict::yes(CommonReason::Paused, message)
     } else {
         Verdict::no(CommonReason::NotPaused, "each pool follows its own spec")
@@ -275,7 +276,10 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
         (_, true) => Verdict::yes(CommonReason::AsExpected, ""),
         (_, false) => Verdict::no(
             CommonReason::RegistryAway,
-            format!("pools keep their images; {}", few(away)),
+            format!(
+                "a registry cannot be queried, and its pools keep their images: {}",
+                few(away)
+            ),
         ),
     })
 }
@@ -341,8 +345,8 @@ fn bootstrap(facts: &FleetStatusFacts<'_>) -> Verdict {
             Some(error) if nodes.status != Some(false) => Verdict::unknown(
                 CommonReason::EventsUnreadable,
                 format!(
-                    "cannot list the events of machines that are held back on their first boot: {error}; if it is \
-                     forbidden, apply this version of Role berth-controller in namespace default"
+                    "cannot list the events of machines that are held back on their first boot: {error}; if the API \
+                     server forbids it, apply this version's Role berth-controller in namespace default"
                 ),
             ),
             _ => nodes,

@@ -16,7 +16,7 @@ pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, po
     if !is_resolved {
         return Some(Verdict::unknown(
             CommonReason::ImageNotResolved,
-            "the reference in the spec is not resolved yet; see ImageResolved",
+            "image.ref is not resolved yet; see ImageResolved",
         ));
     }
     if facts.answers.fleet_unreadable {
@@ -26,7 +26,7 @@ pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, po
     let Some(tag) = &questions.tag else {
         return Some(Verdict::no(
             CommonReason::AsExpected,
-            "the reference has a digest and no tag",
+            "the image reference has a digest and no tag",
         ));
     };
     if !polled {

@@ -34,7 +34,7 @@ impl Cause {
             Self::NoOtherServer => "waits until another API server answers /readyz",
             Self::NotKnown => "waits until all API servers have been queried for /readyz",
             Self::NotListed => "waits until the API servers have been listed (EndpointSlices of default/kubernetes)",
-            Self::Unfenced => "waits for the new leader to fence the berths",
+            Self::Unfenced => "waits until the new leader has taken over all berths",
         }
     }
 }

@@ -58,17 +58,17 @@ fn an_insight_reports_the_silence() {
         (
             "True",
             &none,
-            "True/Draining True/AsExpected True/AgentSilent: ? no word from its agent",
+            "True/Draining True/AsExpected True/AgentSilent: ? its agent does not report",
         ),
         (
             "Unknown",
             &none,
-            "True/Draining False/NotReady True/AgentSilent: ? no word from its agent",
+            "True/Draining False/NotReady True/AgentSilent: ? its agent does not report",
         ),
         (
             "True",
             &told("NodeDegraded"),
-            "True/Draining True/AsExpected True/AgentSilent: ? no word from its agent",
+            "True/Draining True/AsExpected True/AgentSilent: ? its agent does not report",
         ),
         (
             "Unknown",

@@ -59,8 +59,16 @@ fn a_node_waits_for_its_own_reasons() {
     let (plan, target) = (plan(), target());
     let words = Words::of(&plan, Some(&target));
     for (wait, reason, message) in [
-        (BlockReason::Wave, "WaveWaiting", "waits until wave b is proven"),
-        (BlockReason::Soaking, "WaveSoaking", "waits until wave b has soaked"),
+        (
+            BlockReason::Wave,
+            "WaveWaiting",
+            "waits until all nodes of wave b are updated and Ready",
+        ),
+        (
+            BlockReason::Soaking,
+            "WaveSoaking",
+            "waits until the soak time of wave b is over",
+        ),
         (
             BlockReason::HeldBack,
             "Held",
@@ -241,7 +249,7 @@ fn no() -> Option<(Option<bool>, String, String)> {
 
 #[test]
 fn only_changed_conditions_are_written() {
-    let proven = "waits until wave b is proven";
+    let proven = "waits until all nodes of wave b are updated and Ready";
     let wave_waiting = Some(("True", "WaveWaiting", proven));
     let another = Some(("True", "WaveWaiting", "another wave"));
     let not_waiting = Some(("False", "NotWaiting", ""));

@@ -12,7 +12,7 @@ fn each_change_has_words_for_people() {
     let rows = [
         (Change::TurnEnds("n2".into()), "n2 has ended its turn"),
         (Change::Prepared, "staged and locked"),
-        (Change::Soaked(Duration::from_secs(40)), "has soaked (40s left)"),
+        (Change::Soaked(Duration::from_secs(40)), "is over (40s left)"),
         (
             Change::WavesProven(vec!["canary".into(), "more".into()]),
             "have soaked: canary, more",
@@ -45,7 +45,7 @@ fn each_change_has_words_for_people() {
     let one = Change::MaxUnavailable(1).words(&case);
     assert!(one.ends_with("; 1 node may then be down"), "{one}");
     for (reason, expected) in [
-        (GateReason::EarlierPool, "the pools that go first are updated"),
+        (GateReason::EarlierPool, "the pools in rollout.after are updated"),
         (GateReason::OrderCycle, "names existing pools and has no cycle"),
         (GateReason::UnknownPool, "names existing pools and has no cycle"),
     ] {
@@ -60,7 +60,7 @@ fn each_change_has_words_for_people() {
         (Cause::NoOtherServer, "another API server answers"),
         (Cause::NotKnown, "queried for /readyz"),
         (Cause::NotListed, "has listed the API servers"),
-        (Cause::Unfenced, "fenced the berths"),
+        (Cause::Unfenced, "taken over all berths"),
     ] {
         let words = Change::ControlPlane(cause).words(&case);
         assert!(words.contains(expected), "{cause:?}: {words}");

@@ -93,7 +93,7 @@ fn one_object_answers_whether_nodes_are_updated() {
         ),
         (
             vec![state("a", &done), state("d", &paused)],
-            "False Waiting: 5 of 6 nodes updated; held back: d (PausedByAdmin)",
+            "False Waiting: 5 of 6 nodes updated; waiting: d (PausedByAdmin)",
         ),
     ] {
         let status = status(&facts(&old, &pools, &[]), at(1));
@@ -202,7 +202,7 @@ fn failing_registries_and_objects_are_named() {
     );
     assert_eq!(
         said(&away, types::REGISTRY_REACHABLE),
-        "False RegistryAway: pools keep their images; workers: no route"
+        "False RegistryAway: a registry cannot be queried, and its pools keep their images: workers: no route"
     );
     assert!(said(&away, types::GUARDED).starts_with("False Unguarded: n1 take no berth"));
     assert_eq!(
