@@ -15,7 +15,7 @@ fn each_change_has_words_for_people() {
         (Change::Soaked(Duration::from_secs(40)), "is over (40s left)"),
         (
             Change::WavesProven(vec!["canary".into(), "more".into()]),
-            "have soaked: canary, more",
+            "soak time is over: canary, more",
         ),
         (Change::Heard, "agent reports again"),
         (Change::Clock, "clock of the node"),
