@@ -5,8 +5,8 @@
 //! held one comes back updated. So the forecast has the order that the plan would choose.
 //!
 //! A plan looks at every member, and a large pool with a capacity of one needs a round per member. So a round contains
-//! only the members that can affect it: unavailable members, members without an image to update to, and the first
-//! members of each rank and zone, at most as many per zone as the pool's capacity. Members that are updated and
+//! only the members that can affect it: unavailable members, members without an image to update to, and, of each zone,
+//! the first members in the order of offers, at most as many as the pool's capacity. Members that are updated and
 //! available are left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -210,8 +210,8 @@ impl Future {
     /// Adds to the facts the members that may get an offer in this round. Returns the members by zone.
     fn deal(&mut self) -> Vec<DealtZone> {
         let limit = self.facts.capacity;
-        // The plan prefers zones without unavailable nodes, but `fit` is sorted by name. So as many more zones take
-        // part as have unavailable nodes.
+        // The plan prefers zones without unavailable nodes, but `fit` is sorted by name. So the round takes one more
+        // zone for each zone with an unavailable node.
         let down: BTreeSet<&str> = self.facts.members.iter().map(|m| m.place.zone.as_str()).collect();
         let zones = limit.saturating_add(down.len());
         let (mut hands, mut left) = (vec![], limit);

@@ -95,7 +95,7 @@ impl GateCache {
     }
 }
 
-/// Judges the gates of one pool.
+/// Returns the state of one pool's gates, without a cache.
 pub fn gates(inputs: Inputs<'_>) -> Gates {
     let window = window(inputs);
     let gate = pause(inputs).or(window.gate.clone());

@@ -35,7 +35,7 @@ pub struct MeasuredPool<'a> {
     pub status: &'a BootcNodePoolStatus,
     /// Why no berth of the pool is opened. `None` if all gates are open.
     pub gate: Option<GateReason>,
-    /// Gates of the pool. `None` if they were not judged.
+    /// Gates of the pool; `None` if this pass did not evaluate them.
     pub gates: Option<&'a Gates>,
     /// Nodes that hold a berth of the pool and have been silent for too long.
     pub timed_out: Vec<&'a NodeName>,
@@ -291,7 +291,7 @@ fn age(content: &BootcNodeContent, phase: Phase) -> u64 {
     u64::try_from(now.as_second().saturating_sub(since.as_second())).unwrap_or_default()
 }
 
-/// Returns a known reason, or [`OTHER`], as a label value.
+/// Returns the label value for a reason: the reason if this version of the controller knows it, otherwise [`OTHER`].
 fn known(reason: &str) -> &'static str {
     let of_hosts = Reason::ALL.iter().map(|known| known.word());
     let others = CommonReason::ALL.iter().map(|known| known.word());

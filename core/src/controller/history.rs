@@ -24,7 +24,7 @@ pub struct HistoryFacts<'a, Members, Targets> {
     pub old: &'a [DeployedImage],
     /// Name of the pool.
     pub pool: &'a str,
-    /// Deployments of each member.
+    /// Images that each member was deployed to, as its agent reports them.
     pub members: Members,
     /// The pool's previous and current targets.
     pub targets: Targets,

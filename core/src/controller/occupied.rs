@@ -23,7 +23,7 @@ pub struct Occupied {
 }
 
 impl Occupied {
-    /// Reads the holders and offers from all Leases.
+    /// Returns the nodes that hold or are offered a berth, from all Leases.
     pub fn of(leases: &[LeaseView]) -> Self {
         let mut occupied = Self::default();
         for lease in leases {

@@ -18,7 +18,7 @@ pub struct Offers {
 }
 
 impl Offers {
-    /// Records the current berths.
+    /// Records which berths are offered and which are held now.
     pub fn see<'a>(&mut self, berths: impl Iterator<Item = (&'a str, &'a Berth)>, now: Moment) {
         let mut open = BTreeMap::new();
         for (lease, berth) in berths {

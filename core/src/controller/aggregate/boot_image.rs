@@ -1,4 +1,5 @@
-//! Boot image of a pool: whether it is too old for new machines to update from it to the pool's image.
+//! Whether a pool's boot image (the disk image that its new machines are installed from) is too old to update from it
+//! to the pool's image.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +80,8 @@ impl InUse<'_> {
     }
 }
 
-/// Refuses an image if the pool enforces the boot image limit and the current boot image is too old for the image.
+/// Returns why the image is refused: the pool enforces the boot image limit, and the boot image of new machines is too
+/// old for the image. `None` if the image is not refused.
 pub(super) fn refusal(facts: &BootImageFacts<'_>, image: &Target) -> Option<Refusal> {
     if enforcement(facts.policy) != BootImageEnforcement::ReleaseRecommended || Bug::BootImageIgnored.is_awake() {
         return None;
@@ -251,7 +253,7 @@ fn in_use<'a>(facts: &'a BootImageFacts<'_>) -> Option<InUse<'a>> {
     Some(in_use)
 }
 
-/// Returns the member's boot image, if its agent has reported a booted image.
+/// Returns the member's boot image; `None` until its agent has reported on the host's images.
 fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
     let report = member.host?.report()?;
     report.images.booted.as_ref()?;

@@ -43,7 +43,7 @@ pub struct Polled<'a> {
     pub polled: bool,
     /// Time since this or an earlier leader first saw the image that `status.available` names.
     pub available_seen: Duration,
-    /// Last poll request that was served.
+    /// Last poll request (the value of the pool's annotation) that the controller has served.
     pub poll_request: Option<String>,
 }
 
@@ -62,19 +62,19 @@ pub struct PoolStatusFacts<'a> {
     pub refused: Option<&'a str>,
     /// Registry answers about the image.
     pub polled: Polled<'a>,
-    /// Gates of the pool; `None` if they were not judged.
+    /// Gates of the pool; `None` if this pass did not evaluate them.
     pub gates: Option<&'a Gates>,
     /// Number of excluded nodes that would be members otherwise.
     pub excluded: usize,
     /// True if the pool is being deleted.
     pub deleting: bool,
-    /// Error in the selector.
+    /// Error in the pool's node selector; `None` if the selector is valid.
     pub bad_selector: Option<&'a str>,
     /// The members.
     pub members: &'a [MemberView<'a>],
     /// Nodes that hold a berth of the pool but are no longer members.
     pub away: &'a [MemberView<'a>],
-    /// Conflicts with other pools over nodes.
+    /// Nodes that both this pool and another pool select.
     pub conflicts: Vec<&'a Conflict>,
     /// Plan of the pool's berths.
     pub plan: &'a Plan,

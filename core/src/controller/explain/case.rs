@@ -1,4 +1,5 @@
-//! The input for an explanation: one node, with the facts and rules that its pool is planned from.
+//! Input for explaining why a node is not offered a berth: the node, and the facts and rules that its pool is planned
+//! from.
 
 use berth_api::NodeName;
 use berth_api::pool::BootcNodePoolSpec;

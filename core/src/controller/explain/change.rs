@@ -29,11 +29,11 @@ pub enum Change {
     TurnEnds(NodeName),
     /// The node's agent has staged and locked the image, and reports that it is prepared.
     Prepared,
-    /// The earlier wave has soaked. The duration is how much of the soak is left now.
+    /// The soak time of the earlier wave is over. The duration is how long that wave must still soak.
     Soaked(Duration),
     /// All nodes of the earlier waves are proven, and these waves have soaked.
     WavesProven(Vec<String>),
-    /// The pools that go first are updated, or `rollout.after` is corrected.
+    /// The pools in `rollout.after` are updated, or `rollout.after` is corrected.
     EarlierPools,
     /// The node's control plane no longer gives this cause to wait.
     ControlPlane(Cause),

@@ -61,7 +61,8 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     answer.alone.extend(Change::numbers(case));
     answer.alone.sort();
     if answer.alone.is_empty() {
-        // If two changes are enough, one of them changes the reason why the node waits now.
+        // The first of two changes must change the reason why the node waits now. Other changes are not tried as the
+        // first.
         let firsts = others.into_iter().filter(|(_, _, obstacle)| *obstacle != first);
         let firsts: Vec<(Change, Case)> = firsts.map(|(change, case, _)| (change, case)).collect();
         answer.together = pair(&firsts).unwrap_or_else(|| chain(case));

@@ -90,7 +90,7 @@ pub struct FleetStatusFacts<'a> {
     pub old: &'a BootcFleetStatus,
     /// `spec.paused`
     pub paused: bool,
-    /// The pools, by name.
+    /// The pools, sorted by name.
     pub pools: &'a [PoolState<'a>],
     /// Agents of all pool members, sorted by node name.
     pub agents: &'a [Agent<'a>],
@@ -98,7 +98,7 @@ pub struct FleetStatusFacts<'a> {
     pub machines: Machines,
     /// Error from listing the events that report machines held back on their first boot.
     pub events_unread: Option<String>,
-    /// Objects of Berth that cannot be read.
+    /// A message for each of Berth's objects that cannot be read.
     pub unreadable: &'a [String],
     /// Number of pools in `unreadable`.
     pub unreadable_pools: usize,
@@ -284,8 +284,8 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns the condition that names the pools that get no new images. Its message takes the time since when from each
-/// pool's own condition, because that time survives a change of leader.
+/// Returns the condition that names the pools that get no new images. Its message says since when, from each pool's own
+/// condition, because that time survives a change of leader.
 fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     let failing: Vec<String> = facts.pools.iter().filter_map(failing_feed).collect();
     if facts.pools.is_empty() {
@@ -336,7 +336,8 @@ fn guarded(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Reports machines that are held back on their first boot, and machines that joined although their first boot failed.
+/// Returns the condition `BootstrapHealthy`: False if machines are held back on their first boot, or have joined
+/// although their first boot failed.
 fn bootstrap(facts: &FleetStatusFacts<'_>) -> Verdict {
     let nodes = bootstrap_of_nodes(facts);
     let held = &facts.machines.held;

@@ -7,10 +7,10 @@ use berth_api::pool::Target;
 
 use super::{ImageFacts, Next, Questions, Refusal};
 
-/// Returns `FeedFailing` of a pool. `in_force` is the target after this pass, `next` says whether the tag's image may
-/// be adopted, and `polled` is true if the tag is polled.
+/// Returns the condition `FeedFailing` of a pool. `in_force` is the target after this pass, `next` says whether the
+/// tag's image may be adopted, and `polled` is true if the controller polls the tag.
 ///
-/// `None`: this leader has not queried the tag yet, and the condition stays.
+/// `None` leaves the current condition unchanged, because this leader has not queried the tag yet.
 pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, polled: bool) -> Option<Verdict> {
     let is_resolved = in_force.is_some_and(|target| target.is_of(facts.reference));
     if !is_resolved {

@@ -33,7 +33,7 @@ pub enum BlockReason {
     Gate,
     /// The rollout is halted: the image failed on at least `maxFailures` nodes.
     Halted,
-    /// The pool waits for pools that go first: see [`super::Plan::order`].
+    /// The pool waits for the pools in its `rollout.after`: see [`super::Plan::order`].
     Order,
     /// An earlier wave is not proven yet.
     Wave,

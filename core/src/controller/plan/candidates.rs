@@ -101,8 +101,8 @@ pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'stati
     }
 }
 
-/// Returns the reason if the control plane (I11) requires that a holder does not change to another image. For holders
-/// that cannot give their berth back. Waves are not a reason.
+/// Returns why a holder that cannot give its berth back must not change to another image: a cause from the control
+/// plane (I11). `None` if the holder may change. Waves are not a cause.
 pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.place.control_plane?.stay.map(Cause::as_str)
 }
@@ -130,7 +130,8 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     }
 }
 
-/// Sort key of a member: wave, lapsed offers, true if available, bad turns. The lowest rank goes first.
+/// Sort key of a member: wave, number of lapsed offers, true if available, number of bad turns. The member with the
+/// lowest rank is offered a berth first.
 pub(in crate::controller) type Rank = (usize, u32, bool, u32);
 
 pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {

@@ -98,7 +98,7 @@ pub struct Member {
     pub place: Place,
     /// Digest that the pool's target has for the node's platform.
     pub desired: Option<Digest>,
-    /// The node's BootcNode.
+    /// Spec that the controller has published for the member, in its BootcNode.
     pub published: Published,
     /// Report of the member's agent.
     pub agent: AgentState,
@@ -138,7 +138,7 @@ pub struct Place {
     pub control_plane: Option<Verdict>,
 }
 
-/// A member's BootcNode.
+/// Spec that the controller has published for a member, in its BootcNode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
     /// Digest in the BootcNode's spec.

@@ -35,7 +35,7 @@ pub(super) fn is_unrecorded(berth: &Berth) -> bool {
     failure(berth).is_some() && !Bug::ReopenBeforeRecorded.is_awake()
 }
 
-/// True if `status.failures` lists the failure of the closed berth, or has no room for it.
+/// True if `status.failures` lists the failure of the closed berth, or is full.
 pub(super) fn is_recorded(facts: &PoolFacts, berth: &Berth) -> bool {
     failure(berth).is_some_and(|(digest, node)| {
         facts

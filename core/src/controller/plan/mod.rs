@@ -1,8 +1,8 @@
 //! Plan of one pool's berths: a pure function from facts to writes.
 //!
-//! Decides everything that invariant I1 asks of the controller. The same function runs in production and in tests that
-//! feed it random states. Writes must be made in the given order, each against the resourceVersion that was read. The
-//! first failed write ends the plan, because the later ones rely on it.
+//! The plan is the controller's part of invariant I1: how many nodes may be down at once. The same function runs in
+//! production and in tests that feed it random states. Writes must be made in the given order, each against the
+//! resourceVersion that was read. The first failed write ends the plan, because the later ones rely on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,7 +85,8 @@ fn is_of_use(seen: &SeenBerth, members: &BTreeSet<&NodeUid>) -> bool {
     }
 }
 
-/// Offers closed berths as far as I1(b) and the gates allow. Records why each member without an offer waits.
+/// Offers closed berths as far as the pool's capacity (I1b), the fleet's limit and the gates allow. Records why each
+/// member without an offer waits.
 fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Timestamp, plan: &mut Plan) {
     let limit = facts.capacity.min(facts.published);
     let mut occupancy = Occupancy::of(facts, &berths);

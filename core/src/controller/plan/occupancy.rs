@@ -75,8 +75,8 @@ impl<'a> Occupancy<'a> {
         self.has(uid) || self.unavailable.contains(uid)
     }
 
-    /// True if I1(b) allows one more berth, for this node. A node that is already unavailable may be updated even if
-    /// other broken nodes use up the capacity, so that it can be repaired.
+    /// True if the pool's capacity allows one more berth for this node (I1b). A node that is already unavailable may be
+    /// updated even if other broken nodes use up the capacity, so that it can be repaired.
     pub(super) fn room_for(&self, member: &Member, limit: usize) -> bool {
         let counted = self.unavailable.contains(&member.uid);
         (self.held_or_offered < limit || Bug::NoHeldLimit.is_awake()) && (counted || self.all < limit)

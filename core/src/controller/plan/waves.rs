@@ -7,7 +7,7 @@ use berth_api::pool::{WaveState, WaveStatus};
 use super::facts::{Member, PoolFacts, Wave};
 use crate::text::rounded;
 
-/// Progress of the waves.
+/// State of each wave, and which wave is active.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress {
     total: Vec<u32>,

@@ -33,7 +33,7 @@ pub enum BerthWrite {
         /// Reason of the write.
         why: WriteReason,
     },
-    /// Deletes the Lease of a closed berth above the capacity.
+    /// Deletes the Lease of a closed berth whose index is above the capacity.
     Delete {
         /// Name of the Lease.
         lease: String,
@@ -92,7 +92,8 @@ pub struct Plan {
     pub waiting: BTreeMap<NodeName, BlockReason>,
     /// Nodes that use up the pool's capacity, and how.
     pub used_by: Vec<CapacityUse>,
-    /// Why no berth of the pool is opened: a closed gate, otherwise the halt after too many failures.
+    /// Why no berth of the pool is opened: a closed gate, otherwise the halt after too many failures. `None` if berths
+    /// may be opened.
     pub gate: Option<Gate>,
     /// The halt, if the image failed on too many nodes. Set even if another gate is closed.
     pub halt: Option<Gate>,
