@@ -153,7 +153,7 @@ fn window(inputs: Inputs<'_>) -> Gates {
     };
     if !inputs.clock_synchronized {
         let message = "the controller's clock is not synchronised, so no window can be judged; synchronise the clock of \
-                       its machine, or start the controller with --trust-clock if something else keeps that clock";
+                       its machine, or start the controller with --trust-clock if a hypervisor keeps that clock right";
         return closed(GateReason::ClockNotSynchronized, message.to_owned(), None);
     }
     let salt = inputs.pool.as_str();

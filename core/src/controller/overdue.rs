@@ -84,8 +84,8 @@ pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: D
         HoldPhase::Taken | HoldPhase::Releasing(_) => "is silent during its turn",
     };
     format!(
-        "node {} {what}: no sign of it for {} s; it keeps berth {} until it is back: repair it, delete its Node, or \
-         label the Node {}",
+        "node {} {what}: no report from its agent for {} s; the node keeps berth {} until it is back: repair the \
+         node, delete its Node, or label the Node {}",
         node.name,
         allowed.as_secs(),
         lease.name(),

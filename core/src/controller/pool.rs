@@ -68,7 +68,7 @@ impl Pool {
         }
     }
 
-    /// Returns the error in the pool's selector.
+    /// Returns the error in the pool's node selector; `None` if the selector is valid.
     pub fn bad_selector(&self) -> Option<&str> {
         self.object.as_ref()?.spec.selector().err()
     }
@@ -105,7 +105,7 @@ impl Pool {
         object.is_some_and(|object| object.spec.after().iter().any(|after| after == name.as_str()))
     }
 
-    /// Returns the pool's capacity for this many members.
+    /// Returns how many members may be unavailable at once, if the pool has this many members.
     pub fn capacity(&self, members: usize) -> usize {
         match &self.object {
             Some(object) if !self.deleting => object.spec.capacity(members),
@@ -197,7 +197,7 @@ impl Pool {
         })
     }
 
-    /// Returns the waves of the spec, then the implied ones: the remaining nodes and the control plane.
+    /// Returns the waves of the spec, then the two waves that Berth adds: the remaining nodes, and the control plane.
     pub(super) fn waves(&self, soaks: &Soaks) -> Vec<Wave> {
         let rollout = self
             .object

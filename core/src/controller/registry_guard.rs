@@ -23,8 +23,8 @@ impl Pool {
                 few(fleet.allowed_registries.iter().cloned())
             )),
             (None, Some(reference)) if self.was_refused() => Some(format!(
-                "the BootcFleet cannot be read, so it is unknown whether its allowedRegistries, which refused the pool \
-                 before, allow {reference}; repair the BootcFleet; the pool keeps its previous image"
+                "the BootcFleet cannot be read, and its allowedRegistries refused this pool before: the pool keeps its \
+                 previous image, and {reference} is checked as soon as the BootcFleet is repaired"
             )),
             _ => None,
         };

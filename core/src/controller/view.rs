@@ -105,7 +105,7 @@ pub struct BootcNodeContent {
 }
 
 impl BootcNodeContent {
-    /// True if `RebootTimedOut` is True.
+    /// True if the controller has set the condition `RebootTimedOut` to True.
     fn has_timed_out(&self) -> bool {
         condition::is_true(&self.told, condition::node::REBOOT_TIMED_OUT)
     }
@@ -339,7 +339,7 @@ impl BootcNodeView {
         self.content.as_ref().ok().map(|c| &c.report)
     }
 
-    /// True if `RebootTimedOut` is True.
+    /// True if the controller has set the condition `RebootTimedOut` to True.
     pub fn has_timed_out(&self) -> bool {
         self.content.as_ref().is_ok_and(BootcNodeContent::has_timed_out)
     }

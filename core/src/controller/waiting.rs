@@ -200,7 +200,7 @@ struct Pending {
 
 impl WriteQueue {
     /// Records the conditions to write (`wanted`). Returns the next batch to write. Its nodes go to the end of the
-    /// queue, in case that a write fails.
+    /// queue, in case a write fails.
     pub fn pick(&mut self, wanted: BTreeMap<NodeName, Verdict>, now: Moment) -> Vec<(NodeName, Verdict)> {
         let mut before = std::mem::take(&mut self.pending);
         for (name, verdict) in wanted {

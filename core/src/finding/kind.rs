@@ -36,7 +36,7 @@ reasons! {
     }
 }
 
-/// Defines `Kind` with one variant per line: level, impact, summary. POOL and REASON are placeholders.
+/// Defines `Kind` with one variant per line: level, impact, summary. POOL and REASON are placeholders in the summaries.
 macro_rules! kinds {
     ($($kind:ident: $level:ident, $impact:ident, $words:literal;)*) => {
         /// Kind of a finding. Summaries about a node begin with a verb, since the node's name precedes them.

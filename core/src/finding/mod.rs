@@ -42,7 +42,7 @@ impl Subject {
         }
     }
 
-    /// Replaces the placeholders POOL and NODE.
+    /// Replaces the placeholders POOL and NODE with the names of this object.
     fn filled(&self, text: &str) -> String {
         match self {
             Self::Fleet => text.to_owned(),

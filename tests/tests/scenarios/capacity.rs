@@ -290,7 +290,7 @@ async fn a_holder_that_does_not_come_back(part: &Part<'_>) -> Result<()> {
     })
     .await?;
     part.not_ready(n1).await?;
-    let said = ("RebootTimedOut", "True", "RebootTimedOut", "it keeps berth lost-0");
+    let said = ("RebootTimedOut", "True", "RebootTimedOut", "keeps berth lost-0");
     part.until_node_says(n1, said).await?;
     part.until_true("Degraded", "RebootTimedOut", n1).await?;
     ensure!(part.holders().await? == [n1], "it keeps its berth");
@@ -315,7 +315,7 @@ async fn a_holder_that_does_not_come_back(part: &Part<'_>) -> Result<()> {
     );
     let failed: Vec<_> = status.failures.iter().flat_map(|f| &f.nodes).collect();
     ensure!(failed == [n1], "its failure is not on record: {:?}", status.failures);
-    until_events(part, "RebootTimedOut", n1, &["it keeps berth lost-0"]).await?;
+    until_events(part, "RebootTimedOut", n1, &["keeps berth lost-0"]).await?;
     until_events(
         part,
         "BerthExcluded",

@@ -20,7 +20,8 @@ pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Targe
             HoldPhase::Committed => "has not come back from its reboot",
             HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",
         };
-        let message = format!("{what}; the node keeps its berth until it is proven, deleted or excluded");
+        let message =
+            format!("{what}; it keeps its berth until its boot is proven, or its Node is deleted or excluded");
         return Some(Finding::new(
             Kind::RebootTimedOut,
             node,

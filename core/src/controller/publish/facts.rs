@@ -30,7 +30,7 @@ pub struct Terms {
     pub spec: BootcNodeSpec,
 }
 
-/// Input for publishing.
+/// Input for publishing the specs of BootcNodes.
 #[derive(Debug)]
 pub struct PublishFacts<'a> {
     /// All Nodes.

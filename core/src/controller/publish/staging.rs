@@ -14,7 +14,7 @@ use super::facts::{Draft, PublishFacts, Terms};
 use crate::controller::proof::{is_licensed, is_unproven};
 use crate::controller::view::BootcNodeView;
 
-/// A member's claim to a permit.
+/// A member's claim to a permit to pull.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     /// Has the digest, staged or booted, and needs no permit.
@@ -47,7 +47,7 @@ struct Turn {
     index: usize,
 }
 
-/// Gives permits to the members that come first, up to the maximum.
+/// Gives permits to pull to the members that come first, up to the pool's maximum.
 pub(super) fn allow(facts: &PublishFacts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) {
     let mut places: Vec<(Standing, usize)> = drafts
         .iter()

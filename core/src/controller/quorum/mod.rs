@@ -155,7 +155,7 @@ impl ControlPlane {
     }
 
     /// Returns whether invariant I11 allows that a node goes down; `None` if it is not a control plane node. Until the
-    /// API servers are listed, any node may be one.
+    /// API servers are listed, any node may be a control plane node.
     pub fn verdict(&self, uid: &NodeUid) -> Option<Verdict> {
         let Some(node) = self.carriers.iter().find(|c| c.uid == *uid) else {
             if self.listed || !self.asked {
@@ -217,7 +217,7 @@ impl ControlPlane {
         (!self.keeps_majority(node, hopeful)).then_some(Cause::NoMajority)
     }
 
-    /// True if another API server answers, if the cluster has no other one, or if the node runs none.
+    /// True if another API server answers, if the cluster has only one API server, or if the node runs none.
     ///
     /// A stopped server leaves the list, so the list does not show how many there are. Therefore every other control
     /// plane node that is not excluded is assumed to have a server. A node without a listed address runs no server,
@@ -234,8 +234,8 @@ impl ControlPlane {
         !may_run_one || on_nodes + elsewhere.saturating_sub(1) > 0
     }
 
-    /// True if the other nodes are a majority of the etcd members and of the API servers. Not required if there are
-    /// only two of them, because one of two is never a majority.
+    /// True if the other nodes are a majority of the etcd members and of the API servers. Where there are only two
+    /// members or servers, no majority is required, because one of two is never a majority.
     fn keeps_majority(&self, node: &Carrier, hopeful: bool) -> bool {
         // The update of a node that is already down costs no majority. A node that is not Ready may still serve.
         let own = self.state(node);

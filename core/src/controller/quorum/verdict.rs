@@ -1,4 +1,4 @@
-//! Verdict of invariant I11 on a control plane node.
+//! Whether the control plane can lose a node (invariant I11), and why not.
 
 use berth_api::reasons;
 

@@ -1,4 +1,5 @@
-//! State that the pools share: the fleet's limit on unavailable nodes, and the order of the pools. Pure.
+//! State that the pools share: the fleet's limit on unavailable nodes, and the order of the pools (`rollout.after`).
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

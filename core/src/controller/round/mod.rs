@@ -106,7 +106,8 @@ impl Round<'_> {
 }
 
 impl ControlPlane {
-    /// Plans one pool's berths under I11 and counts its offers. One `ControlPlane` must be used for all pools, in turn.
+    /// Plans one pool's berths so that invariant I11 holds, and records the plan's offers. All pools must be planned
+    /// with one `ControlPlane`, one after the other, so that each plan counts the earlier offers.
     pub fn plan(&mut self, facts: &mut PoolFacts, now: Timestamp) -> Plan {
         for member in &mut facts.members {
             member.place.control_plane = self.verdict(&member.uid);

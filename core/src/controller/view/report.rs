@@ -70,7 +70,7 @@ pub struct Pull {
     pub blocked: bool,
     /// Failure to pull or stage, if the agent will retry.
     pub failure: Option<Failing>,
-    /// True if `UpdatePrepared` is True.
+    /// True if the condition `UpdatePrepared` is True.
     pub prepared: bool,
 }
 
@@ -158,7 +158,7 @@ pub struct Failing {
 fn is_unguarded(conditions: &[Condition], degraded: Option<&Finding>) -> bool {
     match condition::find(conditions, condition::node::GUARDED) {
         Some(guarded) => guarded.status == "False",
-        // Older agents report it only as the reason of `NodeDegraded`.
+        // Older agents lack this condition. Their only sign is the reason of `NodeDegraded`.
         None => degraded.is_some_and(|found| found.reason == Reason::Unguarded.as_str()),
     }
 }
