@@ -233,7 +233,8 @@ impl Future {
         hands
     }
 
-    /// Marks these nodes as updated. Returns those whose image changed, in the order of `done`, with their waves.
+    /// Marks these nodes as updated. Returns the names and waves of the members whose image changed, in the order of
+    /// `done`.
     fn finish(&mut self, done: &[NodeUid]) -> Vec<(NodeName, usize)> {
         let members = self.facts.members.iter().enumerate();
         let places: BTreeMap<NodeUid, usize> = members.map(|(place, m)| (m.uid.clone(), place)).collect();
@@ -328,7 +329,7 @@ impl Future {
     }
 }
 
-/// Returns the member as it will be when its agent has prepared it for a turn.
+/// Returns the member as it will be when its agent has staged and locked the target.
 fn prepared(member: &Member, lapsed: bool) -> Member {
     let mut member = member.clone();
     member.published = Published {

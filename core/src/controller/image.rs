@@ -86,7 +86,7 @@ pub struct QueryFailure {
     pub since: Timestamp,
     /// Number of consecutive failures.
     pub attempts: u32,
-    /// Time of the next try. `None` if it is not retried.
+    /// Time of the next try. `None` if the query is not retried.
     pub next: Option<Timestamp>,
 }
 
@@ -238,7 +238,7 @@ pub struct Refusal {
     pub words: String,
 }
 
-/// Decides about a pool's image. `refusal` returns why an image must not become the target; `None` if it may.
+/// Decides about a pool's image. `refusal` returns why an image must not become the target; `None` if the image may.
 pub fn decide(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     let reference = match facts.reference.get() {
         Ok(reference) => reference,

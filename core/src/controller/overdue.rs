@@ -76,8 +76,8 @@ pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Hol
     back && says
 }
 
-/// Returns the message of `RebootTimedOut` for a lost holder. It contains the length of the silence and no start time,
-/// because the clock of a reader may differ from this machine's.
+/// Returns the message of the condition `RebootTimedOut` for a holder that has been silent for too long. The message
+/// has the length of the silence, because a start time would be wrong for a reader whose clock differs.
 pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: Duration) -> String {
     let what = match phase {
         HoldPhase::Committed => "has not come back from its reboot",
@@ -93,7 +93,7 @@ pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: D
     )
 }
 
-/// Times of the last reports of the holders that this process considers lost.
+/// Times of the last reports of the holders that this process considers lost: they have been silent for too long.
 ///
 /// A new leader has not run for long enough to notice silence. If an earlier leader considered a node lost, the node's
 /// BootcNode has `RebootTimedOut`, and the new leader considers it lost until its agent reports again.

@@ -24,7 +24,7 @@ pub struct Pool {
     pub object: Option<BootcNodePool>,
     /// True if the pool is being deleted or is gone.
     pub deleting: bool,
-    /// Why the fleet does not allow the registry of the pool's image. `None` if it does.
+    /// Why the fleet does not allow the registry of the pool's image; `None` if the registry is allowed.
     pub refused: Option<String>,
 }
 

@@ -30,7 +30,7 @@ pub struct Asked {
 /// Known state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// The server was queried and has not answered for 15 s that it is ready.
+    /// For the last 15 s, the server has not answered that it is ready.
     Away,
     /// The server has never answered that it is ready, and was first queried less than 15 s ago.
     Unknown,

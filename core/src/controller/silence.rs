@@ -18,7 +18,7 @@ use crate::insight::{Inputs, Unavailable, held, insight};
 
 const SILENT: &str = "its agent does not report: check that the agent runs and reaches the API server";
 
-/// A node whose agent is silent, from the watches.
+/// A node whose agent is silent, with its objects as the watches show them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Silent {
     /// Node of the silent agent.

@@ -1,5 +1,5 @@
 //! Nodes that become degraded or recover, found by comparison with the last call. Pure. A new leader does not report
-//! existing troubles, because an earlier leader did, but it reports their end.
+//! troubles that exist when it starts, because an earlier leader has reported them. Their end is reported.
 
 use std::collections::BTreeMap;
 

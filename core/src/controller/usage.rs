@@ -40,7 +40,7 @@ impl CapacityUse {
 }
 
 impl UseKind {
-    /// Returns why a Node is unavailable; `None` if it is available. `our_cordon`: it has Berth's cordon.
+    /// Returns why a Node is unavailable; `None` if it is available. `our_cordon`: the Node has Berth's cordon.
     pub(super) fn down(ready: bool, unschedulable: bool, our_cordon: bool) -> Option<Self> {
         if Bug::OwnFlagOnly.is_awake() {
             return our_cordon.then_some(Self::CordonedByUs);

@@ -22,7 +22,7 @@ pub struct MemberView<'a> {
     pub host: Option<&'a BootcNodeView>,
     /// Berth that the member holds.
     pub holding: Option<&'a Holding>,
-    /// True if the member holds a berth and has been silent for too long, so that it may not come back.
+    /// True if the member holds a berth and has been silent for too long, so that its node may not come back.
     pub overdue: bool,
     /// True if the member's agent reported recently.
     pub heard: bool,

@@ -119,7 +119,7 @@ impl Case {
         Some((wait, self.facts.gate.as_ref().map(|gate| gate.reason)))
     }
 
-    /// Returns when a window opens or an exclusion ends so that the node is offered a berth without any other change.
+    /// Returns the next time when a window that opens or an exclusion that ends is enough to get the node a berth.
     /// `None` if no such time was found.
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();

@@ -35,7 +35,7 @@ pub enum Change {
     WavesProven(Vec<String>),
     /// The pools in `rollout.after` are updated, or `rollout.after` is corrected.
     EarlierPools,
-    /// The node's control plane no longer gives this cause to wait.
+    /// The control plane no longer makes the node wait for this cause.
     ControlPlane(Cause),
     /// The node's agent reports again.
     Heard,
@@ -129,7 +129,8 @@ impl Change {
         self.applied(case).is_some_and(|case| case.offered().is_ok())
     }
 
-    /// Makes the change. Returns true if it had an effect, and `None` if it is impossible.
+    /// Applies this change to the case. Returns true if the case differs afterwards, and `None` if the change is
+    /// impossible.
     fn apply(&self, case: &mut Case) -> Option<bool> {
         let name = case.node.clone();
         let (facts, rules) = (&mut case.facts, &mut case.rules);

@@ -34,7 +34,7 @@ pub fn dismissed_also(before: &str, machine: &HeldMachine) -> String {
     entries.get(oldest..).unwrap_or_default().join(",")
 }
 
-/// Parses the annotation. Returns, for each dismissed machine, the time of its last report when an admin dismissed it.
+/// Parses the annotation. Returns, for each dismissed machine, the time of the newest report that an admin dismissed.
 /// Invalid entries are ignored.
 fn dismissed(annotation: &str) -> BTreeMap<&str, Timestamp> {
     let entries = annotation.split(',').filter_map(|entry| entry.trim().split_once('@'));

@@ -19,7 +19,7 @@ pub enum BlockReason {
     FailedBefore,
     /// The target is not staged, or is staged but not locked.
     NotStaged,
-    /// The agent does not report `UpdatePrepared`: it waits before a retry, or the reboot is inhibited.
+    /// The agent does not report `UpdatePrepared`: the agent waits before a retry, or the reboot is inhibited.
     NotPrepared,
     /// The node is leaving the pool, or its BootcNode is being deleted.
     Leaving,

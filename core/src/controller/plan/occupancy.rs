@@ -19,7 +19,8 @@ pub(super) struct Occupancy<'a> {
     unavailable: BTreeSet<&'a NodeUid>,
     /// Number of Leases with an unknown holder: unreadable Leases, and closed ones that cannot be written.
     unknown: usize,
-    /// |H ∪ R|, computed once because the plan needs it for every candidate.
+    /// Number of nodes that hold a berth or are offered one: |H ∪ R|. Computed once, because the plan needs it for
+    /// every candidate.
     held_or_offered: usize,
     /// Number of nodes in any of the three sets: |H ∪ U ∪ R|.
     all: usize,

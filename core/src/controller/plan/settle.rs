@@ -128,7 +128,7 @@ struct Settler<'a> {
 }
 
 impl<'a> Settler<'a> {
-    /// Returns the member, unless it is leaving.
+    /// Returns the member with this name and UID; `None` if the pool has no such member or it is leaving.
     fn member(&self, name: &NodeName, uid: &NodeUid) -> Option<&'a Member> {
         let member = self.members.get(uid).copied();
         member.filter(|m| m.name == *name && !m.leaving)
@@ -182,10 +182,10 @@ impl<'a> Settler<'a> {
         candidates::withdrawal(self.facts, offer, member).or(gated)
     }
 
-    /// Asks a holder to give its berth back, or cancels that request when the reason is gone. A holder that has
-    /// committed or cannot give back is asked only to prevent that it changes to another digest. Closed gates and the
-    /// control plane (I11) are reasons for such a request. Waves are not: the stuck holder may use up the capacity that
-    /// an earlier wave needs, and holder and wave would wait for each other forever (I10).
+    /// Asks a holder to give its berth back, or cancels that request when its reason is gone. A holder that has
+    /// committed or cannot give back gets the request too: it keeps the holder from changing to another digest. Closed
+    /// gates and the control plane (I11) are reasons for a request. Waves are not: a stuck holder may use up the
+    /// capacity that an earlier wave needs, and holder and wave would wait for each other forever (I10).
     fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, WriteReason)> {
         if matches!(holding.phase, HoldPhase::Releasing(_)) {
             return None;

@@ -78,7 +78,8 @@ impl Progress {
 
     /// Returns the state of the earlier wave that the member waits for, if there is one.
     pub(super) fn waits(&self, member: &Member) -> Option<WaveState> {
-        // I10: the earlier wave may be unable to continue until this node is repaired, and the new image may repair it.
+        // I10: the earlier wave may be unable to continue until this node is repaired, and the new image may repair the
+        // node.
         if self.starved && !member.node.ready {
             return None;
         }

@@ -117,7 +117,7 @@ fn occupied(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> bool 
 type Forms<'a> = BTreeMap<(&'a PoolName, Platform<'a>), BootcNodeSpec>;
 
 /// Returns the pool of a node and the new spec of its BootcNode, without the permit to pull. `None` if the BootcNode
-/// stays as it is, or the node needs none.
+/// stays as it is, or if the node needs no BootcNode.
 fn draft<'a>(
     facts: &PublishFacts<'a>,
     node: &'a NodeView,
@@ -182,7 +182,7 @@ fn draft_without_pool<'a>(
     if host.is_none() && !in_conflict {
         return None;
     }
-    // The pool label stays while the node leaves, because its earlier pool still counts it.
+    // The pool label stays while the node leaves, because the pool that the node leaves still counts it.
     let leaving = host.filter(|host| !in_conflict || !is_settled(facts, host, Some(node)));
     let label = leaving.and_then(|host| host.pool_label.clone());
     let node_uid = node.uid.to_string();

@@ -34,7 +34,7 @@ struct Turn {
     /// True if the agent reports a failure with this digest.
     failing: bool,
     /// True if the member holds a berth under an unproven boot, so that only another image may help. Such a member goes
-    /// first, because the other members wait for its turn to end. Not set if it left permits unused.
+    /// first, because the other members wait for its turn to end. Not set if the member left permits unused.
     stuck: Reverse<bool>,
     /// True if the Node is not Ready. A new image may repair the node, but the node may also be down.
     broken: bool,
@@ -94,8 +94,8 @@ fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option
     }
     let name = &draft.node.name;
     let heard = draft.host.is_none() || facts.heard.contains(name) || Bug::SilentPulls.is_awake();
-    // A member with a permit counts as pulling until it has reported on this digest: it may be pulling an earlier
-    // digest and then pull this one. This includes a member that is not Ready but whose agent reports.
+    // A member with a permit counts as pulling even before it has reported on this digest: it may be pulling an earlier
+    // digest and then pull this one. A member that is not Ready but whose agent reports counts too.
     let pulls = report.is_some_and(|r| r.pull.pulling);
     let observed = draft.host.is_some_and(BootcNodeView::is_observed);
     if heard && published && (observed || has_permit) && pulls {
@@ -133,6 +133,7 @@ fn is_stuck(facts: &PublishFacts<'_>, draft: &Draft<'_>) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) || report.is_some_and(|report| is_licensed(holding, report)) {
         return false;
     }
-    // After a boot into the earlier image, only the agent knows that the boot is unproven. The Node is then not Ready.
+    // If the node booted its earlier image, only the agent knows that this boot is unproven. The controller then sees
+    // only that the Node is not Ready.
     !draft.node.ready || report.is_some_and(|report| is_unproven(holding, report))
 }

@@ -166,7 +166,8 @@ impl Round<'_> {
 
 /// Returns the plan's input about a member. `heard`: its agent reported recently.
 fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: bool) -> Option<Member> {
-    // A node that leaves counts as a member until its agent has undone Berth's changes: it may be down or unproven.
+    // A node that leaves counts as a member until its agent has undone Berth's changes: the node may be down or
+    // unproven.
     let leaving = host.is_some_and(|h| h.deleting);
     if leaving && Bug::LeavingNotCounted.is_awake() {
         return None;
@@ -176,7 +177,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
     let report = host.and_then(BootcNodeView::report).unwrap_or(&silent);
     let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
     let asked = pool.object.as_ref().map(|o| &o.spec);
-    // The failures that the agent reports do not count until it obeys a new retry token.
+    // The failures that the agent reports do not count until the agent has obeyed a new retry token.
     let retried = asked.is_some_and(|s| is_news(s.retry_token(), report.retry_token.as_deref()));
     let zone = asked
         .and_then(|s| node.labels.get(s.zone_key()))

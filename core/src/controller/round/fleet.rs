@@ -81,7 +81,8 @@ impl Round<'_> {
         self.refused.contains(lease.name())
     }
 
-    /// Returns how a Lease uses up the limit although its holder is unknown; `None` if it does not.
+    /// Returns how a Lease whose holder is unknown uses up the fleet's limit; `None` if it names its holder or uses up
+    /// nothing.
     fn unknown(&self, lease: &LeaseView) -> Option<UseKind> {
         match &lease.berth {
             Err(_) => Some(UseKind::Unreadable),
