@@ -1,11 +1,11 @@
-//! Gauges for Prometheus as plain data. All gauges are rebuilt from the current facts, so the series of a removed
-//! object disappear. [`crate::agent::gauges`] builds the gauges of one node; the controller builds the gauges of
-//! pools and the fleet.
+//! Gauges for Prometheus, as plain data. All gauges are computed again from the current facts, so the series of a
+//! deleted object disappear. [`crate::agent::gauges`] computes the gauges of one node; the controller computes the
+//! gauges of pools and the fleet.
 
-/// Declares `Families`, with one empty gauge per line: field, name, help text.
+/// Declares a struct `Families`. Each line has a field, the name of its gauge, and the gauge's help text.
 macro_rules! families {
     ($($field:ident: $name:literal, $help:literal;)*) => {
-        /// All families. Some may have no series.
+        /// All gauges of this list. A gauge without series is not served.
         #[derive(Debug)]
         struct Families {
             $($field: $crate::gauges::Gauge,)*
@@ -26,28 +26,28 @@ macro_rules! families {
 }
 pub(crate) use families;
 
-/// A family of gauges. A family without series is not served.
+/// A gauge: a name, and one series for each set of labels. A gauge without series is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gauge {
-    /// Name, including the unit.
+    /// Name of the metric, including the unit.
     pub name: &'static str,
-    /// Help text.
+    /// Help text of the metric.
     pub help: &'static str,
-    /// The series.
+    /// The series, one for each set of labels.
     pub series: Vec<Series>,
 }
 
-/// A series of a family.
+/// A value of a gauge, with its labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Series {
-    /// Names and values of its labels.
+    /// Names and values of the labels.
     pub labels: Vec<(&'static str, String)>,
-    /// Value, in the unit that the family's name states.
+    /// Value, in the unit that the metric's name states.
     pub value: i64,
 }
 
 impl Gauge {
-    /// Returns a family without series.
+    /// Returns a gauge without series.
     pub const fn new(name: &'static str, help: &'static str) -> Self {
         Self {
             name,
@@ -63,7 +63,7 @@ impl Gauge {
         self.series.push(Series { labels, value });
     }
 
-    /// Adds a series, unless the value is `None`.
+    /// Adds a series if there is a value.
     pub fn add_some<const N: usize>(&mut self, labels: [(&'static str, &str); N], value: Option<impl TryInto<i64>>) {
         if let Some(value) = value {
             self.add(labels, value);

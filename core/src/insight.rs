@@ -1,6 +1,5 @@
-//! Progress of one node's update, by the rules of OpenShift's update status. Three programs use this module: the
-//! agent for its report, the controller for nodes whose agent is silent, and the command line, which also knows
-//! whether the pool is paused and the Node's conditions.
+//! Progress of one node's update, by the rules of OpenShift's update status. Three programs use this module: the agent
+//! for its report, the controller for nodes whose agent is silent, and `kubectl berth` for its tables.
 
 use std::time::Duration;
 
@@ -17,29 +16,29 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::finding::{self, Finding, Subject};
 
-/// Inputs of [`insight`].
+/// Facts about a node that [`insight`] decides from.
 #[derive(Debug, Clone)]
 pub struct Inputs<'a> {
     /// Name of the Node.
     pub node: &'a str,
     /// Name of the node's pool.
     pub pool: &'a str,
-    /// Worker or control plane node.
+    /// Whether the Node is a worker or a control plane node.
     pub scope: ScopeType,
     /// Digest of the image that the node should run.
     pub desired: Option<&'a Digest>,
     /// Status that the agent wrote to the BootcNode.
     pub status: &'a BootcNodeStatus,
-    /// Why the node is unavailable, the most serious reason first. `None` if the caller has no recent state of the
-    /// Node.
+    /// Reasons why the node is unavailable, the most serious first. `None` if the caller has not read the Node
+    /// recently.
     pub unavailable: Option<Vec<Unavailable>>,
-    /// Why an admin keeps the node from updating. `None` also if the caller does not know.
+    /// Why an admin keeps the node from updating. `None` if no admin does, or the caller does not know.
     pub held: Option<Held>,
-    /// Conditions that the controller wrote, such as `Waiting`, and possibly others.
+    /// Conditions that the controller wrote into the BootcNode, such as `Waiting`. May contain other conditions too.
     pub told: &'a [Condition],
-    /// Message about the agent, if the agent has been silent for too long.
+    /// Message that the agent has been silent for too long; `None` if it has not.
     pub silent: Option<&'a str>,
-    /// Median durations of updates in the pool. The node's own durations replace unknown ones.
+    /// Median durations of updates in the pool. Where a median is missing, the node's own duration is used.
     pub medians: PhaseDurations,
 }
 
@@ -78,7 +77,7 @@ pub enum Held {
     Excluded,
 }
 
-/// Returns why a node is held. Exclusion takes precedence over a pause.
+/// Returns why an admin keeps the node from updating; `None` if no admin does. Exclusion takes precedence over a pause.
 pub fn held(is_excluded: bool, is_paused: bool) -> Option<Held> {
     if is_excluded {
         Some(Held::Excluded)
@@ -90,28 +89,28 @@ pub fn held(is_excluded: bool, is_paused: bool) -> Option<Held> {
 }
 
 reasons! {
-    /// Assessment of a node in one word, the worst first.
+    /// Summary of a node's state in one word, the worst first.
     #[derive(PartialOrd, Ord)]
     pub enum Assessment {
-        /// Something is wrong.
+        /// A problem of the node needs an admin.
         Degraded,
-        /// Unavailable, but not because of its update.
+        /// The node is unavailable, but not because of its update.
         Unavailable,
-        /// Being updated.
+        /// The node is being updated.
         Progressing,
         /// Excluded from updates by an admin.
         Excluded,
-        /// Waiting for its turn.
+        /// The node needs an update and waits for it.
         Outdated,
-        /// Nothing is known about its update.
+        /// The state of the node's update is not known.
         Unknown,
-        /// On the desired image.
+        /// The node runs the desired image.
         Completed,
     }
 }
 
-/// Returns the insight into a node. A condition that did not change keeps its transition time from `before`. `None`
-/// if the node belongs to no pool.
+/// Returns the insight for a node's status; `None` if the node belongs to no pool. `before` is the previous insight: a
+/// condition with an unchanged status keeps its transition time.
 pub fn insight(facts: &Inputs<'_>, before: Option<&NodeInsight>, now: Timestamp) -> Option<NodeInsight> {
     if facts.pool.is_empty() || facts.status.phase == Some(Phase::Released) {
         return None;
@@ -181,13 +180,14 @@ fn available(facts: &Inputs<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns the messages of all reasons why the node is unavailable. `None` if there is no reason, or none is known.
+/// Returns the messages of all reasons why the node is unavailable. `None` if the node is available, or the caller does
+/// not know.
 fn reasons(facts: &Inputs<'_>) -> Option<String> {
     let messages: Vec<_> = facts.unavailable.iter().flatten().map(|u| u.message()).collect();
     (!messages.is_empty()).then(|| messages.join(" | "))
 }
 
-/// Returns the `Degraded` condition. Ignores the agent's own report if the agent is silent, since it is outdated.
+/// Returns the condition `Degraded`. If the agent is silent, the agent's own report is outdated and is ignored.
 fn degraded(facts: &Inputs<'_>) -> Verdict {
     let node = Subject::Node(facts.node.into(), facts.pool.into());
     let (own, is_unpublished) = (&facts.status.conditions, facts.desired.is_none());
@@ -203,8 +203,9 @@ fn version(status: &BootcNodeStatus) -> Option<String> {
         .or_else(|| Some(booted.digest.as_ref()?.to_string()))
 }
 
-/// Returns the time from the start of the phase to the end of the update. The result changes only with the phase, so
-/// that it causes no extra writes. `None` if the agent is silent, since its last phase is outdated.
+/// Returns how long the update takes from the start of its current phase to its end. The result changes only with the
+/// phase, so it causes no extra writes. `None` if the agent is silent, since its last phase is outdated, or if a
+/// duration is not known.
 fn estimate(facts: &Inputs<'_>, updating: &Verdict) -> Option<Duration> {
     if facts.silent.is_some() {
         return None;
@@ -215,7 +216,7 @@ fn estimate(facts: &Inputs<'_>, updating: &Verdict) -> Option<Duration> {
     let staging = facts.medians.staging_seconds.or(own.staging);
     let seconds = match &*updating.reason {
         UPDATED => 0,
-        // Assumes that the node gets a berth as soon as staging ends.
+        // Assume that the node gets a berth as soon as its image is staged.
         WORKING if facts.status.phase == Some(Phase::Staging) => {
             u64::from(staging?) + u64::from(drain?) + u64::from(reboot?)
         }
@@ -247,8 +248,8 @@ fn message(facts: &Inputs<'_>, updating: &Verdict, degraded: &Verdict) -> String
     short(&words, facts.node)
 }
 
-/// Returns one line of at most [`MAX_MESSAGE`] characters. Replaces the node's name if it is long, since readers see
-/// it beside the line.
+/// Returns a text as one line of at most [`MAX_MESSAGE`] characters. A long node name in it becomes `<node>`, since
+/// readers see the name beside the line.
 fn short(words: &str, node: &str) -> String {
     let line = condition::one_line(words);
     let line = if node.chars().count() >= 8 {
@@ -259,12 +260,13 @@ fn short(words: &str, node: &str) -> String {
     text::truncated(&line, MAX_MESSAGE)
 }
 
-/// Phase of the update: the reason of the condition `Updating`.
+/// Returns the phase of the update, which is the reason of the condition `Updating`.
 pub fn phase(insight: &NodeInsight) -> &str {
     condition::find(&insight.conditions, UPDATING).map_or("", |c| &c.reason)
 }
 
-/// True if the node is degraded because its agent is silent. False if its reboot timed out.
+/// True if the node is degraded because its agent is silent. False if it is degraded for another reason, such as a
+/// reboot that timed out.
 pub fn is_silent(insight: &NodeInsight) -> bool {
     let degraded = condition::find_true(&insight.conditions, DEGRADED);
     degraded.is_some_and(|c| c.reason == CommonReason::AgentSilent.as_str())
@@ -274,7 +276,7 @@ fn has_condition(insight: &NodeInsight, type_: &str, status: &str) -> bool {
     condition::find(&insight.conditions, type_).is_some_and(|c| c.status == status)
 }
 
-/// Returns the assessment of a node.
+/// Returns the summary of a node's state in one word.
 pub fn assessment(insight: &NodeInsight) -> Assessment {
     if has_condition(insight, DEGRADED, "True") {
         return Assessment::Degraded;

@@ -1,10 +1,12 @@
-//! All decisions of Berth: facts in, next step out. Pure: nothing here does I/O, reads a clock or draws a random number;
-//! time, identity and chance are arguments. The same functions run in the programs, in the command line's preview and in
-//! the model checker.
+//! All decisions of Berth: facts in, next step out. Pure: nothing here does I/O, reads a clock or draws a random
+//! number; the time, the names of objects and a random number are arguments. The programs, the command line's preview
+//! and the model checker run the same functions.
 //!
-//! - [`agent`] decides for one node, [`controller`] for the fleet, [`firstboot`] for a machine before it joins the cluster.
+//! - [`agent`] decides for one node, [`controller`] for the fleet, [`firstboot`] for a machine before it joins the
+//! cluster.
 //! - [`registries`] reads registry configuration, credentials and manifests.
-//! - [`cpu`] finds the image variants that a CPU can run, [`skew`] compares a boot image with the limits of an OS image.
+//! - [`cpu`] finds the image variants that a CPU can run, [`skew`] compares a boot image with the limits of an OS
+//! image.
 //! - [`finding`] grades and words the troubles of nodes, pools and the fleet.
 //! - [`insight`] describes the progress of a node, [`gauges`] holds metrics for Prometheus.
 

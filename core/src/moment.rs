@@ -1,4 +1,4 @@
-//! Monotonic time, and the current time as an input of decisions.
+//! Moments on a monotonic clock, and the current time as an input of decisions.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -8,24 +8,23 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
-/// A moment on a monotonic clock, stored as the time since the clock's start. An agent's clock starts when its
-/// machine boots, the clock of any other program when its process starts. Changes of the wall clock have no effect on
-/// it.
+/// A moment on a monotonic clock, stored as the time since the clock's start. The agent's clock starts when its machine
+/// boots, the clock of every other program when its process starts. A change of the wall clock does not move it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// Returns the moment when the clock has run for this long.
+    /// Returns the moment that is this long after the clock's start.
     pub const fn after(began: Duration) -> Self {
         Self(began)
     }
 
-    /// Time since the clock's start.
+    /// Returns the time from the clock's start to this moment.
     pub const fn since_start(self) -> Duration {
         self.0
     }
 
-    /// Time since an earlier moment; zero if `earlier` is later.
+    /// Returns the time from an earlier moment to this moment; zero if `earlier` is in fact later.
     pub const fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -39,17 +38,17 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// A moment during one boot of a machine, with the boot's ID, so that it stays valid when the process restarts.
+/// A moment of one boot of a machine, with the boot's ID. So an agent that restarts during this boot can still use it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BootMoment {
     boot_id: BootId,
-    /// Milliseconds since the boot began.
+    /// Milliseconds from the start of the boot to the moment.
     milliseconds: u64,
 }
 
 impl BootMoment {
-    /// Returns a moment of this boot.
+    /// Stores a moment of the boot with this ID.
     pub fn new(boot_id: &BootId, moment: Moment) -> Self {
         Self {
             boot_id: boot_id.clone(),
@@ -57,27 +56,27 @@ impl BootMoment {
         }
     }
 
-    /// Returns the moment if it belongs to this boot, else `None`: only the wall clock spans boots, and it can be
-    /// set, so durations across boots are not measured.
+    /// Returns the moment if it belongs to the boot with this ID; `None` otherwise. Moments of different boots cannot
+    /// be compared: only the wall clock runs across boots, and it can be set.
     pub fn under(&self, boot_id: &BootId) -> Option<Moment> {
         (self.boot_id == *boot_id).then(|| Moment::after(Duration::from_millis(self.milliseconds)))
     }
 }
 
-/// Rounds down to whole seconds, as the API server stores times. So a time in memory equals the time read from the
-/// API server.
+/// Rounds a time down to whole seconds, as the API server stores times. So a time in memory equals the same time after
+/// it was read from the API server.
 pub(crate) fn whole_seconds(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
-/// The clocks and the random number that a decision depends on.
+/// The clocks and the random number that a decision may use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Now {
-    /// Time of the machine's wall clock. Compared with times that this machine wrote earlier, and with the end of a
-    /// window.
+    /// Time of the machine's wall clock. Decisions compare it with times that this machine wrote earlier, and with the
+    /// end of a maintenance window.
     pub wall: Timestamp,
     /// Time of the monotonic clock.
     pub clock: Moment,
-    /// A random number from 0 to 1, which spreads retries over time.
+    /// A random number from 0 to 1, to spread retries over time.
     pub chance: f64,
 }

@@ -1,22 +1,22 @@
-//! Texts and numbers for messages.
+//! Helpers for the texts and numbers in messages.
 
 use std::time::Duration;
 
 use berth_api::text;
 
-/// Most names that a message lists. It only counts further names.
+/// Most names that a message lists. Further names are only counted.
 pub const NAMED: usize = 5;
 
-/// Longest Event note that the API server accepts, in bytes.
+/// Longest note of an Event that the API server accepts, in bytes.
 pub const MAX_NOTE: usize = 1024;
 
-/// Lists the first [`NAMED`] names, and the number of further names.
+/// Returns the first [`NAMED`] names as a list, with the number of further names.
 pub fn few(names: impl IntoIterator<Item = String>) -> String {
     let names: Vec<String> = names.into_iter().collect();
     text::names(names.iter().take(NAMED), names.len())
 }
 
-/// Shortens a text to [`MAX_NOTE`] bytes.
+/// Returns the beginning of a text, at most [`MAX_NOTE`] bytes.
 pub fn note(text: &str) -> &str {
     let mut end = text.len().min(MAX_NOTE);
     while !text.is_char_boundary(end) {
@@ -25,8 +25,8 @@ pub fn note(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// Returns `time` in seconds, at most `whole`, rounded down to a multiple of a twentieth of `whole`. So a status with
-/// a running time is not written every second.
+/// Returns `time` in seconds, at most `whole`, rounded down to a multiple of a twentieth of `whole`. So a status that
+/// shows a growing time is not written every second.
 pub fn rounded(time: Duration, whole: Duration) -> u64 {
     let step = (whole.as_secs() / 20).max(1);
     if time >= whole {

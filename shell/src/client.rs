@@ -1,8 +1,8 @@
-//! Client of the API server, without Nagle's algorithm and with support for proxies.
+//! Client of the API server that turns Nagle's algorithm off and supports proxies.
 //!
 //! kube's own client leaves Nagle's algorithm on (<https://github.com/kube-rs/kube/issues/2056>). The first request on
 //! a new connection then waits until the server acknowledges the end of the TLS handshake, which the server delays by
-//! 40 ms. An agent that has waited an hour for a berth needs a new connection to take it.
+//! 40 ms. An agent that has waited an hour for a berth would lose these 40 ms, since it needs a new connection.
 
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
@@ -13,7 +13,7 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::proxy::{Environment, Route};
 
-/// Makes a client from the configuration. The client does not retry requests.
+/// Creates a client for this configuration. The client does not retry requests.
 pub fn client(config: Config) -> anyhow::Result<Client> {
     client_in(config, &Environment::of_this_process())
 }

@@ -1,4 +1,4 @@
-//! Hashes of contents.
+//! Hashes of bytes.
 
 use ring::digest::{SHA256, digest};
 

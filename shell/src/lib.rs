@@ -1,5 +1,5 @@
-//! Code of all Berth programs that do I/O: the client of the API server, timeouts, retries, logs and hashes, and with
-//! the feature `pages` the server of metrics and probes.
+//! Code for I/O that all Berth programs share: the client of the API server, timeouts, retries, logs and hashes. With
+//! the feature `pages` also the server of metrics and probes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,16 +16,16 @@ pub mod retry;
 
 pub use hash::sha256;
 
-/// Locks a mutex, even a poisoned one, because no panic in Berth leaves its value half changed.
+/// Locks a mutex. A mutex that a panic poisoned is locked as well: no panic in Berth leaves the value half changed.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Selects the TLS implementation for this process. Must be called before the first client is made, and may be called
-/// again.
+/// Selects the TLS implementation for this process. Must be called before the first client is made; a second call does
+/// nothing.
 ///
-/// A program with two compiled-in implementations panics at its first connection unless it has selected one.
+/// If two implementations are compiled into a program and none is selected, the first connection panics.
 pub fn install_crypto() {
-    // An error means that an implementation is already selected.
+    // An error only means that an implementation is already selected.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,12 +1,12 @@
-//! A client that reports traffic on watches. kube's watch stream reports neither bookmarks nor a restart without a
-//! change.
+//! A client that reports when a watch receives data. kube's own watch stream does not report bookmarks, nor a watch
+//! that was started again without a change.
 
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 
-/// Wraps a client. Calls `hear(true)` when the API server answers a new watch, and `hear(false)` when it sends data on
-/// a watch.
+/// Returns a client that also calls `hear`: with true when the API server accepts a new watch, with false when it sends
+/// data on a watch.
 pub fn with_watch_listener(client: &Client, hear: impl Fn(bool) + Clone + Send + Sync + 'static) -> Client {
     let inner = client.clone();
     let service = tower::service_fn(move |request: http::Request<Body>| {

@@ -9,15 +9,16 @@ use tracing_subscriber::prelude::*;
 pub enum LogFormat {
     /// Text for people.
     Human,
-    /// JSON, an object per line.
+    /// JSON, one object per line.
     Json,
 }
 
-/// The log lines to write: a lowest level for all modules, and levels for single modules.
+/// Decides which log lines are written: the lowest level for all modules, and other levels for some modules.
 pub type Filter = Targets;
 
-/// Parses the value of `--log-level`, for clap. A word without `=` must be a level: the library would take a misspelled
-/// level for a module, and log only that module. Fails if the text is neither a level nor a list of directives.
+/// Parses the value of `--log-level`, for clap. Fails if the text is neither a level nor a list of directives. A word
+/// without `=` must be a level: the library would take a misspelled level for the name of a module, and log only that
+/// module.
 pub fn filter(text: &str) -> Result<Filter, String> {
     for word in text.split(',').filter(|word| !word.contains('=')) {
         if word.is_empty() || word.parse::<LevelFilter>().is_err() {
@@ -30,7 +31,7 @@ pub fn filter(text: &str) -> Result<Filter, String> {
         .map_err(|error| format!("{error}; use directives such as info,kube=debug"))
 }
 
-/// Starts to log lines that match the filter.
+/// Starts logging in this format. Lines that the filter rejects are not written.
 pub fn start(format: LogFormat, filter: &Filter) {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let lines = match format {

@@ -19,34 +19,34 @@ mod families;
 
 pub use families::{Board, Families};
 
-/// Maximum number of connections that a server handles at the same time.
+/// Most connections that one server handles at a time.
 const MAX_CONNECTIONS: usize = 8;
-/// Timeout for reading a request, and for the whole connection.
+/// Timeout for reading a request, and for a connection as a whole.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Content type of OpenMetrics, for clients that request it, as Prometheus does. Other clients get the older text
-/// format, because `promtool check metrics` reads no other.
+/// Content type of the OpenMetrics format, which a client such as Prometheus requests. Other clients get the older text
+/// format, the only one that `promtool check metrics` reads.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Health of a process, as reported to probes. An error is a message of one line.
+/// Health of a process, for liveness and readiness probes. An error is one line of text.
 pub trait Health: Send + Sync + 'static {
-    /// Fails if the process hangs and only a restart helps.
+    /// Liveness: fails if the process hangs, so that only a restart helps.
     fn alive(&self) -> Result<(), String>;
 
-    /// Fails if the process is temporarily unable to do its work.
+    /// Readiness: fails if the process cannot do its work at the moment.
     fn ready(&self) -> Result<(), String>;
 }
 
-/// A page that a server serves.
+/// The pages that one server serves.
 #[expect(missing_debug_implementations, reason = "dyn Health has none")]
 pub enum Page {
-    /// `/metrics`
+    /// Metrics, at `/metrics`.
     Metrics(Families),
-    /// `/healthz` and `/readyz`
+    /// Probes, at `/healthz` and `/readyz`.
     Health(Arc<dyn Health>),
 }
 
-/// Listens on an address from a command line option. `:PORT` stands for all addresses of this machine. Fails if the
-/// address is invalid, not an address of this machine, or already in use.
+/// Listens on the address that a command line option names. `:PORT` stands for all addresses of this machine. Fails if
+/// the address is invalid, does not belong to this machine, or is in use.
 pub async fn listen(option: &str, address: &str) -> anyhow::Result<TcpListener> {
     bind(address).await.with_context(|| format!("{option} {address}"))
 }
@@ -59,13 +59,15 @@ async fn bind(address: &str) -> anyhow::Result<TcpListener> {
     let port: u16 = port.parse()?;
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => Ok(listener),
-        // This machine has no IPv6.
+        // This machine has no IPv6, so use IPv4.
         Err(_) => Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?),
     }
 }
 
-/// Listens on each non-empty address and serves its page in the background. Each page has its own server, so that many
-/// requests for one page cannot block another. Fails if an address cannot be used.
+/// Starts a server in the background for each page whose address is not empty. Each page has its own server, so that
+/// many requests for one page cannot block another. Fails if an address cannot be used.
+///
+/// Each entry of `pages` is the command line option, its address, and the page.
 pub async fn start(pages: impl IntoIterator<Item = (&str, &str, Page)>) -> anyhow::Result<()> {
     for (option, address, page) in pages {
         if !address.is_empty() {
@@ -76,7 +78,7 @@ pub async fn start(pages: impl IntoIterator<Item = (&str, &str, Page)>) -> anyho
     Ok(())
 }
 
-/// Serves one page.
+/// Serves one page. Never returns.
 pub async fn serve(listener: TcpListener, page: Page) {
     let page = Arc::new(page);
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -87,7 +89,7 @@ pub async fn serve(listener: TcpListener, page: Page) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "metrics: cannot accept a connection");
+                tracing::warn!(%error, "cannot accept a connection for metrics or probes");
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 continue;
             }
@@ -101,7 +103,7 @@ pub async fn serve(listener: TcpListener, page: Page) {
                 .header_read_timeout(CONNECTION_TIMEOUT)
                 .keep_alive(false);
             let connection = server.serve_connection(TokioIo::new(stream), service);
-            // A client that is too slow, or disconnects, gets no answer.
+            // A client that is too slow or disconnects gets no answer, which is not an error here.
             let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
             drop(place);
         });

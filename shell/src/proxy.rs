@@ -1,7 +1,7 @@
 //! The route to the API server: direct, or through a proxy.
 //!
-//! Like kube, Berth reads `proxy-url` of a kubeconfig or, if absent, `HTTPS_PROXY`. But kube's own support for proxies
-//! compares `NO_PROXY` with the name of the proxy instead of the server, so Berth does not use it.
+//! Like kube, Berth takes the proxy from `proxy-url` of the kubeconfig, or else from `HTTPS_PROXY`. But kube compares
+//! `NO_PROXY` with the name of the proxy instead of the API server, so Berth has its own support for proxies.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use kube::config::AuthInfo;
 use tokio::net::TcpStream;
 use tower::Service;
 
-/// Environment variables that name the proxy, and the hosts to reach without it.
+/// The proxy, and the hosts to reach without it, from the environment variables `HTTPS_PROXY` and `NO_PROXY`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Environment {
     proxy: Option<Uri>,
@@ -36,14 +36,14 @@ impl Environment {
         }
     }
 
-    /// Reads the same environment variables as kube.
+    /// Reads the environment variables that kube reads, in upper or lower case.
     pub(crate) fn of_this_process() -> Self {
         let proxy = first_variable(["HTTPS_PROXY", "https_proxy"]);
         let no_proxy = first_variable(["NO_PROXY", "no_proxy"]);
         Self::new(&proxy, &no_proxy)
     }
 
-    /// True if requests to this server bypass the proxy. The local host never needs one.
+    /// True if requests to this server must not use the proxy from the environment. Loopback addresses never use it.
     fn bypasses_proxy(&self, server: &Uri) -> bool {
         let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
         let is_own = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
@@ -70,8 +70,8 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// Returns the route to the server of this configuration. `NO_PROXY` applies only to a proxy from the environment.
-    /// A kubeconfig's proxy is always used, as in `kubectl`.
+    /// Returns the route to the API server of this configuration. `NO_PROXY` applies only if the proxy comes from the
+    /// environment. A proxy from the kubeconfig is always used, as in `kubectl`.
     pub(crate) fn to(config: &Config, environment: &Environment) -> anyhow::Result<Self> {
         let server = &config.cluster_url;
         let Some(url) = &config.proxy_url else {
@@ -80,7 +80,7 @@ impl Route {
         if environment.proxy.as_ref() == Some(url) && environment.bypasses_proxy(server) {
             return Ok(Self::Direct(connector()));
         }
-        // Errors show only the host, because the URL may contain credentials.
+        // The URL may contain credentials, so errors show only its host.
         let shown = url.host().unwrap_or_default();
         let Some(proxy) = through(&url.to_string(), "", server) else {
             bail!(
@@ -113,23 +113,23 @@ impl Route {
 
 fn connector() -> HttpConnector {
     let mut connector = HttpConnector::new();
-    // Allow `https` URLs: TLS is added on top of this connector.
+    // Accept `https` URLs, although this connector itself does no TLS: a connector above it does.
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector
 }
 
-/// A connector to a proxy over TLS. Like `kubectl`, verifies the proxy's certificate with the kubeconfig's certificate
-/// authority, or else the system's. Sends the proxy no client certificate.
+/// Returns a connector to a proxy over TLS. Like `kubectl`, it verifies the proxy's certificate with the certificate
+/// authority of the kubeconfig, or else with the system's. It sends the proxy no client certificate.
 fn secure_connector(config: &Config) -> anyhow::Result<HttpsConnector<HttpConnector>> {
     let mut of_proxy = config.clone();
     of_proxy.auth_info = AuthInfo::default();
-    // The configured name is the API server's, not the proxy's.
+    // This name belongs to the API server's certificate, not to the proxy's.
     of_proxy.tls_server_name = None;
     Ok(of_proxy.rustls_https_connector_with_connector(connector())?)
 }
 
-/// A connection to the API server or to its proxy.
+/// A connection to the API server, or to its proxy.
 pub(crate) type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
 
 type Connecting = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>;

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-/// The API server did not answer in time, but may have executed the request.
+/// The API server did not answer within this time. It may still have executed the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the API server did not answer within {} s", .0.as_secs())]
 pub struct NoAnswer(pub Duration);
 
-/// Waits for a request, at most until the deadline. `F` is made from the request's error or from [`NoAnswer`].
+/// Waits for a request, at most until the deadline. The error `F` is made from the request's own error, or from
+/// [`NoAnswer`].
 pub async fn within<T, E, F>(deadline: Duration, request: impl Future<Output = Result<T, E>>) -> Result<T, F>
 where
     F: From<E> + From<NoAnswer>,

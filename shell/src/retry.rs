@@ -6,8 +6,8 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 
 pub use backon::Retryable;
 
-/// Endless delays that double from `first` to `most`. A random time is added, up to the delay's own length, so that
-/// requests that failed together are not retried together.
+/// Returns an endless series of delays, which double from `first` to `most`. Each gets a random addition of up to its
+/// own length, so that requests that failed together are not retried together.
 pub const fn delays(first: Duration, most: Duration) -> ExponentialBuilder {
     ExponentialBuilder::new()
         .with_min_delay(first)
@@ -16,9 +16,9 @@ pub const fn delays(first: Duration, most: Duration) -> ExponentialBuilder {
         .with_jitter()
 }
 
-/// Returns the delay after this number of consecutive failures, as in [`delays`].
+/// Returns the delay after this number of failures in a row, from the same series as [`delays`].
 pub fn delay(failures: u32, first: Duration, most: Duration) -> Duration {
-    // After 32 doublings, every limit is reached.
+    // After 32 doublings, any limit is reached.
     let drawn = usize::try_from(failures.saturating_sub(1).min(32)).unwrap_or_default();
     delays(first, most).build().nth(drawn).unwrap_or(most)
 }

@@ -20,7 +20,7 @@ pub enum Bootc {
     Composefs,
     /// bootc reports layered packages on the booted deployment.
     Layered,
-    /// bootc reports that the host was not booted from an image.
+    /// `bootc status` shows no booted image: the host was not installed as a bootc host.
     NotBooted,
     /// bootc is not installed.
     Missing,
@@ -30,27 +30,27 @@ pub enum Bootc {
     Silent(Reason, String),
 }
 
-/// Input of [`choose`].
+/// Facts that [`choose`] decides from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options<'a> {
     /// The host's bootc.
     pub bootc: &'a Bootc,
     /// True if the host has rpm-ostree's daemon.
     pub rpm_ostree: bool,
-    /// The pool's rule.
+    /// The pool's rule for choosing a backend.
     pub rule: BackendRule,
-    /// Backend of an unfinished update.
+    /// Backend that an unfinished update began with; `None` without such an update.
     pub begun: Option<Backend>,
     /// Layered packages of the booted deployment, if rpm-ostree can list them.
     pub packages: &'a [String],
 }
 
-/// The chosen backend, or why there is none.
+/// The chosen backend, or why Berth uses none on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
     /// The backend, and why it was chosen.
     Take(Backend, CommonReason),
-    /// Reason and message why Berth has no backend for the host, and does nothing there.
+    /// Berth cannot update the host and changes nothing there; reason and message for the condition `NodeDegraded`.
     Refuse(Reason, String),
 }
 
@@ -65,11 +65,11 @@ reasons! {
         BootcMissing,
         /// The host's bootc is too old.
         BootcTooOld,
-        /// The host was not booted from an image by bootc.
+        /// `bootc status` shows no booted image: the host was not installed as a bootc host.
         NotBootcHost,
         /// The booted or the staged deployment has layered packages, which bootc would drop.
         LayeredHost,
-        /// The pool selects this backend.
+        /// The pool's `host.backend` names this backend.
         AskedByPool,
         /// An update was begun with this backend and must be finished with it.
         Begun,
@@ -77,25 +77,25 @@ reasons! {
 }
 
 impl CommonReason {
-    /// Returns the reason as a message.
+    /// Returns the end of the sentence "updated by bootc: …", which people read in the node's status.
     pub fn words(self) -> &'static str {
         match self {
             Self::BootcUsable => "the host's bootc can update it",
             Self::Composefs => "the host keeps its deployments in composefs",
             Self::BootcMissing => "the host has no bootc",
             Self::BootcTooOld => "the host's bootc is too old",
-            Self::NotBootcHost => "the host was not booted from an image by bootc",
+            Self::NotBootcHost => "bootc status shows no booted image on this host",
             Self::LayeredHost => "packages are layered on its image",
-            Self::AskedByPool => "the pool selects it",
-            Self::Begun => "an update was begun with it",
+            Self::AskedByPool => "the pool's host.backend selects it",
+            Self::Begun => "an unfinished update began with it",
         }
     }
 }
 
-/// Returns the backend of a host.
+/// Chooses a host's backend: the backend of an unfinished update if the host still has it, else by the pool's rule.
 pub fn choose(options: &Options<'_>) -> Choice {
     match (by_begun_update(options), by_host_and_pool(options)) {
-        // Report `Begun` as the reason only if the host and the pool's rule would lead to another backend.
+        // Both ways lead to the same backend: give the reason of the host or the pool's rule instead of `Begun`.
         (Some(Choice::Take(begun, _)), Choice::Take(free, why)) if begun == free => Choice::Take(free, why),
         (Some(begun), _) => begun,
         (None, free) => free,
@@ -111,7 +111,7 @@ fn by_begun_update(options: &Options<'_>) -> Option<Choice> {
             Some(Choice::Take(Backend::Bootc, CommonReason::Begun))
         }
         (Some(Backend::Bootc), Bootc::Silent(..)) => Some(bootc(options)),
-        // The host can no longer use that backend. For example, it rebooted into an image without the tool.
+        // The host no longer has that backend. For example, it rebooted into an image without the tool.
         _ => None,
     }
 }
@@ -137,7 +137,8 @@ fn by_host_and_pool(options: &Options<'_>) -> Choice {
     }
 }
 
-/// Returns why to use rpm-ostree instead of bootc. `None` also if bootc does not answer: that may be temporary.
+/// Returns why `Auto` prefers rpm-ostree to bootc on this host. `None` if bootc can update the host, or did not answer
+/// this time.
 fn instead_of_bootc(options: &Options<'_>) -> Option<CommonReason> {
     match options.bootc {
         Bootc::Usable | Bootc::Composefs | Bootc::Silent(..) => None,
@@ -153,7 +154,8 @@ fn bootc(options: &Options<'_>) -> Choice {
         BackendRule::Bootc => CommonReason::AskedByPool,
         _ => CommonReason::BootcUsable,
     };
-    // On a host with rpm-ostree, the remedy is shown only if the pool's rule is `Bootc`: `Auto` would use rpm-ostree.
+    // Advice at the end of an error. On a host with rpm-ostree, this error occurs only under the pool's rule `Bootc`:
+    // `Auto` would use rpm-ostree.
     let remedy = if options.rpm_ostree {
         "set host.backend: Auto in the pool to update the host with rpm-ostree"
     } else {
@@ -192,7 +194,7 @@ fn bootc(options: &Options<'_>) -> Choice {
     Choice::Refuse(reason, message)
 }
 
-/// Returns the backend as the node's status shows it.
+/// Returns the entry `status.backend` of the BootcNode, with at most [`MAX_PACKAGES`] packages.
 pub fn shown(name: Backend, why: CommonReason, packages: &[String]) -> NodeBackend {
     let packages = packages.iter().take(MAX_PACKAGES);
     NodeBackend {

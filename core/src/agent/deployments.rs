@@ -5,10 +5,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::agent::facts::{AgentFacts, Desired};
 
-/// Number of deployments that are kept.
+/// Most entries of `status.deployments` in a BootcNode.
 pub const MAX_DEPLOYMENTS: usize = 3;
 
-/// Returns the new list. `before` is the list in the BootcNode's status: if a write fails, the next report repeats it.
+/// Returns the new list of deployments. `before` is the list that the BootcNode's status has now, so a report whose
+/// write failed is simply computed again.
 pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Vec<NodeDeployment> {
     let mut deployments = before.to_vec();
     let (Desired::Member(member), Some(known)) = (&facts.desired, facts.host.os.deployments()) else {
@@ -24,15 +25,16 @@ pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Ve
         .filter(|newest| newest.pool == member.pool.as_str());
     match newest {
         Some(newest) if newest.manifest == *booted => {
-            // The node joined with this image. As soon as the pool wants it, record the pool's digest and version.
+            // The node joined the pool with this image. As soon as the pool publishes the same image, take over the
+            // pool's digest and version.
             if newest.deployed_time.is_none() {
                 (newest.digest, newest.version) = (digest, version);
             }
         }
-        // The node is changing to the next image, or back from one that does not boot: nothing is deployed yet.
+        // The booted image is not deployed yet: it is unproven, or the node is between two images.
         Some(_) if phase != Phase::Updated => {}
         newest => {
-            // A new member's image was not deployed by this pool, so it has no time.
+            // The pool did not deploy the image that a new member brought with it, so that entry has no time.
             let deployed_time = newest.is_some().then(|| Time::from(facts.now));
             let new = NodeDeployment {
                 pool: member.pool.to_string(),
@@ -47,7 +49,8 @@ pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Ve
     deployments
 }
 
-/// Returns the pool's digest and version of the booted image, or the host's if the pool does not want this image.
+/// Returns the digest and version to record for the booted image: as the pool publishes them, or else as the host
+/// reports them.
 fn names(
     desired: Option<&DesiredImage>,
     booted: &berth_api::Digest,
@@ -59,7 +62,8 @@ fn names(
     }
 }
 
-/// Inserts a deployment at the front. An older one of the same image and pool is dropped, but its time is kept.
+/// Inserts a deployment at the front. An older entry for the same image and pool is removed; the new entry takes over
+/// its time if it has none.
 fn remember(deployments: &mut Vec<NodeDeployment>, mut new: NodeDeployment) {
     let same = deployments
         .iter()

@@ -1,4 +1,5 @@
-//! Prometheus gauges of one node, from the BootcNode's status. No label names the node: the scrape target does.
+//! Prometheus gauges of one node, from the BootcNode's status. They have no label with the node's name, since
+//! Prometheus scrapes each agent as its own target.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,8 @@ families! {
     last: "berth_node_last_duration_seconds", "Seconds of the node's last pull (staging), drain, and reboot until its proof.";
 }
 
-/// Returns the gauges of a node; some may have no series. `reported` is `None` before the first report.
+/// Returns the gauges of a node. A gauge that does not apply has no series. `reported` is `None` before the agent's
+/// first report.
 pub fn gauges(reported: Option<(&BootcNodeSpec, &BootcNodeStatus)>) -> Vec<Gauge> {
     let mut families = Families::new();
     if let Some((spec, status)) = reported {
@@ -106,7 +108,8 @@ fn add_turns(family: &mut Gauge, status: &BootcNodeStatus) {
     }
 }
 
-/// Returns why no berth may be offered to the node; `None` if it runs the desired image or may be offered one.
+/// Returns the reason of `UpdatePrepared`, if it keeps the node from being offered a berth; `None` if the node runs the
+/// desired image or may be offered one.
 fn blocked_by(status: &BootcNodeStatus) -> Option<&str> {
     let prepared = find(&status.conditions, types::UPDATE_PREPARED)?;
     let updated = find(&status.conditions, types::UPDATED)?;

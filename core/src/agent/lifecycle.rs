@@ -1,16 +1,17 @@
-//! Lifecycle conditions of a Node as its agent reads them, and the changes that the agent may make.
+//! The lifecycle conditions of a Node, such as `MaintenancePlanned`, as its agent reads them; and the changes that the
+//! agent may make.
 
 use berth_api::condition::lifecycle::{ALL, REASON};
 
-/// State of one condition, and its owner.
+/// State of one lifecycle condition: whether it is True, and who wrote it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sign {
-    /// Absent, or set by an agent and not True.
+    /// The Node does not have the condition, or an agent wrote it and it is not True.
     #[default]
     NotSet,
-    /// True, and set by an agent.
+    /// An agent wrote the condition, and it is True.
     Ours,
-    /// Written by another program or person.
+    /// Another program or person wrote the condition.
     Others,
 }
 
@@ -27,10 +28,10 @@ pub struct Change {
     pub set: bool,
 }
 
-/// Desired state of each condition, in the order of [`ALL`].
+/// For each condition, in the order of [`ALL`]: true if the Node should have it.
 pub type Wanted = [bool; ALL.len()];
 
-/// Desired state without a cordon of Berth's: no condition.
+/// Without Berth's cordon, the Node should have none of the conditions.
 pub const NOTHING: Wanted = [false; ALL.len()];
 
 impl Lifecycle {
@@ -46,7 +47,7 @@ impl Lifecycle {
         }
     }
 
-    /// Returns the changes that lead to the desired state, leaving out conditions that others own.
+    /// Returns the changes that lead to the desired conditions. A condition that others wrote is not changed.
     pub fn changes(&self, wanted: Wanted) -> Vec<Change> {
         let each = ALL.into_iter().zip(self.0).zip(wanted);
         each.filter_map(|((type_, sign), wanted)| match (sign, wanted) {

@@ -1,9 +1,9 @@
-//! Lifecycle conditions that the Node should have. They show tools that do not know Berth that a node is drained or
-//! down on purpose; no step depends on them. A condition that another program wrote, True or not, is neither changed
-//! nor removed; otherwise the two programs would overwrite each other.
+//! Decides which lifecycle conditions a Node should have. They show other tools that the node is drained or down on
+//! purpose; no step of Berth depends on them. If another program wrote such a condition, the agent leaves it as it is.
+//! Otherwise the two programs would overwrite each other's values.
 //!
 //! `MaintenancePlanned` means that an image is staged and the node waits for its turn. The other conditions exist only
-//! while Berth's cordon is on the node.
+//! while Berth's cordon is on the Node.
 
 use berth_api::berth::{Berth, HoldPhase, Holding};
 
@@ -11,7 +11,8 @@ use crate::agent::facts::{AgentFacts, Desired};
 use crate::agent::lifecycle::Wanted;
 use crate::agent::step::is_drained;
 
-/// Returns the Node's conditions and the berth they belong to; `None` while unknown or about to change.
+/// Returns the conditions that the Node should have, and the berth that it holds. `None` while that is unknown or about
+/// to change.
 pub fn wanted(facts: &AgentFacts) -> Option<(Wanted, Option<&Berth>)> {
     let node = facts.cluster_node.get()?;
     if node.cordon.is_none() {
@@ -25,13 +26,13 @@ pub fn wanted(facts: &AgentFacts) -> Option<(Wanted, Option<&Berth>)> {
     let Desired::Member(member) = &facts.desired else {
         return None;
     };
-    // With draining disabled, no drain is in progress or finished.
+    // If the pool disables draining, no drain is ever in progress or finished.
     let drains = member.drain.is_enabled();
     node.unschedulable
         .then_some(([false, drains && draining, drains && drained, true], Some(berth)))
 }
 
-/// True if the published image is staged and not booted yet, so that a turn will drain and reboot the node.
+/// True if the published image is staged but not booted yet, so that the node will be drained and rebooted.
 fn is_planned(facts: &AgentFacts, excluded: bool) -> bool {
     let Some(desired) = facts.desired.digest().filter(|_| !excluded) else {
         return false;
@@ -43,16 +44,16 @@ fn is_planned(facts: &AgentFacts, excluded: bool) -> bool {
     is_staged && os.booted() != Some(desired) && !facts.past.failed_digests.contains(desired)
 }
 
-/// Returns whether the drain is in progress, and whether it is finished; `None` when the turn is about to end.
+/// Returns two flags: the drain is in progress, and the drain is finished. `None` if the turn is about to end.
 fn drain(facts: &AgentFacts, holding: &Holding) -> Option<[bool; 2]> {
     match holding.phase {
-        // After the reboot, only the commit shows that the drain finished.
+        // After the reboot, the agent no longer knows the drain. The commit shows that it had finished.
         HoldPhase::Committed => Some([false, true]),
         HoldPhase::Taken if holding.boot_id == facts.host.boot_id => {
             let drained = is_drained(facts);
             Some([!drained, drained])
         }
-        // An unlicensed reboot ended the drain.
+        // The host has rebooted without a commit, which ended the drain.
         HoldPhase::Taken => Some([false, false]),
         HoldPhase::Releasing(_) => None,
     }

@@ -1,9 +1,9 @@
-//! Decisions of the agent of one node.
+//! Decisions of the agent, which serves one node.
 //!
-//! [`knowledge`] holds everything the agent knows between two passes; [`facts`] is the part that a decision reads.
-//! [`step`] returns the next action, [`maintenance`] the Node's lifecycle conditions, [`report`] the BootcNode's
-//! status. [`past`] records earlier attempts, [`timeline`] the node's updates. [`pace`] delays the write of a
-//! short-lived status, and [`gauges`] exports the status to Prometheus.
+//! [`knowledge`] has everything that the agent knows between two passes of its loop; [`facts`] is the part that a
+//! decision reads. [`step`] returns the next action, [`maintenance`] the Node's lifecycle conditions, and [`report`]
+//! the BootcNode's status. [`past`] records failures, [`timeline`] records the node's updates. [`pace`] delays the
+//! write of a status that may change within a second, and [`gauges`] exports the status to Prometheus.
 
 pub mod backend;
 pub mod deployments;

@@ -1,14 +1,14 @@
-//! The parts of the agent's own Node that decisions use, and the rules for who owns a cordon (I4).
+//! The parts of the agent's own Node that its decisions use, and the rules that decide who owns a cordon (I4).
 
 use berth_api::{BootId, NodeUid, keys};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::lifecycle::Lifecycle;
 
-/// Value that Berth sets in a guard annotation.
+/// Value of a guard annotation that Berth sets.
 pub const GUARDED: &str = "true";
 
-/// Annotation that keeps another tool away from a node during its turn.
+/// An annotation of another tool's, which keeps that tool from touching a node during its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
     /// Keeps the cluster autoscaler from removing the node.
@@ -20,7 +20,7 @@ pub enum Guard {
 }
 
 impl Guard {
-    /// Every guard.
+    /// All guards.
     pub const ALL: [Self; 3] = [Self::ScaleDown, Self::Disruption, Self::Repair];
 
     /// Returns the key of the other tool's annotation.
@@ -41,18 +41,18 @@ impl Guard {
         }
     }
 
-    /// True if the guard applies only to nodes that Karpenter created.
+    /// True if Berth sets the guard only on nodes that Karpenter created.
     const fn is_karpenters(self) -> bool {
         matches!(self, Self::Disruption | Self::Repair)
     }
 }
 
-/// State of a guard on a Node.
+/// State of a guard's annotation on a Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Guarded {
     /// Value of [`Guard::key`]; `None` if the annotation is absent.
     pub value: Option<String>,
-    /// True if an agent set the annotation: [`Guard::mark`] is present.
+    /// True if an agent set the annotation, which the annotation [`Guard::mark`] shows.
     pub is_ours: bool,
 }
 
@@ -61,34 +61,35 @@ pub struct Guarded {
 pub struct NodeFacts {
     /// UID of the Node.
     pub uid: NodeUid,
-    /// `resourceVersion` of the Node when it was read.
+    /// `resourceVersion` that the Node had when it was read.
     pub resource_version: String,
     /// True if the Node is cordoned, by Berth or anything else.
     pub unschedulable: bool,
-    /// True if the kubelet reports Ready, under the boot in `boot_id`.
+    /// True if the kubelet's last report, from the boot in `boot_id`, says Ready.
     pub ready: bool,
     /// Boot ID in the kubelet's last report.
     pub boot_id: Option<BootId>,
-    /// Record of Berth's cordon; `None` without such a cordon.
+    /// Record of Berth's cordon; `None` if the Node is not cordoned by Berth.
     pub cordon: Option<CordonRecord>,
     /// True if an admin excluded the node: see [`berth_api::keys::LABEL_EXCLUDE`].
     pub excluded: bool,
     /// True for a control plane node.
     pub control_plane: bool,
-    /// First taint of the Node Readiness Controller, which keeps pods off the node.
+    /// First taint that the Node Readiness Controller has set to keep pods off the node; `None` without such a taint.
     pub not_ready_taint: Option<String>,
-    /// Annotations and conditions for other tools. No step depends on them.
+    /// Annotations and conditions that other tools read. No step of Berth depends on them.
     pub signs: Signs,
 }
 
-/// Annotations and conditions that show other tools that the node is in a turn. Berth or another program set them.
+/// Annotations and conditions that show other tools that the node is in a turn. Berth or another program may have set
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Signs {
     /// State of each guard, in the order of [`Guard::ALL`].
     pub guards: [Guarded; Guard::ALL.len()],
     /// True if Karpenter created the node.
     pub is_karpenters: bool,
-    /// The lifecycle conditions.
+    /// The Node's lifecycle conditions.
     pub lifecycle: Lifecycle,
 }
 
@@ -102,22 +103,22 @@ pub struct CordonRecord {
     pub unschedulable: bool,
 }
 
-/// Change that a cordon makes to a guard.
+/// How a cordon changes a guard's annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardChange {
-    /// No change of value or owner.
+    /// The cordon changes neither the annotation nor its owner.
     Stays,
     /// Set the annotation and mark it as Berth's.
     Set,
-    /// Remove Berth's mark: another tool or person changed the annotation.
+    /// Remove only Berth's mark: another tool or person has changed the annotation since.
     Theirs,
 }
 
 impl NodeFacts {
-    /// Returns the record to write with a cordon under this berth.
+    /// Returns the record to write in the same patch as a cordon under this berth.
     pub fn cordon_record(&self, berth: &str) -> CordonRecord {
-        // Berth's cordon hides the state before it, so keep the recorded state. If the node is schedulable despite a
-        // record, another tool or person has undone that cordon.
+        // If Berth's cordon is already on the Node, the state before it is only in its record. If the Node has a record
+        // but is schedulable, another tool or person has undone that cordon.
         let unschedulable = self.unschedulable && self.cordon.as_ref().is_none_or(|record| record.unschedulable);
         CordonRecord {
             berth: berth.to_owned(),
@@ -125,12 +126,12 @@ impl NodeFacts {
         }
     }
 
-    /// True if the kubelet reports Ready under this boot. A report from an earlier boot proves nothing.
+    /// True if the kubelet reports Ready under this boot. A report from an earlier boot does not count.
     pub fn reports_ready(&self, boot_id: &BootId) -> bool {
         self.ready && self.boot_id.as_ref() == Some(boot_id)
     }
 
-    /// True if the Node is Ready under this boot and has no readiness taint.
+    /// True if the Node is Ready under this boot and has no taint of the Node Readiness Controller.
     pub fn is_ready(&self, boot_id: &BootId) -> bool {
         self.reports_ready(boot_id) && self.not_ready_taint.is_none()
     }
@@ -140,7 +141,7 @@ impl NodeFacts {
         Guard::ALL.into_iter().zip(&self.signs.guards)
     }
 
-    /// Returns the change that a cordon makes to this guard.
+    /// Returns how a cordon changes this guard, whose current state is `seen`.
     pub fn guard_at_cordon(&self, guard: Guard, seen: &Guarded) -> GuardChange {
         if guard.is_karpenters() && !self.signs.is_karpenters && !seen.is_ours {
             return GuardChange::Stays;
@@ -148,20 +149,22 @@ impl NodeFacts {
         match (seen.is_ours, seen.value.as_deref()) {
             (false, Some(_)) | (true, Some(GUARDED)) => GuardChange::Stays,
             (false, None) => GuardChange::Set,
-            // Without a cordon, the mark is from an earlier turn. During a cordon, a removed annotation stays away.
+            // Without a cordon, the mark is a leftover of an earlier turn, so set the guard again. Under a cordon,
+            // another tool or person has removed the annotation, so it stays away.
             (true, None) if self.cordon.is_none() => GuardChange::Set,
             (true, _) => GuardChange::Theirs,
         }
     }
 
-    /// True if guards are left without Berth's cordon: an agent version that does not know them removed it.
+    /// True if Berth's cordon is gone but some of its guards are left: an older agent version, which does not know
+    /// these guards, removed the cordon.
     pub fn has_left_guards(&self) -> bool {
         self.cordon.is_none() && self.signs.guards.iter().any(|guarded| guarded.is_ours)
     }
 }
 
 impl Guarded {
-    /// True if the annotation still has the agent's value, and must be removed with the cordon.
+    /// True if the annotation still has the value that an agent set. It must then be removed with the cordon.
     pub fn is_kept(&self) -> bool {
         self.is_ours && self.value.as_deref() == Some(GUARDED)
     }

@@ -1,8 +1,10 @@
-//! Changes of the booted image that Berth did not make: a target that fell back under its berth, and another image that
-//! booted without a berth. Boot counting, greenboot, firmware or a person may be the cause.
+//! Boots that Berth did not intend. Either the target of a berth fell back: the host left it for another image. Or
+//! another image booted while the node held no berth. Boot counting, greenboot, the firmware or a person may be the
+//! cause.
 //!
-//! Both are recorded on the host before any decision. The image that the host left counts as failed there (I8), so no
-//! berth is taken for it. The agent never answers with a reboot of its own: every reboot needs a berth.
+//! The agent stores such a boot on the host before it decides anything. The image that the host left counts as failed
+//! there (I8), so the node takes no berth for it. The agent never reboots the host in response: every reboot needs a
+//! berth.
 
 use berth_api::berth::{HoldPhase, Holding};
 use berth_api::condition::CommonReason;
@@ -15,9 +17,10 @@ use crate::agent::facts::{AgentFacts, Deployments, FellBack, LastBooted, Os, Out
 use crate::finding::Finding;
 
 impl Past {
-    /// Records that the target of a committed berth fell back, once per boot. `finalization_failed` is about the last
-    /// shutdown. A target that the host may have had as a deployment before the commit may not have been finalized: then
-    /// nothing is recorded, and the turn is repeated.
+    /// Records that the target of a committed berth fell back, once per boot. If the target ran before, or the shutdown
+    /// after the commit finalized it, it has failed. Otherwise the target may never have been finalized; then nothing
+    /// is recorded, and the turn is repeated. `finalization_failed`: the last shutdown could not finalize the staged
+    /// image.
     pub fn falls_back(&mut self, holding: &Holding, boot_id: &BootId, os: &Os, finalization_failed: bool) {
         let target = &holding.target;
         let is_new_boot = holding.phase == HoldPhase::Committed && holding.boot_id != *boot_id;
@@ -44,15 +47,16 @@ impl Past {
         }
     }
 
-    /// True if the shutdown after the commit made the target a deployment. The next boot takes it, or the host had no
-    /// deployment of it at the commit.
+    /// True if the shutdown after the commit certainly made the target a deployment: the target is the rollback
+    /// deployment now, and either the next boot takes it, or the host had no deployment of it at the commit.
     fn is_newly_deployed(&self, target: &Digest, known: &Deployments) -> bool {
         let is_new = known.rollback_queued || self.target_deployed == Some(false);
         is_new && digest_of_rollback(known) == Some(target)
     }
 
-    /// Records the booted image of a member without a berth. A boot of another image than the last one is recorded as an
-    /// outside boot, unless it is desired, ends an earlier outside boot, or was licensed by the last turn.
+    /// Records which image a member booted without a berth. Another image than at the last read is recorded as an
+    /// outside boot, unless the image is desired, the last turn licensed its boot, or the boot undoes an earlier
+    /// outside boot.
     pub fn boots_without_berth(&mut self, known: &Deployments, desired: Option<&Digest>) {
         let Some(booted) = &known.booted.digest else { return };
         let last = self.last_booted.replace(LastBooted::of(booted, known));
@@ -71,7 +75,7 @@ impl Past {
         let outside = OutsideBoot {
             digest: booted.clone(),
             left: last.digest,
-            // An image that failed here was not left for a better one.
+            // If the host left an image for another that has failed here, that was not a rollback to a better image.
             is_rollback: is_swapped && !self.failed_digests.contains(booted),
         };
         if outside.is_rollback && !Bug::RollbackForgotten.is_awake() {
@@ -80,13 +84,15 @@ impl Past {
         self.outside_boot = Some(outside);
     }
 
-    /// True if the last turn licensed a boot of this digest, and another program than the agent ended the turn.
+    /// True if the last turn licensed a boot of this digest, and the berth was then closed by another program than the
+    /// agent.
     fn was_licensed(&self, digest: &Digest) -> bool {
         let turn = self.turns.first().filter(|turn| turn.to == *digest);
         turn.is_some_and(|turn| matches!(turn.outcome, None | Some(TurnOutcome::TakenAway)))
     }
 
-    /// Records the booted image of a node that holds a berth: until the berth is given back, no boot is an outside boot.
+    /// Records which image a node booted while it holds a berth. Until the berth is given back, no boot counts as an
+    /// outside boot.
     pub fn boots_with_berth(&mut self, known: &Deployments) {
         let Some(booted) = &known.booted.digest else { return };
         if self.last_booted.as_ref().is_some_and(|last| last.digest != *booted) {
@@ -95,7 +101,8 @@ impl Past {
         self.last_booted = Some(LastBooted::of(booted, known));
     }
 
-    /// Forgets the booted image of a node that left its pool or is excluded: admins may change its image.
+    /// Forgets the booted image of a node that left its pool or is excluded. Its admin may change the image without a
+    /// report.
     pub fn forget_boot(&mut self) {
         (self.last_booted, self.outside_boot) = (None, None);
     }
@@ -114,8 +121,8 @@ fn digest_of_rollback(known: &Deployments) -> Option<&Digest> {
     known.rollback.as_ref()?.digest.as_ref()
 }
 
-/// Returns the message of a turn whose target fell back in the current boot; `None` if it did not, or an admin has asked
-/// for a retry since.
+/// Returns the message for a turn whose target fell back in the current boot. `None` if that did not happen, or an
+/// admin has asked for a retry since.
 pub(crate) fn fell_back(facts: &AgentFacts, target: &Digest) -> Option<String> {
     let fell = facts.past.fell_back.as_ref()?;
     let is_this = fell.digest == *target && fell.boot_id == facts.host.boot_id;
@@ -130,23 +137,23 @@ pub(crate) fn fell_back(facts: &AgentFacts, target: &Digest) -> Option<String> {
     Some(format!("{target} {what}, without Berth"))
 }
 
-/// True if the host left this image without Berth: a target that fell back, or an image that was rolled back.
+/// True if the host left this image without Berth: the image was a target and fell back, or the host rolled it back.
 pub(crate) fn was_left(past: &Past, digest: &Digest) -> bool {
     let fell_back = past.fell_back.as_ref().is_some_and(|fell| fell.digest == *digest);
     let outside = past.outside_boot.as_ref().filter(|outside| outside.is_rollback);
     fell_back || outside.is_some_and(|outside| outside.left == *digest)
 }
 
-/// True if the host left an image without Berth, and its next boot takes that image again.
+/// True if the next boot takes an image that the host has left without Berth.
 pub(crate) fn is_left_first(facts: &AgentFacts) -> bool {
     let queued = facts.host.os.queued_digest();
     queued.is_some_and(|digest| was_left(&facts.past, digest))
 }
 
-/// Returns the finding about a rollback without a berth.
+/// Returns the finding that the host rolled back without a berth; `None` if it did not.
 pub(crate) fn rolled_back(facts: &AgentFacts) -> Option<Finding> {
     let outside = facts.past.outside_boot.as_ref().filter(|outside| outside.is_rollback)?;
-    // An admin may have asked for a retry since.
+    // The image no longer counts as failed, since an admin has asked for a retry.
     if !facts.past.failed_digests.contains(&outside.left) {
         return None;
     }
@@ -159,7 +166,8 @@ pub(crate) fn rolled_back(facts: &AgentFacts) -> Option<Finding> {
     Some(facts.degraded(CommonReason::RolledBackExternally, message))
 }
 
-/// Returns the finding about another boot without a berth.
+/// Returns the finding that the host booted another image without a berth, other than by a rollback; `None` if it did
+/// not.
 pub(crate) fn unexpected(facts: &AgentFacts) -> Option<Finding> {
     let outside = facts
         .past
@@ -173,12 +181,12 @@ pub(crate) fn unexpected(facts: &AgentFacts) -> Option<Finding> {
     Some(facts.degraded(CommonReason::BootedUnexpectedImage, message))
 }
 
-/// Returns a clause if the next boot takes an image that the host left.
+/// Returns a clause for a message if the next boot takes an image that the host has left; otherwise an empty text.
 pub(crate) fn next_boot(facts: &AgentFacts) -> String {
     let known = facts.host.os.deployments().filter(|_| is_left_first(facts));
     known.map_or_else(String::new, |known| {
         let tool = known.backend.name.tool();
-        format!("; it is still first in the boot order: to change that, run `{tool} rollback` on the host")
+        format!("; the image that the host left is still first in the boot order: to change that, run `{tool} rollback` on the host")
     })
 }
 

@@ -1,4 +1,4 @@
-//! Decides whether a status is written at once, or only if its state lasts. Pure.
+//! Decides whether the agent writes a new status at once, or only if its state lasts for a second. Pure.
 
 use std::time::Duration;
 
@@ -7,11 +7,12 @@ use berth_api::node::BootcNodeStatus;
 
 use crate::agent::step::{Step, WaitReason};
 
-/// How long a state must last before the status shows it. The next status still has the start and end of a shorter one.
+/// How long a short-lived state must last before the agent writes a status with it. If the state ends earlier, the next
+/// status still has its start and end.
 pub const SETTLE: Duration = Duration::from_secs(1);
 
-/// True if the new state may end within a second: a pull whose layers the host may already have, or a Node that is
-/// not Ready yet after a boot. `known` is the status written last.
+/// True if the new state may end within a second: a pull whose layers the host may already have, or a Node that is not
+/// Ready yet after a boot. `status` shows the new state, `known` is the status that was written last.
 pub fn may_pass(next: &Step, status: &BootcNodeStatus, known: &BootcNodeStatus) -> bool {
     let passes = matches!(
         next,

@@ -1,4 +1,4 @@
-//! How the record of failures changes, and the backoff that follows from it. Pure.
+//! Changes the agent's record of failures, and computes the backoff that follows a failure. Pure.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::agent::facts::{Past, Undone};
 use crate::agent::reason::Reason;
 use crate::{BootMoment, Moment};
 
-/// A digest that this many reboots did not apply counts as failed on this node (I5, I8).
+/// A digest counts as failed on this node after this number of reboots that should have booted it but did not (I5, I8).
 pub const MAX_NOT_APPLIED: u32 = 3;
-/// Number of failed digests that are kept.
+/// Most failed digests that the record keeps.
 pub const MAX_FAILED: usize = 16;
 
-/// Longest interval between pulls of an image that cannot be pulled, without jitter.
+/// Longest wait before the next pull of an image whose pulls fail, without jitter.
 pub(super) const PULL_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 
-/// Returns the backoff: doubles from `first` with each attempt, up to `most`.
+/// Returns the wait after this number of attempts: `first`, doubled with each further attempt, up to `most`.
 pub(super) fn backoff(first: Duration, most: Duration, attempts: u32) -> Duration {
     first.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(most)
 }
@@ -40,7 +40,7 @@ impl Past {
         self.verified = None;
     }
 
-    /// After an authentication failure, allows the next pull at once, since the credentials changed.
+    /// Allows the next pull at once if the last one failed authentication, since the credentials have changed.
     pub fn retry_unauthorized(&mut self, now: Timestamp) {
         if let Some(failure) = &mut self.failure
             && failure.reason == Reason::Unauthorized.as_str()
@@ -49,8 +49,8 @@ impl Past {
         }
     }
 
-    /// Records a failed or stopped pull. Every failure is retried, even if its message sounds final: the message may
-    /// only repeat a registry's answer.
+    /// Records a failed or stopped pull, and when it is retried. Even an error that sounds final is retried: its text
+    /// may come from the registry.
     pub fn pull_failed(&mut self, reason: &str, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
         let before = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest));
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
@@ -64,7 +64,7 @@ impl Past {
         });
     }
 
-    /// Records the end of a turn.
+    /// Records the end of a turn, and how long the node must wait before it takes another turn for the same digest.
     pub fn turn_ended(&mut self, outcome: Outcome, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
         match outcome {
             Outcome::NotApplied => self.count_not_applied(digest),
@@ -76,7 +76,7 @@ impl Past {
         self.unproven_boot = None;
         self.target_deployed = None;
         let (first, most) = match outcome {
-            // Nothing went wrong here: the node may take the next offer at once.
+            // The turn ended without a failure of this node, so the node may take the next offer at once.
             Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => {
                 self.last_turn = None;
                 return;
@@ -84,7 +84,7 @@ impl Past {
             Outcome::NotStaged => (Duration::from_secs(2), Duration::from_secs(300)),
             Outcome::NotApplied => (Duration::from_secs(10), Duration::from_secs(600)),
             Outcome::DrainTimeout | Outcome::RebootBlocked => (Duration::from_secs(60), Duration::from_secs(1800)),
-            // A failed digest has no next turn.
+            // The failed digest gets no other turn here, so no wait is needed.
             Outcome::Failed => (Duration::ZERO, Duration::ZERO),
         };
         let word = outcome.as_str();
@@ -102,12 +102,13 @@ impl Past {
         });
     }
 
-    /// Counts a reboot that did not apply the digest. At the limit, the turn ends as [`Outcome::Failed`] instead.
+    /// Counts a reboot that should have booted the digest but did not. The limit is checked elsewhere: the turn then
+    /// ends as [`Outcome::Failed`].
     fn count_not_applied(&mut self, digest: &Digest) {
         self.not_applied = Some((digest.clone(), self.times_not_applied(digest).saturating_add(1)));
     }
 
-    /// Returns the number of reboots that did not apply this digest.
+    /// Returns how many reboots should have booted this digest but did not.
     pub fn times_not_applied(&self, digest: &Digest) -> u32 {
         self.not_applied
             .as_ref()
@@ -115,13 +116,14 @@ impl Past {
             .map_or(0, |(_, times)| *times)
     }
 
-    /// Clears the state that an earlier turn left, before a berth is taken. True if there was something to clear.
+    /// Clears the leftovers of an earlier turn before the node takes a berth. Returns true if the record changed in a
+    /// way that must be stored.
     pub fn turn_begins(&mut self) -> bool {
         self.health_before = None;
         self.tried.take().is_some() | self.undone.take().is_some() | self.unproven_boot.take().is_some()
     }
 
-    /// Returns when the proof of this boot began: the stored moment, or now.
+    /// Returns when the agent began to wait for the proof of this boot: the stored moment, or else now.
     pub fn proof_begins(&mut self, boot_id: &BootId, now: Moment) -> Moment {
         let remembered = self.proof_since.as_ref().and_then(|since| since.under(boot_id));
         if remembered.is_none() {
@@ -130,14 +132,15 @@ impl Past {
         remembered.unwrap_or(now)
     }
 
-    /// Records that the berth is about to be licensed again for a digest, under an unproven boot.
+    /// Records that the agent is about to commit the berth again, for this digest, from the unproven boot with this ID.
     pub fn relicensed(&mut self, holding: &Holding, digest: &Digest, boot_id: &BootId) {
         let again = holding.target == *digest && holding.phase == HoldPhase::Committed;
-        // Count once per boot, even if the write is retried.
+        // Count only once per boot: the write may be retried.
         if again && self.unproven_boot.as_ref() != Some(boot_id) {
             self.count_not_applied(digest);
         }
-        // The target changes, so the end of the turn will not record that the undone digest failed (I8).
+        // The berth is about to get another target, so the end of the turn will not record that the undone digest
+        // failed (I8). Record it now.
         if let Some(undone) = self.undone.take() {
             self.digest_failed(&undone.digest);
         }
@@ -145,7 +148,8 @@ impl Past {
         self.unproven_boot = Some(boot_id.clone());
     }
 
-    /// Records that the rollback of the running boot is about to be queued.
+    /// Records that the agent is about to queue a rollback, to undo the running boot. `reason` and `why` name the
+    /// missing part of its proof.
     pub fn undo_begins(&mut self, booted: Option<&Digest>, boot_id: &BootId, reason: CommonReason, why: &str) {
         if self.undone.as_ref().is_some_and(|undone| undone.boot_id == *boot_id) {
             return;
@@ -158,7 +162,7 @@ impl Past {
         });
     }
 
-    /// Records that the target of a committed berth runs, unproven so far. Returns true if that is new.
+    /// Records that the target of a committed berth has booted, still unproven. Returns true if the record changed.
     pub fn runs(&mut self, holding: &Holding, booted: Option<&Digest>) -> bool {
         let new = holding.phase == HoldPhase::Committed
             && booted == Some(&holding.target)
@@ -169,8 +173,8 @@ impl Past {
         new
     }
 
-    /// Clears failures, once for each new retry token. Returns true if the token was new. A rollback of the running boot that
-    /// has begun is finished nevertheless: its queued rollback would otherwise count as someone else's.
+    /// Clears all failures if the retry token is new. Returns true if it was. A rollback of the running boot that has begun
+    /// is finished all the same: the agent would otherwise take its queued rollback for an admin's.
     pub fn retry(&mut self, token: Option<&str>, boot_id: &BootId) -> bool {
         let Some(token) = token.filter(|token| self.retry_token.as_deref() != Some(token)) else {
             return false;
@@ -180,7 +184,7 @@ impl Past {
         self.failure = None;
         self.last_turn = None;
         self.not_applied = None;
-        // Clear these during a turn too: a node that runs an unproven image may then try the digest again.
+        // Clear these even during a turn. A node that runs an unproven image may then try that image again.
         self.tried = None;
         if self.undone.as_ref().is_some_and(|undone| undone.boot_id != *boot_id) {
             self.undone = None;
@@ -188,8 +192,8 @@ impl Past {
         true
     }
 
-    /// Fills gaps in the host's record from the BootcNode's status. If the host has applied a retry token that the
-    /// status lacks, the status is older, and its failures are ignored.
+    /// Fills gaps in the host's record from the BootcNode's status. If the host has acted on a retry token that the
+    /// status lacks, the status is older than the retry, so its failures are ignored.
     pub fn adopt(&mut self, status: &BootcNodeStatus) {
         if self.timeline.updates.is_empty() {
             self.timeline.updates.clone_from(&status.timeline.updates);
@@ -214,7 +218,7 @@ impl Past {
         }
     }
 
-    /// Records that the digest is proven on this node, which clears its failures.
+    /// Records that the digest is proven on this node, and clears its failures.
     pub fn proven(&mut self, digest: &Digest) {
         self.incomplete = self.incomplete.take().filter(|d| d != digest);
         self.succeeded(digest);
@@ -230,14 +234,15 @@ impl Past {
         }
     }
 
-    /// Clears the failed pull of a digest that is now staged or runs, unless its staged image is incomplete.
+    /// Clears the failed pull of this digest, which is now staged or runs. Keeps it if the staged image is incomplete.
     pub fn succeeded(&mut self, digest: &Digest) {
         if self.is_complete(digest) && self.failure.as_ref().is_some_and(|f| f.digest.as_ref() == Some(digest)) {
             self.failure = None;
         }
     }
 
-    /// Clears the failures of other digests, since this one is desired now. Failed digests stay failed.
+    /// Clears the failed pull and the failed turn of any other digest, since this digest is desired now. Digests that
+    /// failed for good stay failed.
     pub fn desire(&mut self, digest: &Digest) {
         if self.failure.as_ref().is_some_and(|f| f.digest.as_ref() != Some(digest)) {
             self.failure = None;

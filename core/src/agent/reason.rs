@@ -1,4 +1,5 @@
-//! Condition reasons for failures on a host. Programs read them; the host tool's own words are in the message.
+//! Condition reasons for failures on a host. Programs may match on the reason; the message has the error text of the
+//! host tool.
 
 use berth_api::condition::{CommonReason, Word};
 use berth_api::reasons;
@@ -14,13 +15,13 @@ reasons! {
         Unauthorized,
         /// The host has an auth file that Berth did not write, so the agent's credentials are not used.
         ForeignAuthFile,
-        /// The auth file from the agent's Secret, or the host's, is not valid.
+        /// The auth file from the agent's Secret, or the auth file on the host, is not valid.
         InvalidAuthFile,
         /// The host's signature policy is missing, or cannot be used.
         InvalidPolicyFile,
         /// The host's auth file cannot be written or removed.
         AuthFileUnwritable,
-        /// The image's registry is not in the host's own list.
+        /// The list of allowed registries on the host does not contain the image's registry.
         RegistryNotAllowed,
         /// The pool requires signed images, but the host would accept unsigned ones.
         SignatureNotEnforced,
@@ -32,11 +33,12 @@ reasons! {
         NotBootable,
         /// The image is for another CPU architecture.
         WrongArchitecture,
-        /// The published reference does not parse, or its digest is not the published digest.
+        /// The reference in the BootcNode's spec does not parse, or its digest is not the digest in the spec.
         InvalidReference,
         /// The pool selects rpm-ostree, which the host does not have.
         RpmOstreeMissing,
-        /// Another tool or person staged a deployment that the pool does not want, or one with other layered packages.
+        /// Another tool or person staged a deployment: of an image that the pool does not want, or with other layered
+        /// packages.
         ForeignStaged,
         /// The host has no bootc.
         BootcMissing,
@@ -44,31 +46,32 @@ reasons! {
         BootcTooOld,
         /// bootc did not run, or its output cannot be parsed.
         BootcFailed,
-        /// The host was not booted from an image by bootc.
+        /// `bootc status` shows no booted image: the host was not installed as a bootc host.
         NotBootcHost,
         /// rpm-ostree has layered packages on the host's image, and bootc would drop them.
         LayeredHost,
         /// The host's layered packages cannot be installed on the new image.
         LayeringFailed,
-        /// The host uses composefs, but its bootc cannot lock a staged image, or the opt-in flag is missing.
+        /// The host uses bootc's composefs backend, and either its bootc cannot lock a staged image, or the agent runs
+        /// without `--experimental-composefs`.
         ComposefsNotSupported,
         /// The staged image lacks `berth-firstboot.service`, which a link in the host's `/etc` requires.
         UnitMissing,
         /// The composefs host already has a deployment of this image, and bootc cannot stage a second one.
         SameDeployment,
-        /// A tool that a bootc host needs is missing.
+        /// A tool that Berth needs on a bootc host is missing.
         HostToolMissing,
         /// The pull did not end within its deadline.
         PullTimedOut,
         /// The pull was stopped.
         PullCanceled,
-        /// The pull failed for another reason.
+        /// The pull failed for a reason that has no name in this list.
         PullFailed,
         /// The image is staged, but its finalization could not be locked.
         LockFailed,
-        /// Another updater runs on the host.
+        /// Another updater is active on the host.
         RivalUpdater,
-        /// The previous boot did not finalize the staged deployment.
+        /// The last shutdown did not finalize the staged deployment.
         FinalizationFailed,
         /// The host's D-Bus, systemd or logind does not answer.
         HostUnreachable,
@@ -76,7 +79,7 @@ reasons! {
         RebootRefused,
         /// The agent cannot write its memory file on the host.
         MemoryUnwritable,
-        /// The API server does not reject an agent's write to another node's objects.
+        /// The API server accepts an agent's write to another node's object, which its policies should reject.
         Unguarded,
         /// A host tool did not end within its deadline.
         HostToolTimedOut,
@@ -84,16 +87,17 @@ reasons! {
         HostToolFailed,
         /// Another process holds the lock on the host's images.
         HostBusy,
-        /// The backend's status does not list the host's deployments.
+        /// The backend's status output does not list the host's deployments.
         StatusFailed,
-        /// The kubelet's credentials do not allow what the agent must do with its own Node.
+        /// The kubelet's credentials do not permit a request that the agent must make about its own Node or pods.
         KubeletForbidden,
         /// A request to the API server failed.
         StepFailed,
     }
 }
 
-/// Returns the condition reason with this stored name; `Failed` if the name is unknown.
+/// Returns the condition reason for a name that an earlier status stored; `Failed` if this version does not know the
+/// name.
 pub(crate) fn word(stored: &str) -> Word {
     Reason::from_word(stored).map_or(CommonReason::Failed.into(), Word::from)
 }

@@ -1,4 +1,5 @@
-//! Other updaters and reboot daemons: which of them keep the agent from staging, and how they are reported.
+//! Other updaters and reboot daemons ("rivals"): which of them keep the agent from staging an image, and how the status
+//! shows them.
 
 use berth_api::pool::RivalUpdaters;
 
@@ -24,15 +25,16 @@ const AUTOMATIC_TIMER: &str = "rpm-ostreed-automatic.timer";
 /// rpm-ostree's automatic update. Its policy decides whether it only checks, stages, or reboots.
 const AUTOMATIC_SERVICE: &str = "rpm-ostreed-automatic.service";
 
-/// Pods that update or reboot their node automatically, by the label value in their published manifests.
+/// Pods that update or reboot their node automatically, each by the value of a label in its published manifest.
 pub const PODS: [&str; 2] = ["kured", "machine-config-daemon"];
 
-/// Returns the name to report for a rival's pod.
+/// Returns the name of a rival's pod for the status.
 pub fn pod(rival: &str, namespace: &str, name: &str) -> String {
     format!("{rival} (pod {namespace}/{name})")
 }
 
-/// Adds rpm-ostree's policy to the names of its units. Without those units, the policy has no effect.
+/// Adds rpm-ostree's setting `AutomaticUpdatePolicy` to the names of its units. Without these units, the setting has no
+/// effect and is not shown.
 pub fn with_policy(mut rivals: Vec<String>, policy: Option<&str>) -> Vec<String> {
     let Some(policy) = policy else { return rivals };
     for rival in &mut rivals {
@@ -43,12 +45,14 @@ pub fn with_policy(mut rivals: Vec<String>, policy: Option<&str>) -> Vec<String>
     rivals
 }
 
-/// Returns the name that an admin lists to tolerate this rival: without pod or policy.
+/// Returns the name that an admin lists to tolerate this rival: its name in the status, without the pod or the setting
+/// in parentheses.
 fn name(rival: &str) -> &str {
     rival.split_once(" (").map_or(rival, |(name, _)| name)
 }
 
-/// True if a tolerated name stands for this rival. A timer also stands for the service it starts.
+/// True if the pool tolerates this rival under the name `tolerated`. The name of a timer also tolerates the service
+/// that the timer starts.
 fn covers(tolerated: &str, rival: &str) -> bool {
     let started = [(APPLY_TIMER, APPLY_SERVICE), (AUTOMATIC_TIMER, AUTOMATIC_SERVICE)];
     tolerated == rival || started.contains(&(tolerated, rival))
@@ -66,7 +70,7 @@ fn is_tolerated(desired: &Desired, rival: &str) -> bool {
     member.rivals == RivalUpdaters::Tolerate || member.tolerated.iter().any(|tolerated| covers(tolerated, name(rival)))
 }
 
-/// Returns the rival that would apply a staged image outside of any turn.
+/// Returns the rival that would unlock a staged image and reboot into it at any time, outside of a turn.
 pub(crate) fn in_the_way(facts: &AgentFacts) -> Option<&str> {
     let mut active = active(facts).into_iter();
     active.find(|name| [APPLY_TIMER, APPLY_SERVICE].contains(name))

@@ -1,26 +1,27 @@
-//! Reads ostree's lock from its state of the staged deployment, `/run/ostree/staged-deployment`. libostree writes the
-//! state as a GVariant of type `a{sv}` and locks finalization with its boolean key `locked`. This module reads just
-//! enough of the format to find that key. Bytes that do not follow the format are an error: they are neither a lock nor
-//! the absence of one. In this format, an array and an entry of a dictionary end with a table of offsets, which point
-//! to the ends of their parts. The width of an offset depends on the length of the array or entry.
+//! Reads ostree's lock from `/run/ostree/staged-deployment`, ostree's description of the staged deployment. libostree
+//! writes it as a GVariant of type `a{sv}` and locks finalization with its boolean key `locked`. This module reads just
+//! enough of the format to find that key. Bytes that do not follow the format are an error: the lock is then unknown.
+//!
+//! In this format, an array and an entry of a dictionary end with a table of offsets, which point to the ends of their
+//! parts. The width of an offset depends on the length of the array or entry.
 
-/// Longest state that is read, in bytes. The kernel arguments are its longest part.
+/// Longest file that is read, in bytes. Its longest part are the kernel arguments.
 pub const MAX_LENGTH: usize = 1 << 20;
 
 const LOCKED: &[u8] = b"locked\0";
 /// Alignment in bytes of the entries of the dictionary and of their values.
 const ALIGNMENT: usize = 8;
 
-/// Why the bytes are not a valid state.
+/// Why the bytes are not a valid description of a staged deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// The state is empty.
+    /// The file is empty.
     #[error("it is empty")]
     Empty,
-    /// The state is longer than [`MAX_LENGTH`] bytes.
+    /// The file is longer than [`MAX_LENGTH`] bytes.
     #[error("it is longer than {MAX_LENGTH} bytes")]
     TooLong,
-    /// The state is not a dictionary.
+    /// The file is not a dictionary.
     #[error("it is not a GVariant of type a{{sv}}")]
     Format,
     /// The value of the key `locked` is not a boolean.
@@ -28,8 +29,8 @@ pub enum Malformed {
     LockType,
 }
 
-/// True if the state locks finalization. A state without the key does not. Invalid bytes are an error: nothing is then
-/// known about the lock.
+/// True if the file has the key `locked` with the value true, so that finalization is locked. Fails if the bytes are
+/// invalid, since the lock is then unknown.
 pub fn is_locked(state: &[u8]) -> Result<bool, Malformed> {
     if state.is_empty() {
         return Err(Malformed::Empty);
@@ -47,10 +48,10 @@ pub fn is_locked(state: &[u8]) -> Result<bool, Malformed> {
     Ok(is_locked)
 }
 
-/// Returns the entries of a dictionary that is not empty.
+/// Splits a dictionary, which must not be empty, into its entries.
 fn entries(dictionary: &[u8]) -> Result<Vec<&[u8]>, Malformed> {
     let width = offset_width(dictionary.len());
-    // The last offset is the end of the last entry, where the table of offsets begins.
+    // The last offset points to the end of the last entry. The table of offsets begins there.
     let last = dictionary.len().checked_sub(width).ok_or(Malformed::Format)?;
     let end = offset(dictionary, last, width)?;
     let table = dictionary.len().checked_sub(end).ok_or(Malformed::Format)?;
@@ -81,7 +82,7 @@ fn key_and_value(entry: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     }
 }
 
-/// Reads a value that must be a boolean: its byte, a zero byte, and the name of its type.
+/// Reads a value that must be a boolean. Its bytes are the value, a zero byte, and `b`, the name of the type.
 fn boolean(value: &[u8]) -> Result<bool, Malformed> {
     match value {
         [0, 0, b'b'] => Ok(false),
@@ -99,7 +100,7 @@ fn offset_width(length: usize) -> usize {
     }
 }
 
-/// Reads the offset at this place, which is little-endian on every host.
+/// Reads the offset that begins at the byte `at`. Offsets are little-endian on every host.
 fn offset(bytes: &[u8], at: usize, width: usize) -> Result<usize, Malformed> {
     let end = at.checked_add(width).ok_or(Malformed::Format)?;
     let bytes = bytes.get(at..end).ok_or(Malformed::Format)?;

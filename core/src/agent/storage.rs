@@ -1,21 +1,23 @@
-//! How bootc stores a host's deployments, how an image is locked there, and which hosts Berth does not update.
+//! How a host stores its deployments, how an image is locked there, and which hosts Berth does not update.
 
-/// How bootc stores a host's deployments.
+/// How a host stores its deployments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Storage {
-    /// In ostree, whose lock can be set on a staged image at any time.
+    /// In ostree. A lock can be set on a staged image at any time.
     #[default]
     Ostree,
-    /// In composefs, without ostree. Only bootc can lock an image, and only while it stages that image.
+    /// In composefs, without ostree. Only bootc can lock an image, and only while it stages the image.
     Composefs,
 }
 
-/// Right to set ostree's lock. Only [`Storage::ostree_lock`] returns one, so no code can lock a composefs host.
+/// The right to set ostree's lock. Only [`Storage::ostree_lock`] returns it, so the code that locks cannot run on a
+/// composefs host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OstreeLock(());
 
 impl Storage {
-    /// Returns the right to lock a staged image; `None` in composefs, where it must be removed and staged again.
+    /// Returns the right to set ostree's lock on a staged image. `None` in composefs: there, an unlocked image must be
+    /// removed and staged again.
     pub const fn ostree_lock(self) -> Option<OstreeLock> {
         match self {
             Self::Ostree => Some(OstreeLock(())),
@@ -24,19 +26,22 @@ impl Storage {
     }
 }
 
-/// How an image is locked while it is staged (I3).
+/// How an image gets locked when it is staged (I3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StagingLock {
-    /// bootc stages the image unlocked. ostree's lock is set as soon as it is staged, and again after the pull.
+    /// bootc stages the image unlocked. Berth sets ostree's lock as soon as the image is staged, and again after the
+    /// pull.
     Ostree(OstreeLock),
-    /// bootc stages the image locked. ostree's lock is set too, in case another process stages it unlocked.
+    /// bootc stages the image locked. Berth sets ostree's lock as well, in case another process stages the image
+    /// unlocked.
     Both(OstreeLock),
-    /// bootc stages the image locked. The host has no other lock.
+    /// bootc stages the image locked. This host has no other lock.
     Bootc,
 }
 
 impl StagingLock {
-    /// Returns the lock for a host; `None` if nothing locks the image. `stages_locked`: bootc has `--download-only`.
+    /// Returns the lock for a host; `None` if nothing would lock the image. `stages_locked` is true if the backend
+    /// locks an image as it stages it.
     pub const fn of(storage: Storage, stages_locked: bool) -> Option<Self> {
         match (storage.ostree_lock(), stages_locked) {
             (Some(lock), false) => Some(Self::Ostree(lock)),
@@ -46,12 +51,12 @@ impl StagingLock {
         }
     }
 
-    /// True if bootc stages the image locked.
+    /// True if bootc locks the image as it stages it.
     pub const fn is_bootcs(self) -> bool {
         matches!(self, Self::Both(_) | Self::Bootc)
     }
 
-    /// Returns ostree's lock, to be set after the pull; `None` on a composefs host.
+    /// Returns the right to set ostree's lock after the pull; `None` on a composefs host.
     pub const fn ostree(self) -> Option<OstreeLock> {
         match self {
             Self::Ostree(lock) | Self::Both(lock) => Some(lock),
@@ -71,8 +76,8 @@ pub struct Means<'a> {
     pub experimental_composefs: bool,
 }
 
-/// Message if Berth starts no update on a host with this storage; `None` if it does. Without a lock from the start of
-/// staging, any reboot would apply the staged image (I3).
+/// Returns why Berth begins no update on a host with this storage; `None` if it does. An image that is not locked from
+/// the instant it is staged would be applied by any reboot (I3).
 pub fn refusal(storage: Storage, means: &Means<'_>) -> Option<String> {
     let opt_in = "start the agent with --experimental-composefs";
     match (storage, means.download_only, means.experimental_composefs) {

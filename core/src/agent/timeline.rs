@@ -1,4 +1,4 @@
-//! Updates the record of a node's updates and turns from the current state. Pure; no decision depends on the record.
+//! Updates the record of a node's updates and turns, which people read. Pure; no decision depends on the record.
 
 use berth_api::Digest;
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
@@ -13,32 +13,33 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::whole_seconds;
 
-/// State of a node's update, as seen now.
+/// State of a node's update at this moment.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UpdateState {
-    /// Not enough is known to change the record.
+    /// Too little is known to change the record.
     Nothing,
-    /// The image is being pulled, is staged, or is booted under a berth.
+    /// An update is in progress: its image is being pulled, is staged, or the node holds a berth for it.
     On {
         /// Current chapter.
         chapter: ChapterName,
         /// Image of the update.
         to: ImageVersion,
-        /// Start of the chapter, if the host remembers it.
+        /// Start of the chapter, if the host has a record of it.
         began: Option<Timestamp>,
     },
-    /// No berth, no pull, and no useful staged image.
+    /// No update is in progress: the node holds no berth, pulls nothing, and has no useful staged image.
     Idle {
         /// Digest that the node should run; `None` without a pool.
         desired: Option<Digest>,
         /// Booted digest, if known.
         booted: Option<Digest>,
-        /// True if the desired digest has failed here for good.
+        /// True if the desired digest failed on this node and is not tried again.
         failed: bool,
     },
 }
 
-/// Returns the timeline to report. The chapter of the machine's first boot is added from the record of that boot.
+/// Returns the timeline for the BootcNode's status. It gets one more chapter from the record of the machine's
+/// first-boot check.
 pub fn reported(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timeline {
     let looked = firstboot.filter(|record| record.outcome != FirstbootOutcome::NotFirstBoot);
     Timeline {
@@ -51,7 +52,7 @@ pub fn reported(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timel
     }
 }
 
-/// Returns the new timeline. `booted` is the image that runs, if known.
+/// Returns the timeline after this observation. `booted` is the running image, if known.
 pub fn timeline(before: &Timeline, seen: &UpdateState, booted: Option<&ImageVersion>, now: Timestamp) -> Timeline {
     let now = whole_seconds(now);
     let mut timeline = before.clone();
@@ -109,7 +110,7 @@ fn on(
     if chapter < ChapterName::Drained && is_in_turn(update) {
         end(update, ChapterName::TakenAway, now);
     }
-    // The failed turn is already recorded; waiting for the next one adds nothing.
+    // The record already has the failed turn. The wait for the next turn adds nothing.
     if update.is_over() && chapter == ChapterName::Waited {
         close(update, now);
     } else if chapter.is_ending() {
@@ -119,12 +120,12 @@ fn on(
     }
 }
 
-/// True if a chapter for this image continues the update. After the update completed, a new one begins.
+/// True if a chapter for this image belongs to this update. After a completed update, a new update begins.
 fn continues(update: &NodeUpdate, chapter: ChapterName, to: &ImageVersion) -> bool {
     update.to.digest == to.digest && (update.chapter(ChapterName::Completed).is_none() || chapter.is_ending())
 }
 
-/// Moves the start of an update's only chapter back, since it may have begun before this agent process saw it.
+/// Corrects the start of an update's only chapter, which may have begun before this agent process knew of it.
 fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
     if let [first] = update.chapters.as_mut_slice()
         && began <= *now
@@ -133,7 +134,8 @@ fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
     }
 }
 
-/// Puts a new update first. Earlier updates are kept only if they reached a reboot, up to [`MAX_UPDATES`] in all.
+/// Puts a new update at the front. Keeps only earlier updates that reached a reboot, and at most [`MAX_UPDATES`] in
+/// all.
 fn begin(updates: &mut Vec<NodeUpdate>, to: &ImageVersion) {
     updates.retain(|update| update.chapter(ChapterName::Rebooted).is_some());
     updates.insert(
@@ -158,7 +160,7 @@ fn idle(update: &mut NodeUpdate, desired: Option<&Digest>, booted: Option<&Diges
         return;
     }
     let ending = if is_in_turn(update) {
-        // The berth is gone, but this agent did not give it back: the booted image was not proven.
+        // The berth is gone without having been given back by this agent, so the booted image was not proven.
         ChapterName::TakenAway
     } else if booted == Some(&update.to.digest) {
         ChapterName::Completed
@@ -187,7 +189,7 @@ fn enter(update: &mut NodeUpdate, name: ChapterName, now: &Time) {
     });
 }
 
-/// Records how the update ends; only the first call counts.
+/// Records how the update ended, unless an end is already recorded.
 fn end(update: &mut NodeUpdate, name: ChapterName, now: &Time) {
     if !update.is_over() {
         enter(update, name, now);
@@ -198,7 +200,7 @@ fn close(update: &mut NodeUpdate, now: &Time) {
     if update.chapters.last().is_some_and(is_open) {
         notice_clock(update, now);
     }
-    // A chapter that began before the clock was set back gets no end.
+    // A chapter whose times were removed, since the clock was set back, gets no end.
     if let Some(last) = update.chapters.last_mut().filter(|c| is_open(c)) {
         last.end_time = Some(now.clone());
     }
@@ -208,7 +210,7 @@ fn is_open(chapter: &Chapter) -> bool {
     chapter.end_time.is_none() && chapter.start_time.is_some()
 }
 
-/// Removes all times of the update if the clock was set back.
+/// If the clock was set back since the update began, removes all times of the update.
 fn notice_clock(update: &mut NodeUpdate, now: &Time) {
     let chapters = update.chapters.iter();
     let times = chapters.flat_map(|chapter| [&chapter.start_time, &chapter.end_time]);
@@ -220,7 +222,7 @@ fn notice_clock(update: &mut NodeUpdate, now: &Time) {
     }
 }
 
-/// Records that the node has joined a pool.
+/// Records that the node has joined this pool, unless it is already a member.
 pub fn join(timeline: &mut Timeline, pool: &str, now: Timestamp) {
     if timeline.joined.as_ref().is_none_or(|joined| joined.pool != pool) {
         timeline.joined = Some(Joined {
@@ -230,7 +232,7 @@ pub fn join(timeline: &mut Timeline, pool: &str, now: Timestamp) {
     }
 }
 
-/// State of the host during a turn.
+/// State of the host and the Node during a turn.
 #[derive(Debug, Clone)]
 pub struct HostState<'a> {
     /// ID of the current boot.
@@ -239,13 +241,14 @@ pub struct HostState<'a> {
     pub booted: Option<&'a Digest>,
     /// True if the Node is Ready under this boot.
     pub node_ready: bool,
-    /// Start of the drain, as recorded on the host.
+    /// Start of the drain, as recorded on the host; `None` without a drain.
     pub drain_began: Option<Timestamp>,
-    /// Condition reason of the rollback that the agent began in this turn, or of a host that fell back in it.
+    /// Condition reason of the rollback that the agent began in this turn, or of the host that fell back in it; `None`
+    /// without a rollback.
     pub rolled_back: Option<&'a str>,
 }
 
-/// Returns the turns, newest first, given the previous ones and the held berth. A turn that still runs has no end.
+/// Returns the turns, newest first, given the recorded turns and the held berth. The running turn has no end yet.
 pub fn turns(
     before: &[TurnRecord],
     berth: Option<&Berth>,
@@ -262,7 +265,7 @@ pub fn turns(
     }
     let Some((name, holding)) = held else { return turns };
     let releasing = matches!(holding.phase, HoldPhase::Releasing(_));
-    // The turn began with its drain, perhaps under a previous agent process.
+    // The turn began with its drain, perhaps before this agent process started.
     let draining = host.drain_began.filter(|_| holding.phase == HoldPhase::Taken);
     let started = draining.filter(|began| *began <= now).unwrap_or(now);
     let known = turns
@@ -270,7 +273,7 @@ pub fn turns(
         .is_some_and(|t| is_of(t, &name, holding) && (releasing || t.end_time.is_none()));
     if !known {
         turns.insert(0, new_turn(name, holding, started));
-        // The current turn does not count towards the limit.
+        // The running turn does not count towards the limit.
         turns.truncate(MAX_TURNS + 1);
     }
     if let Some(turn) = turns.first_mut().filter(|t| t.end_time.is_none()) {
@@ -287,7 +290,7 @@ pub fn turns(
             turn.proof = Some(TurnProof {
                 booted: host.booted.cloned(),
                 boot_id: host.boot_id.to_string(),
-                // `Updated` was decided on a Node that was Ready, perhaps by an earlier read.
+                // The outcome `Updated` shows that the Node was Ready, even if a later read says otherwise.
                 node_ready: host.node_ready || outcome == Outcome::Updated,
             });
             let is_back = host.booted == holding.from.as_ref();
@@ -318,13 +321,13 @@ fn is_of(turn: &TurnRecord, berth: &str, holding: &Holding) -> bool {
     turn.berth == berth && turn.node_uid == holding.uid.as_str()
 }
 
-/// Returns the finished turns to report.
+/// Returns the turns that have ended, for the status.
 pub fn ended(turns: &[TurnRecord]) -> Vec<TurnRecord> {
     let ended = turns.iter().filter(|t| t.end_time.is_some());
     ended.take(MAX_TURNS).cloned().collect()
 }
 
-/// Records that the berth is about to be closed.
+/// Records the end of the turn, just before its berth is closed.
 pub fn turn_ends(turns: &mut [TurnRecord], outcome: TurnOutcome, now: Timestamp) {
     if let Some(turn) = turns.first_mut().filter(|t| t.end_time.is_none()) {
         turn.end_time = Some(whole_seconds(now));

@@ -1,4 +1,5 @@
-//! Reads `/etc/berth/firstboot.toml`, which the provisioning of a machine creates.
+//! Reads `/etc/berth/firstboot.toml`, the configuration of the first-boot check. The tool that provisions the machine
+//! creates it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,19 +17,19 @@ use crate::skew::version::OsVersion;
 pub const PATH: &str = "/etc/berth/firstboot.toml";
 /// Longest accepted file, in bytes.
 pub const MAX_LENGTH: usize = 64 << 10;
-/// Default override file.
+/// Path of the override file if the configuration names none. An admin creates the file to let the machine join anyway.
 pub const OVERRIDE_FILE: &str = "/etc/berth/firstboot.override";
 
-/// Directories that the systemd unit hides from the check (`ProtectHome=`, `PrivateTmp=`).
+/// Directories that the check cannot read, since its systemd unit hides them (`ProtectHome=`, `PrivateTmp=`).
 const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 
 const DEADLINE: Duration = Duration::from_secs(600);
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Most entries of `nodeFiles` and of `nodeProcesses`, each.
+/// Most entries that `nodeFiles` and `nodeProcesses` may have, each.
 const MAX_SIGNS: usize = 32;
 
-/// Action if the boot image is too old for the target.
+/// How the check reacts if the boot image (the image that the machine was installed from) is too old for the target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnViolation {
@@ -39,30 +40,31 @@ pub enum OnViolation {
     Warn,
 }
 
-/// Configuration of the first-boot check.
+/// Configuration of the first-boot check of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Target: the OS image that the machine should run.
     pub image: ImageRef,
-    /// Action if the boot image is too old for the target.
+    /// How the check reacts if the boot image is too old for the target.
     pub on_violation: OnViolation,
-    /// Longest time that the boot waits for the registry and the pivot.
+    /// Longest time that the boot waits for the registry and the pivot together.
     pub deadline: Duration,
-    /// True to pivot: to update to the target before the kubelet starts.
+    /// True to pivot: update the machine to the target before its kubelet starts.
     pub pivot: bool,
-    /// If an admin creates this file, the machine joins the cluster regardless of the check.
+    /// Path of the override file. If an admin creates that file, the machine joins its cluster whatever the check
+    /// finds.
     pub override_file: PathBuf,
-    /// Limit for boot images. Each field that is set here replaces the field of the target's own limit.
+    /// Limit for boot images. A field that is set here takes precedence over the same field in the target's labels.
     pub limit: BootImageLimit,
-    /// Kubeconfig for writing an Event about the result.
+    /// Kubeconfig to write an Event about the result with; `None`: write no Event.
     pub kubeconfig: Option<PathBuf>,
-    /// Name of the machine's Node, for the Event. Default: the hostname.
+    /// Name of the machine's Node, for the Event. `None`: the hostname.
     pub node_name: Option<String>,
-    /// Files and processes that show, in addition to the built-in ones, that the machine is already a node.
+    /// Files and processes that show that the machine is already a node, in addition to the built-in ones.
     pub signs: Signs,
 }
 
-/// Error of the configuration file, with a remedy.
+/// Error of the configuration file, in words that say how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(String);
@@ -95,7 +97,7 @@ struct RawLimit {
 }
 
 impl Config {
-    /// Parses the content of the file.
+    /// Parses the content of the configuration file.
     ///
     /// # Errors
     /// See [`ConfigError`].
@@ -140,14 +142,13 @@ impl Config {
         })
     }
 
-    /// Returns the limit to apply, from the configuration and from the limit in the target's labels.
+    /// Returns the limit to apply: the configuration's fields, or else the fields of the limit in the target's labels.
     pub fn limit_for(&self, image: Option<&BootImageLimit>) -> BootImageLimit {
         let image = image.cloned().unwrap_or_default();
         let own = &self.limit;
         BootImageLimit {
             minimum_version: own.minimum_version.clone().or(image.minimum_version),
-            // This error is about the label with the maximum, so it does not matter if the configuration sets the
-            // maximum.
+            // This error is about the label with the maximum, which does not matter if the configuration has a maximum.
             error: image.error.filter(|_| own.max_major_skew.is_none()),
             max_major_skew: own.max_major_skew.or(image.max_major_skew),
         }
@@ -162,7 +163,7 @@ fn optional_path(key: &str, text: Option<String>) -> Result<Option<PathBuf>, Con
     text.map(|text| path(key, text)).transpose()
 }
 
-/// Parses an absolute path that the check can access.
+/// Parses a path, which must be absolute and which the check must be able to read.
 fn path(key: &str, text: String) -> Result<PathBuf, ConfigError> {
     let path = PathBuf::from(text);
     if !path.is_absolute() {
@@ -197,7 +198,7 @@ fn signs(files: Vec<String>, processes: Vec<String>) -> Result<Signs, ConfigErro
     Ok(signs)
 }
 
-/// Returns the TOML parser's error in one line, with the line number.
+/// Returns the TOML parser's error as one line that begins with the line number.
 fn malformed(text: &str, error: &toml::de::Error) -> ConfigError {
     let before = error.span().and_then(|span| text.get(..span.start));
     let line = before.map(|before| format!("line {}: ", before.matches('\n').count() + 1));

@@ -1,15 +1,15 @@
-//! Messages of a first-boot check for the console and the journal.
+//! Messages about the result of a first-boot check, for the console and the journal.
 
 use super::config::Config;
 use super::verdict::Verdict;
 
-/// MESSAGE_ID of the journal entry about a first-boot check.
+/// MESSAGE_ID of the check's journal entry: `journalctl MESSAGE_ID=…` finds it.
 pub const MESSAGE_ID: &str = "710e011e9c8f467f88be55a92a3044c9";
 
-/// Width of the console text, in characters.
+/// Width of a console line, in characters.
 const WIDTH: usize = 78;
 
-/// Returns the text for the console and the login screen. `None` if the outcome needs no attention.
+/// Returns the text for the console and the login screen. `None` if the outcome needs no action.
 pub fn notice(config: Option<&Config>, verdict: &Verdict) -> Option<String> {
     if !verdict.outcome.is_trouble() {
         return None;
@@ -28,11 +28,11 @@ pub fn notice(config: Option<&Config>, verdict: &Verdict) -> Option<String> {
         text.push_str(&paragraph("To do", &verdict.remedy));
     }
     text.push('\n');
-    // In /etc/issue, a backslash starts a getty escape.
+    // The text goes to /etc/issue, where getty would interpret a backslash.
     Some(text.replace('\\', "/"))
 }
 
-/// Formats a label and its text as lines of at most [`WIDTH`] characters.
+/// Returns a label and its text as lines of at most [`WIDTH`] characters.
 fn paragraph(label: &str, words: &str) -> String {
     let (mut text, mut width) = (format!("  {label}:"), label.len() + 3);
     let one_line = berth_api::condition::one_line(words);
@@ -50,7 +50,7 @@ fn paragraph(label: &str, words: &str) -> String {
     text
 }
 
-/// Returns the fields of the journal entry, each in one line.
+/// Returns the names and values of the journal entry's fields. No value has a line break.
 pub fn journal(config: Option<&Config>, verdict: &Verdict) -> Vec<(&'static str, String)> {
     let priority = match (verdict.holds, verdict.outcome.is_trouble()) {
         (true, _) => "2",

@@ -1,8 +1,8 @@
-//! The first-boot check: compares a machine's boot image with its target, and decides whether the machine may join
-//! the cluster. Pure.
+//! The first-boot check: compares a machine's boot image (the image that it was installed from) with its target, and
+//! decides whether the machine may join its cluster. Pure.
 //!
-//! The check needs no berth, because no workload runs on the machine yet. It ends for good as soon as a kubelet may
-//! have run.
+//! The check needs no berth, because the machine runs no workload yet. As soon as a kubelet may have run, the check is
+//! over for good.
 
 use berth_api::Digest;
 use berth_api::boot_image::{BootImageLimit, NodeBootImage};
@@ -22,13 +22,13 @@ use config::{Config, OnViolation};
 pub use record::Record;
 pub use verdict::Verdict;
 
-/// Most reboots into a target. If the machine still runs another image after them, further reboots would not help.
+/// Most reboots into a target. If the machine then still runs another image, further reboots would not help.
 pub const MAX_PIVOTS: u32 = 3;
 
-/// The target, as the registry describes it.
+/// The target, as the registry describes it: the OS image that the machine should run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Digest of the target's manifest for this machine's platform.
+    /// Digest of the target's manifest for the platform of this machine.
     pub digest: Digest,
     /// Version of the image.
     pub version: Option<String>,
@@ -36,79 +36,79 @@ pub struct Target {
     pub limit: Option<BootImageLimit>,
 }
 
-/// The registry's answer about the target.
+/// The registry's answer to a query about the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The registry was not asked.
+    /// The registry was not queried yet.
     NotAsked,
-    /// The host failed before the registry was asked. Holds the error.
+    /// An error of the host prevented the query; has the error.
     HostFailed(String),
-    /// The registry cannot be reached. Holds the error of the host tool.
+    /// The registry cannot be reached; has the error of the host tool.
     Away(String),
-    /// The registry refuses to serve the target. Later attempts may succeed: an admin may create the tag or the
-    /// credentials. Holds the reason.
+    /// The registry does not serve the target; has the reason. A later query may succeed, since an admin may create the
+    /// tag or the credentials.
     Withheld(String),
-    /// This machine cannot use the target, and asking again would not help. Holds the reason.
+    /// The registry serves the target, but this machine cannot use it; has the reason. Another query would not help.
     Useless(String),
     /// The registry described the target.
     Found(Target),
 }
 
-/// Digest of the running image. Queried only when needed.
+/// Digest of the running image. The host is queried only when the digest is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Booted {
-    /// The digest was not queried, or the query failed. Holds the reason.
+    /// The digest was not queried, or the query failed; has the reason.
     Unknown(String),
     /// The machine runs this digest.
     Digest(Digest),
 }
 
-/// Error of a pivot, the change to the target before the kubelet runs.
+/// Error of a pivot, which updates the machine to its target before its kubelet runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PivotError {
     /// Error, in one line.
     pub message: String,
-    /// True if another attempt cannot help.
+    /// True if another attempt would not help.
     pub is_final: bool,
 }
 
 /// Inputs of [`next`].
 #[derive(Debug, Clone)]
 pub struct Inputs<'a> {
-    /// The configuration.
+    /// The configuration of the check.
     pub config: &'a Config,
-    /// Record that an earlier run of the check wrote.
+    /// Record that an earlier run of the check wrote; `None` at the first run.
     pub record: Option<&'a Record>,
-    /// True if an agent or a kubelet has run on this machine.
+    /// True if an agent or a kubelet has already run on this machine.
     pub is_node: bool,
-    /// True if the override file exists: the machine may join regardless of the result.
+    /// True if the override file exists: the machine may join whatever the check finds.
     pub is_overridden: bool,
-    /// The boot image recorded by the installer, if any.
+    /// The boot image, from the record of the installer; `None` without such a record.
     pub boot_image: Option<&'a NodeBootImage>,
-    /// The registry's answer.
+    /// The registry's answer about the target.
     pub answer: &'a Answer,
     /// The running image.
     pub booted: &'a Booted,
     /// Error of the last pivot, if it failed.
     pub pivot_error: Option<&'a PivotError>,
-    /// True after the configured deadline.
+    /// True if the configured deadline has passed.
     pub is_late: bool,
 }
 
-/// The next step.
+/// The next step of a first-boot check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing is left to do: an earlier run finished the check, or the machine became a node without it.
+    /// Nothing is left to do: an earlier run has finished the check, or the machine became a node meanwhile.
     Done,
-    /// Ask the registry about the target. Before a repeated query, wait.
+    /// Query the registry about the target. Before a repeated query, wait.
     Ask,
-    /// Stage the target and reboot into it. Before a repeated attempt, wait.
+    /// Stage the target and reboot into it. Before a repeated attempt, wait. The verdict is recorded first.
     Pivot(Target, Verdict),
-    /// Record and report the verdict. Then let the kubelet start, or hold it back.
+    /// Record and report this verdict. Then let the kubelet start, or hold it back.
     End(Verdict),
 }
 
-/// Returns the next step.
+/// Returns the next step of the check.
 pub fn next(facts: &Inputs<'_>) -> Step {
     if facts.record.is_some_and(|record| record.finished) {
         return Step::Done;
@@ -128,7 +128,7 @@ pub fn next(facts: &Inputs<'_>) -> Step {
         Answer::NotAsked | Answer::HostFailed(_) | Answer::Away(_) | Answer::Withheld(_) if !facts.is_late => {
             return Step::Ask;
         }
-        Answer::NotAsked => return without_target(facts, away(facts, "it was not asked before the deadline")),
+        Answer::NotAsked => return without_target(facts, away(facts, "the check had no time to query it")),
         Answer::HostFailed(why) => return without_target(facts, Verdict::host_failed(why)),
         Answer::Away(why) => return without_target(facts, away(facts, why)),
         Answer::Withheld(why) => {
@@ -148,7 +148,8 @@ pub fn next(facts: &Inputs<'_>) -> Step {
     }
 }
 
-/// Verdict if the machine runs the target that it pivoted to. `None` if it runs another image or did not pivot.
+/// Returns the verdict on a machine that now runs the target it pivoted to. `None` if it runs another image, or did not
+/// pivot.
 fn arrived(facts: &Inputs<'_>) -> Option<Verdict> {
     let record = facts.record?;
     let Booted::Digest(booted) = facts.booted else {
@@ -168,7 +169,7 @@ fn arrived(facts: &Inputs<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns the last step of a check without information about the target.
+/// Returns the last step of a check that could not get any information about the target.
 fn without_target(facts: &Inputs<'_>, verdict: Verdict) -> Step {
     let verdict = verdict.unless_refused(facts.record);
     if facts.is_overridden {
@@ -193,7 +194,7 @@ fn away(facts: &Inputs<'_>, why: &str) -> Verdict {
     Verdict::new(Outcome::RegistryAway, found, remedy)
 }
 
-/// Compares the machine's boot image with the target's limit.
+/// Compares the machine's boot image with the limit for boot images.
 fn judge(facts: &Inputs<'_>, target: &Target) -> Verdict {
     let limit = facts.config.limit_for(target.limit.as_ref());
     let boot = facts.boot_image.and_then(|image| image.version.as_deref());
@@ -234,7 +235,7 @@ fn judge(facts: &Inputs<'_>, target: &Target) -> Verdict {
     }
 }
 
-/// Formats the result of a comparison. `why` completes a sentence that begins with "this machine".
+/// Returns the result of the comparison as a message. `why` is the end of a sentence that begins with "this machine".
 fn finding(facts: &Inputs<'_>, target: &Target, why: &str) -> String {
     let image = facts.boot_image;
     let note = match image.and_then(|image| Some((&image.source, image.error.as_ref()?))) {
@@ -251,19 +252,20 @@ fn name(facts: &Inputs<'_>, target: &Target) -> String {
     }
 }
 
-/// Verdict if the pivot was permitted but failed.
+/// Returns the verdict on a machine that was allowed to pivot, but could not.
 fn pivot_failed(target: &str, why: &str) -> Verdict {
     let found = format!("the machine may update to {target}, but could not: {why}");
     let remedy = "the machine joins with its installed image; its pool updates it later";
     Verdict::new(Outcome::PivotFailed, found, remedy)
 }
 
-/// Verdict if the kubelet started while the machine was pivoting. From then on, only a berth permits an update.
+/// Returns the verdict on a machine whose kubelet started during the pivot. From then on, the machine needs a berth to
+/// be updated.
 fn overtaken(facts: &Inputs<'_>, pivot_error: &PivotError) -> Verdict {
     pivot_failed(&facts.config.image.to_string(), &pivot_error.message)
 }
 
-/// Returns the next step of a machine that is permitted to pivot.
+/// Returns the next step of a machine that may pivot.
 fn pivot(facts: &Inputs<'_>, target: &Target, permitted: Verdict) -> Step {
     let pivots = facts.record.map_or(0, |record| record.pivots);
     let why = match (facts.booted, facts.pivot_error) {
@@ -282,7 +284,8 @@ fn pivot(facts: &Inputs<'_>, target: &Target, permitted: Verdict) -> Step {
     Step::End(pivot_failed(&name(facts, target), &why))
 }
 
-/// Returns the record of a verdict. `begin` and `now` are times of the machine's clock.
+/// Returns the record to store for this verdict. `begin` and `now` are the start and the end of this run, by the
+/// machine's clock.
 pub fn record(
     facts: &Inputs<'_>,
     verdict: &Verdict,
@@ -295,7 +298,7 @@ pub fn record(
         _ => None,
     };
     let before = facts.record;
-    // The registry is not asked after a pivot, so the target comes from the earlier record.
+    // After a pivot, the registry is not queried again. So the earlier record has the target.
     let earlier_target = before.filter(|_| verdict.pivoted).map(|before| &before.status);
     let version = facts.boot_image.and_then(|image| image.version.clone());
     let earlier = before.and_then(|before| before.status.start_time.clone());
@@ -322,7 +325,7 @@ pub fn record(
     }
 }
 
-/// Returns the record of a check that could not start.
+/// Returns the record to store for a check that failed before it could start.
 pub fn record_of_failure(before: Option<&Record>, verdict: &Verdict, now: Timestamp) -> Record {
     let time = whole_seconds(now);
     Record {

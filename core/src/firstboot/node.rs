@@ -1,8 +1,9 @@
-//! Signs that a machine is already a node. Pure.
+//! Signs that a machine is already a node of a cluster. Pure.
 
 use std::path::PathBuf;
 
-/// Files and directories that an agent, a kubelet or a Kubernetes distribution creates at its first start and keeps.
+/// Files and directories that exist only on a node: an agent, a kubelet or a Kubernetes distribution creates them at
+/// its first start, and nothing removes them.
 pub const FILES: [&str; 8] = [
     "/var/lib/berth/state.json",
     "/var/lib/kubelet/pods",
@@ -13,7 +14,7 @@ pub const FILES: [&str; 8] = [
     "/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
     "/var/snap/microk8s/common/var/lib/kubelet/pods",
 ];
-/// Names of kubelet processes, and of processes that contain or start a kubelet.
+/// Names of kubelet processes, and of processes that contain a kubelet or start one.
 const PROCESSES: [&str; 10] = [
     "kubelet",
     "hyperkube",
@@ -26,14 +27,14 @@ const PROCESSES: [&str; 10] = [
     "rke2",
     "rke2-agent",
 ];
-/// Longest process name that the kernel stores, in bytes.
+/// Longest process name that the kernel stores, in bytes. It cuts off longer names.
 const MAX_NAME: usize = 15;
-/// Port of the kubelet API, as `/proc/net/tcp` writes it.
+/// End of the local address in `/proc/net/tcp` if a socket has the port of the kubelet API.
 const KUBELET_PORT: &str = ":280A";
-/// State of a listening socket, as `/proc/net/tcp` writes it.
+/// State of a socket in `/proc/net/tcp` if it listens.
 const LISTENS: &str = "0A";
 
-/// Files and processes, from the configuration, that show that a machine is already a node.
+/// Files and processes from the configuration. Each shows that the machine is already a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Signs {
     /// Paths that exist only on a node.
@@ -43,12 +44,12 @@ pub struct Signs {
 }
 
 impl Signs {
-    /// True if a process is a kubelet, or contains or starts one. `name` is the name that the kernel stores,
-    /// `command_line` the NUL-terminated arguments. Only the last part of the program's path is compared.
+    /// True if a process is a kubelet, contains one or starts one. `name` is the process name that the kernel stores,
+    /// `command_line` the arguments, each ending in NUL. Of the program's path, only the last part counts.
     pub fn is_kubelet(&self, name: &str, command_line: &[u8]) -> bool {
         let program = command_line.split(|byte| *byte == 0).next().unwrap_or_default();
         let program = String::from_utf8_lossy(program);
-        // A program that changes its process title may write all its arguments into the first one.
+        // Some programs change their process title, and then the first argument has the whole command line.
         let program = program.split(' ').next().unwrap_or_default();
         let program = program.rsplit('/').next().unwrap_or_default();
         let known = PROCESSES.iter().copied();
@@ -60,7 +61,7 @@ impl Signs {
     }
 }
 
-/// True if the socket table of `/proc/net/tcp` or `/proc/net/tcp6` has a socket that listens on the kubelet API port.
+/// True if a socket listens on the port of the kubelet API. `table` is the text of `/proc/net/tcp` or `/proc/net/tcp6`.
 pub fn has_kubelet_port(table: &str) -> bool {
     table.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 pub struct Record {
     /// True if the check is over for good: the kubelet may have run.
     pub finished: bool,
-    /// Number of reboots into the target. The counter is saved before each reboot is requested.
+    /// Number of reboots into the target so far. Stored before each reboot is requested.
     #[serde(default)]
     pub pivots: u32,
-    /// Digest of the target that the last of these reboots should start.
+    /// Digest of the target of the last of these reboots; `None` without such a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pivots_to: Option<Digest>,
-    /// Part of the record that the agent reports to the cluster.
+    /// The part of the record that the agent copies to the BootcNode's status.
     pub status: NodeFirstboot,
 }

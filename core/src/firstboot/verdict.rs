@@ -13,13 +13,13 @@ use super::record::Record;
 pub struct Verdict {
     /// Outcome.
     pub outcome: Outcome,
-    /// True if the kubelet is held back.
+    /// True if the kubelet must not start, so that the machine does not join its cluster.
     pub holds: bool,
-    /// True if the machine has pivoted to the target.
+    /// True if the machine was updated to the target before its kubelet started.
     pub pivoted: bool,
-    /// Finding of the check, without a full stop.
+    /// Result of the check as a message, without a full stop.
     pub found: String,
-    /// Remedy. Empty if nothing needs to be done.
+    /// Advice for an admin. Empty if nothing needs to be done.
     pub remedy: String,
 }
 
@@ -34,28 +34,29 @@ impl Verdict {
         }
     }
 
-    /// Verdict if the configuration is invalid. The machine joins anyway: a mistake in a file must not keep machines
-    /// out.
+    /// Returns the verdict if the configuration is invalid. The machine joins anyway: a mistake in this file must not
+    /// keep machines out of their cluster.
     pub fn invalid_config(error: &str) -> Self {
         let remedy = "fix the file for new machines; this machine joins with its installed image";
         let found = format!("check skipped: {} is invalid: {error}", config::PATH);
         Self::new(Outcome::InvalidConfig, found, remedy)
     }
 
-    /// Verdict on a machine that was already a node at its first check.
+    /// Returns the verdict on a machine that was already a node when it was first checked.
     pub fn not_first_boot() -> Self {
         let found = "check skipped: an agent or a kubelet has already run on this machine";
         Self::new(Outcome::NotFirstBoot, found, "")
     }
 
-    /// Verdict if a host error made the check fail.
+    /// Returns the verdict if the check failed because of an error of the host.
     pub fn host_failed(error: &str) -> Self {
         let remedy = "see the journal: journalctl -u berth-firstboot.service";
         let found = format!("check skipped: host error: {error}");
         Self::new(Outcome::HostFailed, found, remedy)
     }
 
-    /// Returns `self`, or a refusal if an earlier run refused this machine: a failed check must not release it.
+    /// Returns `self`. If an earlier run of the check refused this machine, returns a refusal instead: a check that
+    /// fails must not let such a machine join.
     #[must_use]
     pub fn unless_refused(self, before: Option<&Record>) -> Self {
         let is_refused = before.is_some_and(|record| !record.finished && record.status.outcome == Outcome::Refused);
@@ -67,14 +68,15 @@ impl Verdict {
             holds: true,
             pivoted: false,
             found: format!("this machine was refused at an earlier boot; {}", self.found),
-            remedy: "fix this and reboot, or install the machine from a newer boot image; to let it join anyway, create the \
-                     override file and reboot"
-                .to_owned(),
+            remedy:
+                "fix that error and reboot, or install the machine from a newer boot image; to let it join anyway, \
+                     create the override file and reboot"
+                    .to_owned(),
         }
     }
 
-    /// Returns `self` if the verdict lets the kubelet start. Otherwise returns the verdict that an admin overrode it
-    /// with this file.
+    /// Returns `self` if it lets the kubelet start. Otherwise an admin has overridden the check by creating this file:
+    /// returns a verdict that says so and lets the kubelet start.
     #[must_use]
     pub fn overridden_by(self, file: &Path) -> Self {
         if !self.holds {
@@ -84,12 +86,13 @@ impl Verdict {
         Self::new(Outcome::Overridden, found, "")
     }
 
-    /// True if no later run checks the machine again. A later run may release a machine that is held back.
+    /// True if no later run checks this machine again. A machine whose kubelet is held back is checked again: a later
+    /// run may let it join.
     pub fn is_over(&self) -> bool {
         !self.holds
     }
 
-    /// Finding and remedy in one line.
+    /// Returns the result and the remedy in one line.
     pub fn message(&self) -> String {
         if self.remedy.is_empty() {
             one_line(&self.found)

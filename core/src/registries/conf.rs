@@ -1,20 +1,21 @@
-//! Mirrors from `registries.conf` (version 2 of the format, see containers-registries.conf(5)).
+//! Reads mirrors from `registries.conf` (version 2 of the format, see containers-registries.conf(5)).
 //!
-//! Reads the `[[registry]]` tables with `prefix`, `location`, `insecure`, `blocked`, `mirror-by-digest-only` and
-//! their mirrors with `location`, `insecure` and `pull-from-mirror`. Ignores other keys: they affect hosts only.
+//! Uses the `[[registry]]` tables with `prefix`, `location`, `insecure`, `blocked`, `mirror-by-digest-only` and their
+//! mirrors with `location`, `insecure` and `pull-from-mirror`. Ignores all other keys: they concern only the tools on a
+//! host.
 
 use std::collections::BTreeMap;
 
 use berth_api::ImageRef;
 use serde::Deserialize;
 
-/// A `registries.conf`.
+/// The content of a `registries.conf`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegistriesConf {
     registries: BTreeMap<String, Registry>,
 }
 
-/// A registry or mirror that serves an image.
+/// A registry or mirror that serves an image, with the image's reference there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// Reference of the image at this registry or mirror.
@@ -23,39 +24,40 @@ pub struct Source {
     pub insecure: bool,
 }
 
-/// Error of a `registries.conf`.
+/// Why a `registries.conf` cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfError {
-    /// Not TOML, or a known key has a value of the wrong type.
+    /// The file is not TOML, or a known key has a value of the wrong type; has the parser's error.
     #[error("{0}")]
     Malformed(String),
-    /// Version 1 of the format.
+    /// The file has version 1 of the format.
     #[error("the file has the old format with [registries.…]; use [[registry]] tables")]
     OldFormat,
-    /// A table without a prefix and a location.
+    /// A `[[registry]]` table has neither a prefix nor a location.
     #[error("a [[registry]] has neither a prefix nor a location; add one")]
     Nameless,
-    /// Not the name of a registry.
+    /// This location is not the name of a registry.
     #[error("{0:?} is not a registry; write HOST[:PORT][/PATH] without a scheme")]
     BadLocation(String),
-    /// Unknown value of `pull-from-mirror`.
+    /// This value of `pull-from-mirror` is unknown.
     #[error("{0:?} is not a value of pull-from-mirror; write all, digest-only or tag-only")]
     BadUse(String),
-    /// Both `mirror-by-digest-only` and `pull-from-mirror` are set.
-    #[error("{0:?} has mirror-by-digest-only, but one of its mirrors has pull-from-mirror; keep one of them")]
+    /// The table with this prefix sets `mirror-by-digest-only`, and one of its mirrors sets `pull-from-mirror`.
+    #[error("{0:?} has mirror-by-digest-only, but one of its mirrors has pull-from-mirror; keep only one of the two")]
     TwoUses(String),
-    /// Two tables for one prefix that differ.
+    /// Two tables with this prefix differ.
     #[error("{0:?} has two different [[registry]] tables; keep one")]
     Twice(String),
 }
 
-/// Error of an image that `registries.conf` makes impossible to fetch.
+/// Why `registries.conf` makes an image impossible to fetch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// The registry is blocked.
+    /// The registry of this image is blocked.
     #[error("{0} is blocked by registries.conf")]
     Blocked(String),
-    /// Replacing the prefix by the location does not give a valid reference.
+    /// With the prefix replaced by the location, the image's reference becomes this text, which is not a valid
+    /// reference.
     #[error("registries.conf maps the reference to {0:?}, which is not an image reference")]
     NoReference(String),
 }
@@ -87,7 +89,7 @@ enum Use {
 struct RawFile {
     #[serde(default)]
     registry: Vec<RawRegistry>,
-    /// Present only in version 1 of the format.
+    /// A table that only version 1 of the format has.
     registries: Option<toml::Value>,
 }
 
@@ -112,7 +114,7 @@ struct RawMirror {
 }
 
 impl RegistriesConf {
-    /// Reads a file.
+    /// Parses the text of the file.
     ///
     /// # Errors
     /// See [`ConfError`].
@@ -132,7 +134,7 @@ impl RegistriesConf {
         Ok(Self { registries })
     }
 
-    /// Returns the registries that serve an image, in the order to try them: its mirrors, then its own registry.
+    /// Returns the places to fetch an image from, in the order to try them: first its mirrors, then its own registry.
     ///
     /// # Errors
     /// See [`SourceError`].
@@ -169,7 +171,8 @@ impl RegistriesConf {
 }
 
 impl Source {
-    /// Returns the image at this location. `rest` is the part of the image's reference after the prefix.
+    /// Returns the image's reference at this location. `rest` is the part of the original reference after the matched
+    /// prefix.
     fn at(location: &str, rest: &str, insecure: bool) -> Result<Self, SourceError> {
         let text = format!("{location}{rest}");
         match text.parse() {
@@ -205,7 +208,8 @@ impl Registry {
 }
 
 impl Mirror {
-    /// Reads a mirror. `prefix` and `by_digest_only` are settings of the mirror's `[[registry]]` table.
+    /// Reads a mirror. `prefix` and `by_digest_only` are settings of the `[[registry]]` table that the mirror belongs
+    /// to.
     fn of(raw: &RawMirror, by_digest_only: bool, prefix: &str) -> Result<Self, ConfError> {
         let uses = match (raw.pull_from_mirror.as_str(), by_digest_only) {
             ("", true) => Use::DigestOnly,
@@ -240,8 +244,8 @@ fn is_location_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '/' | '@' | '_' | '-')
 }
 
-/// Returns how many bytes of `text`, an image reference, the prefix covers; `None` if it does not match. A prefix
-/// ends at the end of a path segment. `*.` at its start stands for any labels of the host name.
+/// Returns how many bytes at the start of `text`, an image reference, match the prefix; `None` if the prefix does not
+/// match. A prefix ends at the end of a path segment. `*.` at its start stands for any subdomain.
 fn matched(prefix: &str, text: &str) -> Option<usize> {
     let length = match prefix.strip_prefix('*') {
         None => text.strip_prefix(prefix).map(|_| prefix.len())?,

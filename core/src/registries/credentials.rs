@@ -1,7 +1,8 @@
 //! Registry credentials in the format of `docker login` and of Secrets of the type `kubernetes.io/dockerconfigjson`.
 //!
-//! Selects the entry for an image as the kubelet does: by host and port (`*` is a wildcard within a label of the
-//! host), then by the longest path. Compares paths by whole segments. Errors contain no secrets.
+//! Selects the entry for an image as the kubelet does: the host and port must match (`*` stands for characters within a
+//! label of the host), and the entry with the longest path wins. Paths are compared by whole segments. Errors contain
+//! no secrets.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,12 +14,12 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Credentials for one registry.
+/// Credentials to log in to one registry.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
-    /// A name and a password.
+    /// A user name and a password.
     Basic {
-        /// The name.
+        /// The user name.
         username: String,
         /// The password.
         password: String,
@@ -40,10 +41,10 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Error of a credentials file. Contains only the names of registries and helpers, never secrets.
+/// Why a credentials file cannot be used. Contains only names of registries and helpers, never secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
-    /// Not JSON.
+    /// The file is not JSON.
     #[error("it is not JSON (line {line}, column {column}); create it with kubectl create secret docker-registry")]
     NotJson {
         /// Line of the error.
@@ -51,24 +52,24 @@ pub enum CredentialsError {
         /// Column of the error.
         column: usize,
     },
-    /// JSON without `auths`.
+    /// The file is JSON without an object `auths`.
     #[error("it has no object \"auths\"; create it with kubectl create secret docker-registry")]
     NoAuths,
-    /// The entry for this registry cannot be read.
+    /// The entry for the requested registry cannot be used.
     #[error("its entry {key:?} {problem}; write \"auth\" as the base64 of NAME:PASSWORD")]
     Entry {
-        /// The entry's key.
+        /// Key of the entry in `auths`.
         key: String,
-        /// Error in the entry.
+        /// Error in the entry, as the end of a sentence.
         problem: &'static str,
     },
-    /// The credentials are in a credential helper, which Berth does not run.
+    /// Only a credential helper has the credentials, and Berth does not run helpers.
     #[error(
         "the credentials for {registry} are in the helper {helper:?} (credHelpers or credsStore), which Berth does not have; \
          write them into \"auths\", like kubectl create secret docker-registry"
     )]
     Helper {
-        /// The registry.
+        /// The registry whose credentials were requested.
         registry: String,
         /// Name of the helper.
         helper: String,
@@ -87,7 +88,8 @@ pub struct AuthFile {
 struct Entry {
     key: Key,
     shown: String,
-    /// `None` if the entry is empty, as `docker login` writes it when a helper holds the credentials.
+    /// The entry's credentials, or its error. `None` if the entry is empty: `docker login` writes such an entry when a
+    /// helper has the credentials.
     content: Result<Option<Credentials>, &'static str>,
 }
 
@@ -118,14 +120,14 @@ impl AuthFile {
     /// Parses a credentials file.
     ///
     /// # Errors
-    /// If it is not a credentials file. An unreadable entry causes an error later, when its registry's credentials
-    /// are requested.
+    /// If the bytes are not a credentials file. A single unreadable entry causes an error only when the credentials of
+    /// its registry are requested.
     pub fn parse(bytes: &[u8]) -> Result<Self, CredentialsError> {
         let json: Value = serde_json::from_slice(bytes).map_err(|error| CredentialsError::NotJson {
             line: error.line(),
             column: error.column(),
         })?;
-        // The error of serde could contain a secret.
+        // Drop serde's error, which could contain a secret.
         let raw: RawFile = serde_json::from_value(json).map_err(|_| CredentialsError::NoAuths)?;
         let store = raw.creds_store.filter(|store| !store.is_empty());
         let helpers: Vec<_> = raw.cred_helpers.unwrap_or_default().into_iter().collect();
@@ -150,15 +152,15 @@ impl AuthFile {
         })
     }
 
-    /// Returns the credentials for a repository. `registry` is the first part of a reference (host and port),
-    /// `repository` its path. `None` if requests need no credentials.
+    /// Returns the credentials for a repository; `None` if the file has none for it, so that requests need no login.
+    /// `registry` is the first part of an image reference (host and port), `repository` its path.
     ///
     /// # Errors
     /// If the file has an entry or a helper for the registry, but no usable credentials.
     pub fn credentials(&self, registry: &str, repository: &str) -> Result<Option<Credentials>, CredentialsError> {
         let image = Key::parse(&format!("{registry}/{repository}"));
         let matching = self.entries.iter().filter(|entry| entry.key.matches(&image));
-        // Prefers the longest path, then a host without wildcards.
+        // Prefer the longest path, then a host without wildcards.
         let best = matching.min_by_key(|e| (Reverse(e.key.path.len()), e.key.host.contains('*')));
         let found = match best.map(|entry| (&entry.content, entry)) {
             Some((Err(problem), entry)) => {
@@ -186,7 +188,8 @@ impl AuthFile {
 }
 
 impl Key {
-    /// Parses `host`, `host:port` or `host/path`. Ignores a scheme, and an API version before the path.
+    /// Parses the key of an entry: `host`, `host:port` or `host/path`. Ignores a scheme, and an API version (`v1`,
+    /// `v2`) at the start of the path.
     fn parse(text: &str) -> Self {
         let text = text.trim();
         let text = ["https://", "http://"]
@@ -217,20 +220,20 @@ impl Key {
     }
 }
 
-/// Splits a host into its labels and its port. The port is empty if the host has none.
+/// Splits a host at its dots, and returns the port separately. The port is empty if the host has none.
 fn labels_and_port(host: &str) -> (Vec<&str>, &str) {
     let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
     (name.split('.').collect(), port)
 }
 
-/// True if a label matches a pattern. `*` stands for any characters.
+/// True if a label of a host matches a pattern, where `*` stands for any characters.
 fn is_like(pattern: &str, label: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = label.strip_prefix(parts.next().unwrap_or_default()) else {
         return false;
     };
     let mut parts: Vec<&str> = parts.collect();
-    // Without a `*`, the whole label was compared above.
+    // The pattern has no `*`, so all of it has been compared.
     let Some(last) = parts.pop() else {
         return rest.is_empty();
     };

@@ -1,5 +1,5 @@
-//! Parsers for manifests, indexes and image configurations from a registry. They skip fields that Berth does not
-//! need, so invalid content there does not make an image unusable.
+//! Parsers for manifests, indexes and image configurations from a registry. They skip the fields that Berth does not
+//! need. So invalid content in such a field does not make an image unusable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,58 +15,59 @@ use serde::Deserialize;
 use super::labels::{Labels, readable};
 use crate::skew::version::MAX_LENGTH;
 
-/// Label and annotation with an image's version, and its older name, which bootc also accepts.
+/// Label and annotation with an image's version. `OLD_VERSION` is an older name for it, which bootc also accepts.
 const VERSION: &str = "org.opencontainers.image.version";
 const OLD_VERSION: &str = "version";
-/// Labels with information from the image's builder, such as the source revision.
+/// Labels that the image's builder sets: creation time, source revision and source repository.
 const CREATED: &str = "org.opencontainers.image.created";
 const REVISION: &str = "org.opencontainers.image.revision";
 const SOURCE: &str = "org.opencontainers.image.source";
-/// Labels of bootable OS images. `bootc` requires one of them, with any value.
+/// Labels of bootable OS images. bootc requires one of the two, with any value.
 const BOOTABLE: [&str; 2] = ["containers.bootc", "ostree.bootable"];
 const MAX_PLATFORMS: usize = 32;
-/// Longest variant that a pool's status holds.
+/// Longest variant that fits into a pool's status, in characters. Longer ones are cut off.
 const MAX_VARIANT: usize = 32;
-/// Longest version, revision and source that a pool's status holds.
+/// Longest version, revision and source that fit into a pool's status, in characters. Longer ones are cut off.
 const MAX_VERSION: usize = 256;
 const MAX_REVISION: usize = 128;
 const MAX_SOURCE: usize = 256;
-/// Longest error about a label that a pool's status holds.
+/// Longest error about a label that fits into a pool's status, in characters. Longer ones are cut off.
 const MAX_ERROR: usize = 256;
-/// Range of times that a pool's status can hold, in Unix seconds. Builders that record no time write 0.
+/// Range of times that fit into a pool's status, in Unix seconds. It leaves out 0, which builders write that record no
+/// time.
 const TIMES: std::ops::Range<i64> = 1..253_402_300_800;
 
-/// A parsed manifest.
+/// A parsed manifest or index.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Document {
-    /// An index.
+    /// An index, which lists images for several platforms.
     Index {
         /// Images for Linux: at least one, and at most one per architecture and variant.
         platforms: Vec<PlatformDigest>,
-        /// Version in the annotations of the index.
+        /// Version of the image, from the annotations of the index.
         version: Option<String>,
     },
-    /// An image.
+    /// The manifest of one image.
     Image {
         /// Digest of the image's configuration.
         config: Digest,
         /// Size of the image's configuration, in bytes.
         size: u64,
-        /// Version in the annotations of the manifest.
+        /// Version of the image, from the annotations of its manifest.
         version: Option<String>,
     },
 }
 
-/// Error of a document that a pool cannot use.
+/// Why a pool cannot use a document from a registry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    /// The document is malformed.
+    /// The document is malformed; has the error.
     #[error("the registry sent an invalid {0}")]
     Invalid(String),
-    /// The document has no image for Linux.
+    /// The document has no image for Linux; has the message.
     #[error("{0}")]
     NotForLinux(String),
-    /// No host can boot the image.
+    /// The image with this digest is not a bootable OS image.
     #[error(
         "the image {0} is not a bootable OS image: it has neither the label {label} nor {other}; build it from a bootc base \
          image, or add LABEL {label}=1",
@@ -75,7 +76,7 @@ pub enum DocumentError {
     NotBootable(Digest),
 }
 
-/// A manifest or an index: a manifest has `config`, an index has `manifests`.
+/// A manifest or an index. A manifest has the field `config`, an index the field `manifests`.
 #[derive(Deserialize)]
 struct RawManifest {
     config: Option<RawDescriptor>,
@@ -103,7 +104,7 @@ struct RawConfig {
     architecture: Option<String>,
     variant: Option<String>,
     os: Option<String>,
-    // Any JSON type, since a value that is not a time is ignored.
+    // May have any JSON type: a value that is not a time is ignored.
     created: Option<serde_json::Value>,
     config: Option<RawSettings>,
 }
@@ -121,7 +122,7 @@ pub struct Config {
     pub platform: PlatformDigest,
     /// Version of the image.
     pub version: Option<String>,
-    /// Information from the image's builder.
+    /// Information that the image's builder set.
     pub metadata: ImageMetadata,
 }
 
@@ -129,7 +130,7 @@ fn invalid(what: &str, detail: impl std::fmt::Display) -> DocumentError {
     DocumentError::Invalid(format!("{what}: {detail}"))
 }
 
-/// Returns a label as one line of at most `most` characters.
+/// Returns the value of a label as one line of at most `most` characters; `None` if the label is missing or empty.
 fn text(map: &BTreeMap<String, String>, key: &str, most: usize) -> Option<String> {
     let words = one_line(map.get(key)?);
     (!words.is_empty()).then(|| words.chars().take(most).collect())
@@ -163,14 +164,14 @@ pub fn manifest(bytes: &[u8]) -> Result<Document, DocumentError> {
             size: config.size,
             version,
         }),
-        // Another program may read this document as a manifest where Berth reads an index.
+        // Reject such a document: another program may read it as a manifest, while Berth reads it as an index.
         (Some(_), Some(_)) => Err(invalid("manifest", "it is an image and an index at once")),
         (None, None) => Err(invalid("manifest", NEITHER)),
     }
 }
 
-/// Returns the Linux images of an index, one per architecture and variant, the least demanding first. Skips other
-/// entries, such as attestations, whose platform is `unknown`.
+/// Returns the Linux images of an index, one per architecture and variant, the least demanding first. Other entries are
+/// skipped, such as attestations, whose platform is `unknown`.
 fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, DocumentError> {
     let mut found: Vec<(RawPlatform, Digest)> = vec![];
     for entry in entries {
@@ -203,13 +204,13 @@ fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, Documen
     Ok(platforms)
 }
 
-/// Returns the CPU variant that an index's amd64 image without a variant needs. `None` if the image runs on every
-/// amd64 machine.
+/// Returns the CPU variant that an index's amd64 image without a variant really needs. `None` if the image runs on
+/// every amd64 machine.
 ///
-/// An amd64 image without a variant runs everywhere if it is the only one, or if all other amd64 images are more
-/// demanding. An index that also has a less demanding image breaks this rule: AlmaLinux lists `amd64/v2`, and its
-/// `amd64` without a variant needs v3. No distribution's default needs more than v3. So if the index names a lower
-/// level, the image gets the highest level up to v3 that the index does not name.
+/// Usually an amd64 image without a variant runs everywhere: it is the only amd64 image, or all others need more.
+/// AlmaLinux breaks this rule: its index lists `amd64/v2`, and its `amd64` without a variant needs v3. So if the index
+/// names a variant below v3, this function returns the highest variant, up to v3, that the index does not name. No
+/// distribution's default image needs more than v3.
 fn unnamed_amd64<'a>(platforms: impl Iterator<Item = &'a RawPlatform>) -> Option<&'static str> {
     let amd64 = platforms.filter(|of| of.architecture == "amd64");
     let named: BTreeSet<(u32, u32)> = amd64.filter_map(|of| level(of.variant.as_deref()?)).collect();
@@ -219,7 +220,8 @@ fn unnamed_amd64<'a>(platforms: impl Iterator<Item = &'a RawPlatform>) -> Option
     named.iter().any(|level| *level < missing).then_some(variant)
 }
 
-/// Creates the entry for an image. Omits a variant that every machine of the architecture can run.
+/// Returns the entry of a pool's status for an image. A variant that every machine of the architecture can run is left
+/// out.
 fn platform(architecture: String, variant: Option<String>, digest: Digest) -> PlatformDigest {
     let variant = variant.filter(|variant| !is_baseline(&architecture, variant));
     PlatformDigest {
@@ -229,7 +231,8 @@ fn platform(architecture: String, variant: Option<String>, digest: Digest) -> Pl
     }
 }
 
-/// Sort key: images for every machine, then variants by level, then variants without a level.
+/// Returns a key to sort images by: first images for every machine, then variants by level, then variants without a
+/// level.
 fn demands(image: &PlatformDigest) -> (bool, bool, Option<(u32, u32)>) {
     let level = image.variant.as_deref().and_then(level);
     (
@@ -243,7 +246,7 @@ fn demands(image: &PlatformDigest) -> (bool, bool, Option<(u32, u32)>) {
 fn is_baseline(architecture: &str, variant: &str) -> bool {
     match (architecture, variant) {
         (_, "") | ("amd64", "v1") | ("arm64", "v8") => true,
-        // On other architectures, all images have one variant, which every machine can run.
+        // Images for other architectures have no variants, so every machine of the architecture can run them.
         _ => !matches!(architecture, "amd64" | "arm64" | "arm" | "ppc64le" | "riscv64"),
     }
 }
@@ -263,7 +266,7 @@ pub fn digest(text: &str) -> Result<Digest, DocumentError> {
 /// Parses the configuration of the image with this digest.
 ///
 /// # Errors
-/// If the configuration is malformed, or the image is not bootable.
+/// If the configuration is malformed, or the image is not for Linux or not bootable.
 pub fn config(bytes: &[u8], image: &Digest) -> Result<Config, DocumentError> {
     let raw: RawConfig = serde_json::from_str(&readable(bytes)).map_err(|e| invalid("image config", e))?;
     let os = raw.os.unwrap_or_default();
@@ -307,7 +310,7 @@ fn time(text: &str) -> Option<Time> {
     TIMES.contains(&time.as_second()).then_some(Time(time))
 }
 
-/// Returns the limit for boot images from an image's labels.
+/// Returns the limit for boot images that an image's labels set; `None` if they set none.
 fn boot_image(labels: &BTreeMap<String, String>) -> Option<BootImageLimit> {
     let most = labels.get(keys::LABEL_MAX_BOOT_IMAGE_SKEW).map(|most| most.trim());
     let number = most.and_then(|most| most.parse().ok());

@@ -1,17 +1,18 @@
-//! The labels of an image. They are untrusted, so each is parsed separately: an invalid label does not affect the
+//! The labels of an image. They are untrusted, so each label is parsed separately: an invalid label does not affect the
 //! others. A pool's status keeps only as many labels as fit.
 
 use std::collections::BTreeMap;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Limits for the labels in a pool's status: their number, and the lengths of names and values in characters.
+/// Most labels that a pool's status keeps. The next two limits are the longest name and the longest value, in
+/// characters.
 pub const MAX_LABELS: usize = 64;
 const MAX_NAME: usize = 128;
 const MAX_VALUE: usize = 512;
-/// Limit for all names and values in a pool's status together, in bytes.
+/// Most bytes that the names and values of all labels in a pool's status may have together.
 const MAX_BYTES: usize = 8 << 10;
-/// Marks bytes that were not valid text.
+/// Stands in a text for bytes that were not valid.
 const NO_TEXT: char = char::REPLACEMENT_CHARACTER;
 
 /// The labels of an image configuration.
@@ -24,8 +25,8 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// Returns the labels that a pool's status keeps, sorted by name, and the number of omitted labels: too long, too
-    /// many, not text, or with control characters.
+    /// Returns the labels that a pool's status keeps, sorted by name, and the number of labels left out. A label is
+    /// left out if it is too long, is not a text, has control characters, or if no more labels fit.
     pub fn kept(&self) -> (BTreeMap<String, String>, u32) {
         let mut kept = BTreeMap::new();
         let mut bytes = 0;
@@ -76,7 +77,7 @@ impl<'de> Deserialize<'de> for Labels {
     }
 }
 
-/// Value of a label. `None` if it is not a string.
+/// Value of a label; `None` if the JSON value is not a string.
 struct Text(Option<String>);
 
 impl<'de> Deserialize<'de> for Text {
@@ -129,8 +130,8 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// Converts a JSON document to text that serde can parse. Replaces bytes that are not UTF-8, and escapes of unpaired
-/// surrogates, with the replacement character, which marks the label as invalid.
+/// Returns a JSON document as text that serde can parse. Bytes that are not UTF-8, and escapes of unpaired surrogates,
+/// become the replacement character. Its presence later marks a label as invalid.
 pub fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
@@ -145,7 +146,7 @@ pub fn readable(bytes: &[u8]) -> String {
                 rest = escape.get(6..).unwrap_or_default();
                 continue;
             }
-            // Skips the next character too: it may be a backslash that starts no escape.
+            // Copy the next character as well: after a backslash, a second backslash does not start an escape.
             _ => 1 + escape.chars().nth(1).map_or(0, char::len_utf8),
         };
         out.push_str(escape.get(..length).unwrap_or(escape));
@@ -154,7 +155,7 @@ pub fn readable(bytes: &[u8]) -> String {
     out + rest
 }
 
-/// Returns the code unit of a `\u` escape at the start of a text.
+/// Returns the UTF-16 code unit of a `\u` escape at the start of the text; `None` if the text does not start with one.
 fn unit(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     let is_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());

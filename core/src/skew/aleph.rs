@@ -1,4 +1,5 @@
-//! Reads the installer's record of the image that it installed. Parsing only: any content is accepted.
+//! Reads the file that an installer writes to record the image that it installed. Any content is accepted; errors
+//! become part of the result.
 //!
 //! `bootc install` writes `.bootc-aleph.json`. CoreOS images have `.coreos-aleph-version.json`. Newer osbuild images
 //! have `.aleph-version.json`, and a link to it with the CoreOS name. The keys differ by format and version, and any
@@ -9,13 +10,13 @@ use berth_api::boot_image::NodeBootImage;
 use berth_api::condition::one_line;
 use serde_json::Value;
 
-/// Paths of the installer's file on the host. The first one that exists is used.
+/// Paths on the host where the installer's file may be. The first one that exists is used.
 pub const PLACES: [&str; 3] = [
     "/sysroot/.bootc-aleph.json",
     "/sysroot/.coreos-aleph-version.json",
     "/sysroot/.aleph-version.json",
 ];
-/// Longest file that is read, in bytes. It may contain all labels of an image.
+/// Longest file that is read, in bytes. The file may contain all labels of an image.
 pub const MAX_LENGTH: usize = 512 * 1024;
 
 const VERSION_LABEL: &str = "org.opencontainers.image.version";
@@ -23,7 +24,7 @@ const MAX_VERSION: usize = 128;
 const MAX_IMAGE: usize = 512;
 const MAX_ERROR: usize = 256;
 
-/// Parses the content of the file `source`.
+/// Parses the content of the installer's file, or the error of reading it. `source` is the path of the file.
 pub fn read(source: &str, note: Result<&[u8], String>) -> NodeBootImage {
     let empty = NodeBootImage {
         source: source.to_owned(),
@@ -53,7 +54,7 @@ fn parse(note: &[u8]) -> Result<NodeBootImage, String> {
     let image_labels = note.pointer("/container-image/image-labels");
     let versions = [
         note.get("version"),
-        // The oldest CoreOS files call it `build`.
+        // The oldest CoreOS files call the version `build`.
         note.get("build"),
         labels.and_then(|labels| labels.get(VERSION_LABEL)),
         image_labels.and_then(|labels| labels.get(VERSION_LABEL)),
@@ -66,14 +67,15 @@ fn parse(note: &[u8]) -> Result<NodeBootImage, String> {
     Ok(NodeBootImage {
         version,
         image,
-        // `container-image.image-digest` is the digest of the configuration. Registries serve no manifest by this
-        // digest.
+        // Do not use `container-image.image-digest`: it is the digest of the image's configuration, and registries have
+        // no manifest with that digest.
         digest: digest.and_then(|digest| digest.parse::<Digest>().ok()),
         ..NodeBootImage::default()
     })
 }
 
-/// Returns a text as one line of at most `most` characters; `None` if it is missing, empty or not a text.
+/// Returns a JSON string as one line of at most `most` characters; `None` if the value is missing, empty or not a
+/// string.
 fn text(value: Option<&Value>, most: usize) -> Option<String> {
     let text = shortened(value?.as_str()?, most);
     (!text.is_empty()).then_some(text)

@@ -1,4 +1,4 @@
-//! Reads the result file of Ignition. Parsing only: any content is accepted.
+//! Reads the result file of Ignition. Any content is accepted; without a usable time, the result is `None`.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -8,7 +8,8 @@ pub const RESULT: &str = "/etc/.ignition-result.json";
 /// Longest file that is read, in bytes. The file may contain the results of earlier runs.
 pub const MAX_LENGTH: usize = 64 * 1024;
 
-/// Returns when Ignition provisioned the machine, by the machine's clock. `None` if the file has no such time.
+/// Returns when Ignition last provisioned the machine, by the machine's clock. `None` if the file does not have that
+/// time.
 pub fn provisioned(result: &[u8]) -> Option<Timestamp> {
     if result.len() > MAX_LENGTH {
         return None;
@@ -16,7 +17,7 @@ pub fn provisioned(result: &[u8]) -> Option<Timestamp> {
     let result: Value = serde_json::from_slice(result).ok()?;
     let date = result.get("provisioningDate")?.as_str()?;
     let time: Timestamp = date.trim().parse().ok()?;
-    // A time of 0 was written by a clock that was not set.
+    // A time of 0 shows that the machine's clock was not set yet.
     (time.as_second() > 0).then_some(time)
 }
 

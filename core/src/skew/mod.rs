@@ -1,4 +1,5 @@
-//! Boot image skew: checks whether the image that a machine was installed from is too old for an OS image. Pure.
+//! Boot image skew: checks if the image that a machine was installed from (its boot image) is too old for an OS image.
+//! Pure.
 
 use berth_api::boot_image::{BootImageLimit, DEFAULT_MAX_MAJOR_SKEW};
 
@@ -11,22 +12,22 @@ use version::{Comparison, OsVersion};
 /// Result of comparing a boot image with the limits of an OS image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Skew {
-    /// There is no limit.
+    /// The OS image and its pool set no limit.
     NoLimit,
-    /// The boot image is within all limits.
+    /// The boot image is new enough for all limits.
     Within,
-    /// The boot image is outside the limits. The message starts with a verb; the caller writes the machine's name
-    /// before it.
+    /// The boot image is too old for a limit. The message is the end of a sentence that begins with the machine's name.
     Exceeded(String),
-    /// The two cannot be compared. The message starts with a verb; the caller writes the machine's name before it.
+    /// The boot image cannot be compared with the limits. The message is the end of a sentence that begins with the
+    /// machine's name.
     Unknown(String),
 }
 
-/// Compares a boot image with the limits of an OS image: a minimum version, and a maximum number of major versions
-/// between the two.
+/// Compares the version of a boot image with the limits of an OS image: a minimum version, and a maximum number of
+/// major versions between the boot image and the OS image.
 ///
-/// `boot` and `image` are unparsed versions. `limits` come from the image and from its pool; all of them apply. If
-/// any limit is set but none has a maximum of major versions, the maximum is [`DEFAULT_MAX_MAJOR_SKEW`].
+/// `boot` and `image` are the versions as texts. `limits` are the limits of the image and of its pool, which all apply.
+/// If any limit is set, but none has a maximum of major versions, that maximum is [`DEFAULT_MAX_MAJOR_SKEW`].
 pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit]) -> Skew {
     if limits.iter().all(|limit| limit.is_none()) {
         return Skew::NoLimit;
@@ -66,7 +67,7 @@ pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit])
     }
 }
 
-/// Returns the number of major versions between a boot image and an OS image, or why this number is unknown.
+/// Returns how many major versions are between a boot image and an OS image, or why that number is unknown.
 fn majors_between(boot: &OsVersion, image: Option<&str>) -> Result<u64, String> {
     let Some(image) = image else {
         return Err("the OS image has no version".to_owned());

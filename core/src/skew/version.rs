@@ -1,16 +1,17 @@
 //! Parses and compares versions of operating systems.
 //!
 //! A version consists of a family (`stream` in `stream9`), a release (`9.6`), an optional build date, and further
-//! parts. Two versions are compared part by part, and only if their parts have the same meaning. Otherwise the result
+//! parts. Two versions are compared part by part, but only if their parts have the same meaning. Otherwise the result
 //! is [`Comparison::Unknown`], with the reason.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-/// Versions from this major version on may be operating system releases; OpenShift releases begin with 4.
+/// Smallest major version that may be an operating system release, such as RHEL 8. OpenShift's own releases begin with
+/// 4.
 const FIRST_OF_SYSTEM: u64 = 8;
-/// Longest version, in bytes.
+/// Longest version that is parsed, in bytes.
 pub const MAX_LENGTH: usize = 128;
 
 /// Version of an operating system.
@@ -24,10 +25,10 @@ pub struct OsVersion {
     rest: Vec<Part>,
 }
 
-/// A part after the release and the date.
+/// A part of a version after the release and the date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Part {
-    /// True if the part follows `~`. A version with such a part is older than the same version without the part.
+    /// True if `~` precedes the part. Such a part makes a version older than the same version without the part.
     early: bool,
     token: Token,
 }
@@ -38,7 +39,7 @@ enum Token {
     Word(String),
 }
 
-/// Error of a text that is not an OS version.
+/// Why a text is not an OS version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not an OS version: {reason}")]
 pub struct VersionError {
@@ -49,13 +50,13 @@ pub struct VersionError {
 /// Result of comparing the ages of two versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Comparison {
-    /// Older than the other.
+    /// The first version is older than the second.
     Older,
-    /// As old as the other.
+    /// Both versions are equally old.
     Equal,
-    /// Newer than the other.
+    /// The first version is newer than the second.
     Newer,
-    /// The versions cannot be compared. Holds the reason.
+    /// The versions cannot be compared, for this reason.
     Unknown(String),
 }
 
@@ -74,12 +75,12 @@ impl OsVersion {
     /// Parses a version.
     ///
     /// # Errors
-    /// Why the text is not a version.
+    /// Returns why the text is not a version.
     fn parse(text: &str) -> Result<Self, &'static str> {
         if text.len() > MAX_LENGTH {
             return Err("it is longer than 128 characters");
         }
-        // Ignores all words after the first, as in `12 (bookworm)` and `24.04.1 LTS`.
+        // Ignore all words after the first: `(bookworm)` in `12 (bookworm)`, `LTS` in `24.04.1 LTS`.
         let first = text.split_whitespace().next().unwrap_or_default();
         if !first
             .bytes()
@@ -134,8 +135,8 @@ impl OsVersion {
     }
 }
 
-/// Iterates over the parts of a version that begins with a digit, each with the separator before it. The first part
-/// has the separator `.`; between a digit and a letter, the separator is a space.
+/// Iterates over the parts of a version that begins with a digit. Each part comes with the separator before it: `.` for
+/// the first part, and a space between a digit and a letter.
 struct Parts<'a>(&'a str);
 
 impl Parts<'_> {
@@ -163,7 +164,8 @@ impl Parts<'_> {
     }
 }
 
-/// Returns the build date, if the number is a date: `20251023`, `202310231244`, or with seconds.
+/// Returns the build date as `YYYYMMDDhhmm` if the number looks like a date: `20251023`, `202310231244`, or with
+/// seconds. `None` otherwise.
 fn build_date(number: u64) -> Option<u64> {
     let minutes = match number {
         19_000_101..=29_991_231 => number * 10_000,
@@ -175,9 +177,9 @@ fn build_date(number: u64) -> Option<u64> {
     ((1..=12).contains(&month) && (1..=31).contains(&day)).then_some(minutes)
 }
 
-/// Returns the RHEL release of an older RHEL CoreOS version, whose first part is the OpenShift release: `411.86` is built
-/// from RHEL 8.6, `419.810` from 8.10. Such builds have a date with hours and minutes. (Rule of OpenShift's machine-config
-/// operator.)
+/// Returns the RHEL release of an older RHEL CoreOS version, whose first part is the OpenShift release: `411.86` is
+/// built from RHEL 8.6, `419.810` from 8.10. Only versions that have a build date with hours and minutes are such
+/// versions. OpenShift's machine-config operator has the same rule.
 fn legacy(release: &[u64]) -> Option<Vec<u64>> {
     let [41..=49 | 410..=499, rhel] = release else {
         return None;
@@ -191,12 +193,12 @@ fn legacy(release: &[u64]) -> Option<Vec<u64>> {
 }
 
 impl OsVersion {
-    /// First number of the release. `None` if the version is only a date.
+    /// Returns the first number of the release. `None` if the version is only a date.
     pub fn major(&self) -> Option<u64> {
         self.release.first().copied()
     }
 
-    /// Letters before the first digit; usually empty.
+    /// Returns the letters before the first digit, in lower case; usually empty.
     pub fn family(&self) -> &str {
         &self.family
     }
@@ -206,23 +208,23 @@ impl OsVersion {
         &self.release[..end]
     }
 
-    /// True if the version may be an OpenShift release, such as `4.20.0`. OpenShift 4.20 is built from RHEL 9, so its
-    /// release is not a RHEL version.
+    /// True if the version may be an OpenShift release, such as `4.20.0`. Such a number says nothing about the RHEL
+    /// release: OpenShift 4.20 is built from RHEL 9.
     fn may_be_openshift(&self) -> bool {
         self.date.is_none() && self.family.is_empty() && self.major() == Some(4)
     }
 
-    /// True if the version may be a release of the operating system below OpenShift, or of a similar one.
+    /// True if the version may be the release of an operating system, such as RHEL 9.
     fn may_be_system(&self) -> bool {
         self.major() >= Some(FIRST_OF_SYSTEM)
     }
 
-    /// True if one version may be an OpenShift release and the other an operating system release.
+    /// True if one of the versions may be an OpenShift release, and the other the release of an operating system.
     pub(super) fn is_apart(&self, other: &Self) -> bool {
         (self.may_be_openshift() && other.may_be_system()) || (other.may_be_openshift() && self.may_be_system())
     }
 
-    /// True if the numbers of both versions have the same meaning.
+    /// True if the releases of the two versions can be compared number by number.
     fn counts_as(&self, other: &Self) -> bool {
         if self.is_apart(other) {
             return false;
@@ -235,7 +237,7 @@ impl OsVersion {
         }
     }
 
-    /// Reports whether `self` is older or newer than `other`.
+    /// Returns whether `self` is older or newer than `other`, or why they cannot be compared.
     pub fn compare(&self, other: &Self) -> Comparison {
         if self.family != other.family {
             return self.incomparable(other, "are versions of different systems");
@@ -246,7 +248,7 @@ impl OsVersion {
         let order = self
             .significant()
             .cmp(other.significant())
-            // A release without a date is older than builds of this release with a date.
+            // If the releases are equal, a version without a build date is older than a version with one.
             .then_with(|| self.date.cmp(&other.date));
         match order {
             Ordering::Less => Comparison::Older,
@@ -260,13 +262,13 @@ impl OsVersion {
         }
     }
 
-    /// Returns [`Comparison::Unknown`] with a message of the two versions and `why`, which begins with a verb.
+    /// Returns [`Comparison::Unknown`] with a message: the two versions, then `why`, which begins with a verb.
     fn incomparable(&self, other: &Self, why: &str) -> Comparison {
         Comparison::Unknown(format!("{self} and {other} {why}"))
     }
 }
 
-/// Compares the further parts of two versions whose releases and dates are equal. `None` if they differ in a word,
+/// Compares the further parts of two versions that have the same release and date. `None` if they differ in a word,
 /// since words have no order.
 fn order_of_rest(a: &[Part], b: &[Part]) -> Option<Ordering> {
     let (mut a, mut b) = (a.iter(), b.iter());
@@ -286,7 +288,8 @@ fn order_of_rest(a: &[Part], b: &[Part]) -> Option<Ordering> {
     }
 }
 
-/// Compares a version that has this additional part with the same version without the part.
+/// Returns how a version with this additional part compares with the same version without the part. `None` if the part
+/// is a word.
 fn more(part: &Part) -> Option<Ordering> {
     match (part.early, &part.token) {
         (true, _) => Some(Ordering::Less),

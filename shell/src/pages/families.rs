@@ -1,4 +1,4 @@
-//! Metric families of a program, and their names.
+//! The metrics of a program, and the names of their series.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Metric, Registry};
 
-/// All metrics of a program, and the names of their series. Families without series are named too.
+/// All metrics of a program, and the names of their series. The names include metrics that have no series now.
 #[derive(Debug, Default)]
 pub struct Families {
     registry: Registry,
@@ -18,37 +18,37 @@ pub struct Families {
 }
 
 impl Families {
-    /// Adds a counter, or a family of counters. Its series are named `NAME_total`.
+    /// Adds a counter, which may have labels. Its series are named `NAME_total`.
     pub fn counter(&mut self, name: &'static str, help: &str, metric: impl Metric) {
         self.names.push(format!("{name}_total"));
         self.registry.register(name, help, metric);
     }
 
-    /// Adds a histogram, or a family of histograms.
+    /// Adds a histogram, which may have labels.
     pub fn histogram(&mut self, name: &'static str, help: &str, metric: impl Metric) {
         self.names
             .extend(["bucket", "sum", "count"].map(|part| format!("{name}_{part}")));
         self.registry.register(name, help, metric);
     }
 
-    /// Adds a board, with all its gauges.
+    /// Adds all gauges of a board.
     pub fn board(&mut self, board: &Board) {
         self.names.extend(board.names());
         self.registry.register_collector(Box::new(board.clone()));
     }
 
-    /// Names of all series, as used in queries.
+    /// Returns the names of all series, as queries use them.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Registry of all metrics, for encoding.
+    /// Returns the registry of all metrics, which the server encodes as text.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 }
 
-/// Gauges that are replaced together. A clone shares the gauges.
+/// A set of gauges that a program replaces as a whole. Clones share the same gauges.
 #[derive(Debug, Clone)]
 pub struct Board(Arc<Mutex<Vec<Gauge>>>);
 
@@ -58,7 +58,7 @@ impl Board {
         Self(Arc::new(Mutex::new(gauges)))
     }
 
-    /// Replaces all gauges at once: a reader never sees a mix of old and new.
+    /// Replaces all gauges at once, so that a reader never sees old and new ones together.
     pub fn show(&self, gauges: Vec<Gauge>) {
         *locked(&self.0) = gauges;
     }

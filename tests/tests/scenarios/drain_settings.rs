@@ -179,11 +179,20 @@ async fn hold_waits_for_an_admin(part: &Part<'_>) -> Result<()> {
         .await?;
     part.until_node_says(
         n1,
-        ("NodeDegraded", "True", "DrainTimeout", "held by drain.onTimeout: Hold"),
+        (
+            "NodeDegraded",
+            "True",
+            "DrainTimeout",
+            "the drain continues (drain.onTimeout: Hold)",
+        ),
     )
     .await?;
-    part.until_true("Degraded", "NodesDegraded", "held by drain.onTimeout: Hold")
-        .await?;
+    part.until_true(
+        "Degraded",
+        "NodesDegraded",
+        "the drain continues (drain.onTimeout: Hold)",
+    )
+    .await?;
     // Twice the timeout: even Force would have given up by then.
     let conditions = part.node_status(n1).await?.conditions;
     let degraded = berth_api::condition::find(&conditions, "NodeDegraded").context("not degraded")?;

@@ -2,20 +2,21 @@ use berth_api::digest::Digest;
 use berth_api::names::BootId;
 use serde::{Deserialize, Serialize};
 
-/// A boot that fell back under a berth: the target was finalized, and the host booted another image.
+/// A reboot under a berth that did not lead to the target: the target was finalized at shutdown, but the host booted
+/// another image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FellBack {
-    /// The target.
+    /// Digest of the target.
     pub digest: Digest,
-    /// Boot ID of the boot of the other image.
+    /// ID of the boot that runs the other image.
     pub boot_id: BootId,
-    /// True if an agent saw the target run before.
+    /// True if an agent had seen the target run before the host left it.
     #[serde(default)]
     pub ran: bool,
 }
 
-/// The image that the host ran when the agent last looked.
+/// The image that the host ran when the agent last read its deployments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastBooted {
@@ -26,13 +27,14 @@ pub struct LastBooted {
     pub previous: Option<Digest>,
 }
 
-/// A boot of another image without a berth. Kept until the node runs the desired image, or a berth's.
+/// A boot of another image while the node held no berth. Kept until the node runs the desired image or the target of a
+/// berth.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutsideBoot {
     /// Booted digest.
     pub digest: Digest,
-    /// Digest that the host ran before.
+    /// Digest that the host ran before this boot.
     pub left: Digest,
     /// True if the host went back to its rollback deployment.
     #[serde(default)]

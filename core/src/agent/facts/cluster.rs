@@ -4,16 +4,17 @@ use berth_api::node::DrainBlocker;
 
 use crate::agent::node::NodeFacts;
 
-/// Result of the guard probe: dry-run writes that the API server must reject (I6).
+/// Result of the guard probe: the agent tries, as a dry run, a write to another node's object, which the API server
+/// must reject (I6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guard {
-    /// No answer yet.
+    /// No probe has got a clear answer yet.
     Unknown,
-    /// No object exists to try the write on, for example no berth.
+    /// The cluster has no object to try the write on: no berth, or no other node with a BootcNode.
     NothingToTry,
     /// The write was rejected.
     Refuses,
-    /// The write would succeed; describes the write and the fix.
+    /// The write would have succeeded. Holds a text for people: which write, and how to fix the policies.
     Allows(String),
 }
 
@@ -24,20 +25,23 @@ pub struct GuardFacts {
     pub answer: Guard,
     /// Time until the next probe; zero if it is due.
     pub next_try: Duration,
-    /// Last error, if several probes in a row got no clear answer.
+    /// Error of the last probe, if several probes in a row got no clear answer.
     pub silence: Option<String>,
 }
 
 impl GuardFacts {
-    /// True if the agent should report the guard: the write would succeed, or several probes got no clear answer.
+    /// True if the status must show that the guard is missing: the write would have succeeded, or several probes got no
+    /// clear answer.
     pub fn is_reportable(&self) -> bool {
         matches!(self.answer, Guard::Allows(_)) || (self.answer == Guard::Unknown && self.silence.is_some())
     }
 
-    /// Message if this node takes no berth, since the API server may accept writes to other nodes' objects.
+    /// Returns why this node takes no berth, if the API server may accept writes to other nodes' objects; `None` if it
+    /// rejects them.
     pub fn unguarded(&self) -> Option<String> {
         match &self.answer {
-            // `NothingToTry` is fine: before the agent takes an offered berth, it probes with that berth.
+            // `NothingToTry` does not forbid an offer: before the agent takes an offered berth, it probes with that
+            // berth.
             Guard::Refuses | Guard::NothingToTry => None,
             Guard::Allows(what) => Some(format!(
                 "the API server lets an agent write other nodes' objects: {what}"
@@ -58,7 +62,7 @@ impl GuardFacts {
     reason = "an agent has a single one, which nearly always is a Node"
 )]
 pub enum ClusterNode {
-    /// Not read since the last event that may have changed it.
+    /// Not read since the last event that may have changed the Node.
     Unread,
     /// The Node does not exist.
     Gone,
@@ -76,17 +80,17 @@ impl ClusterNode {
     }
 }
 
-/// Progress of the current turn's drain.
+/// State of the current turn's drain, which the agent performs in passes: each evicts pods and lists the rest.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DrainFacts {
-    /// True if the last pass found no pod left to evict.
+    /// True if the last drain pass found no pod left to evict.
     pub done: bool,
     /// Time since the drain began, including time before an agent restart.
     pub elapsed: Duration,
     /// Pods that block the drain.
     pub blockers: Vec<DrainBlocker>,
-    /// Pods that could not be evicted but do not block the drain.
+    /// Pods that are still on the node but do not keep it from rebooting.
     pub left_behind: Vec<DrainBlocker>,
-    /// Time until the next pass is due; `None` if no pass is planned.
+    /// Time until the next drain pass; `None` if no pass is planned.
     pub next_pass: Option<Duration>,
 }

@@ -21,17 +21,17 @@ pub enum Desired {
 /// Spec of a member node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
-    /// The pool.
+    /// Name of the pool.
     pub pool: PoolName,
     /// UID of the Node that this spec was published for.
     pub node_uid: NodeUid,
     /// Image to run; `None` while it is not resolved for this platform.
     pub image: Option<DesiredImage>,
-    /// Whether the image may be pulled now.
+    /// Whether the controller permits this node to pull the image now.
     pub staging: Staging,
     /// Drain settings.
     pub drain: Drain,
-    /// Rules for a boot that is not proven in time.
+    /// The pool's `spec.health`: which boots count as healthy, and how to handle a boot that is not proven in time.
     pub health: Health,
     /// How the host's backend is chosen.
     pub backend: BackendRule,
@@ -41,11 +41,12 @@ pub struct Member {
     pub tolerated: Vec<String>,
     /// The pool's retry token. When it changes, digests that failed on this node are tried again.
     pub retry_token: Option<String>,
-    /// Time limit from a reboot to its proof.
+    /// How long a node may take from its reboot to the proof of the new boot. After that, the delay is reported, and a
+    /// target that did not boot may be tried again.
     pub reboot_timeout: Duration,
     /// True if the pool or the fleet is paused. Only reported; no step depends on it.
     pub paused: bool,
-    /// Median durations of the pool, for estimates. No step depends on them.
+    /// Median durations of updates in the pool. Used only to estimate when the update ends.
     pub estimates: PhaseDurations,
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Health of the running boot, as the host reports it. Read in each pass of a turn.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostHealth {
-    /// True while systemd starts the host's units (`SystemState` is `initializing` or `starting`).
+    /// True while systemd still starts the host's units: its `SystemState` is `initializing` or `starting`.
     pub starting: bool,
     /// State of `boot-complete.target`.
     pub boot_complete: BootComplete,
@@ -15,13 +15,14 @@ pub struct HostHealth {
     pub checks: Checks,
 }
 
-/// Health of a host before its reboot. A fault that was there before does not count against the image that boots next.
+/// Health of a host before the reboot of its turn. A fault that existed before the reboot does not count against the
+/// new image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HealthBefore {
     /// True if systemd had not finished starting.
     pub starting: bool,
-    /// True if a unit wanted `boot-complete.target`, which was not reached.
+    /// True if some unit wanted `boot-complete.target`, but the target had not been reached.
     pub boot_incomplete: bool,
     /// Names of the failed units, sorted.
     pub failed_units: Vec<String>,
@@ -40,23 +41,23 @@ impl From<&HostHealth> for HealthBefore {
 /// State of `boot-complete.target`, which systemd reaches when the units that judge a boot have succeeded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum BootComplete {
-    /// No unit of the host wants the target, so the target is never reached.
+    /// No unit of the host wants the target, so systemd never starts it.
     #[default]
     Unused,
-    /// A unit wants the target, which is not reached yet.
+    /// A unit wants the target, but systemd has not reached it yet.
     Pending,
     /// The target is reached.
     Reached,
 }
 
-/// State of the health checks that an image builder or an admin installed on the host. Only required ones count.
+/// Results of the health checks that an image builder or an admin installed on the host. Only required checks count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// The checks have not all ended once under this boot.
+    /// At least one check has not ended since this boot.
     Running,
-    /// Each check has succeeded under this boot, or the host has none.
+    /// Every check has succeeded since this boot, or the host has no checks.
     #[default]
     Passed,
-    /// These checks have not succeeded yet: one message per check, with its path.
+    /// At least one required check failed at its last run: one message per failed check, with its path.
     Failed(Vec<String>),
 }

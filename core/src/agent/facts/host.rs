@@ -17,26 +17,27 @@ pub struct HostFacts {
     pub boot_id: BootId,
     /// The host's deployments.
     pub os: Os,
-    /// True if `os` was read after the last event that may have changed it.
+    /// True if `os` was read after the last event that may have changed the host's deployments.
     pub fresh: bool,
-    /// True if the last read found no armed image, and the agent has since done nothing that could arm one.
+    /// True if the last read found no armed image, and this agent process has done nothing since that could arm one.
     pub disarmed: bool,
-    /// Set after the lock of the staged image failed repeatedly. The agent then removes the image or, if it must stay,
-    /// retries the lock.
+    /// Set after several attempts to lock the staged image failed. The agent then removes the image. If it may not
+    /// remove the image, it retries the lock.
     pub lock_failure: Option<LockFailure>,
     /// The running pull.
     pub pull: Option<PullFacts>,
-    /// Shutdown inhibitors, with their reasons.
+    /// Inhibitors that keep logind from shutting the host down, each with its reason.
     pub inhibitors: Vec<String>,
     /// True while the host shuts down.
     pub shutting_down: bool,
     /// True if a shutdown is scheduled for later.
     pub shutdown_scheduled: bool,
-    /// Set while the host's services do not answer. The other fields then have their last known values.
+    /// Set while the host's D-Bus, systemd or logind does not answer. The other fields then have their last known
+    /// values.
     pub unreachable: Option<Unreachable>,
     /// Error of the last write of the agent's memory file, until a write succeeds.
     pub memory_error: Option<String>,
-    /// The host's own policy for images and credentials.
+    /// The host's own rules for images, signatures and credentials.
     pub rules: Rules,
     /// Other updaters that are active on the host.
     pub rivals: Vec<String>,
@@ -50,12 +51,12 @@ pub struct HostFacts {
     pub health: Option<HostHealth>,
 }
 
-/// Repeated failure to lock the staged image.
+/// The staged image could not be locked in several attempts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockFailure {
     /// Last error message.
     pub why: String,
-    /// Time until the next attempt, for an image that must not be removed; zero if the attempt is due.
+    /// Time until the next attempt to lock an image that must not be removed; zero if the attempt is due.
     pub pause: Duration,
 }
 
@@ -68,7 +69,8 @@ pub struct Unreachable {
     pub ago: Duration,
 }
 
-/// Shortest silence of the host's services that is reported. A shutdown or a service restart causes shorter ones.
+/// The status reports that the host's services are silent only after this time. A shutdown or a service restart causes
+/// a shorter silence.
 const SILENCE_TOLD_AFTER: Duration = Duration::from_secs(30);
 
 impl Unreachable {
@@ -81,11 +83,11 @@ impl Unreachable {
 /// The host's deployments as last read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Os {
-    /// Not read since the deployments may have changed, or not readable because a pull holds the lock.
+    /// Not read since the deployments may have changed, or not readable now because a pull holds ostree's lock.
     Unknown,
-    /// Berth cannot update the host.
+    /// Berth cannot update the host; see [`crate::agent::backend`].
     Unusable {
-        /// Condition reason.
+        /// Reason of the condition `NodeDegraded`.
         reason: Reason,
         /// Error message of the host tool.
         message: String,
@@ -101,34 +103,38 @@ pub struct Deployments {
     pub backend: NodeBackend,
     /// How the host stores its deployments.
     pub storage: Storage,
-    /// True if the backend stages images locked.
+    /// True if the backend locks an image as it stages it, so that the image is never armed.
     pub stages_locked: bool,
     /// The booted deployment.
     pub booted: Deployment,
     /// The staged deployment.
     pub staged: Option<Deployment>,
-    /// True if the staged deployment has other layered packages than the booted one, and the backend keeps them in
-    /// the next image it stages. A person or program on the host requested those packages.
+    /// True if someone on the host changed the layered packages of the staged deployment, and the backend keeps that
+    /// change in the next image that it stages.
     pub staged_layers: bool,
-    /// True if the backend reports an enforced signature policy. Not enough: see [`super::Past::is_verified`].
+    /// True if the backend reports that the host enforces a signature policy. This alone does not prove that the staged
+    /// image is signed: see [`super::Past::is_verified`].
     pub staged_signed: bool,
     /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,
-    /// True if the next boot takes the rollback deployment: it was queued, or finalized and not booted.
+    /// True if the next boot takes the rollback deployment: an admin or the agent queued the rollback, or an image was
+    /// finalized and then not booted.
     pub rollback_queued: bool,
-    /// Link in `/etc` that makes a unit require `berth-firstboot.service`, if the staged image lacks that service.
+    /// Link in `/etc` that makes a unit of the host require `berth-firstboot.service`; set only if the staged image
+    /// lacks that service.
     pub link_without_unit: Option<String>,
-    /// Why Berth starts no update on this host; `None` if it does. A turn that has begun is still finished.
+    /// Why Berth begins no update on this host; `None` if it does. A turn that has already begun is finished anyway.
     pub refusal: Option<String>,
 }
 
 impl Deployments {
-    /// Returns how an image is locked while it is staged here; `None` if nothing would lock it.
+    /// Returns the lock that an image has while this host stages it; `None` if nothing would lock it.
     pub fn staging_lock(&self) -> Option<StagingLock> {
         StagingLock::of(self.storage, self.stages_locked)
     }
 
-    /// Message if the kubelet would never start after a boot of the staged image. `None` if no such fault is known.
+    /// Returns a message if a unit such as the kubelet would never start after a boot of the staged image. `None` if no
+    /// such fault is known.
     pub fn unit_missing(&self) -> Option<String> {
         let link = self.link_without_unit.as_ref()?;
         Some(format!(
@@ -152,7 +158,7 @@ impl Os {
         self.deployments()?.booted.digest.as_ref()
     }
 
-    /// Message if Berth stages no image on this host; `None` if it does, or if the deployments are unknown.
+    /// Returns why Berth begins no update on this host; `None` if it does, or if the deployments are unknown.
     pub fn refusal(&self) -> Option<&str> {
         self.deployments()?.refusal.as_deref()
     }
@@ -162,12 +168,13 @@ impl Os {
         self.deployments()?.unit_missing()
     }
 
-    /// True if the next boot is known to take another deployment than the booted one.
+    /// True if the agent knows that the next boot takes another deployment than the booted one.
     pub fn is_rollback_queued(&self) -> bool {
         self.deployments().is_some_and(|d| d.rollback_queued)
     }
 
-    /// Returns the digest of the deployment that the next boot takes instead of the booted one.
+    /// Returns the digest that the next boot takes instead of the booted one; `None` if the next boot takes the booted
+    /// one, or the digest is unknown.
     pub fn queued_digest(&self) -> Option<&Digest> {
         let queued = self.deployments().filter(|d| d.rollback_queued)?;
         queued.rollback.as_ref()?.digest.as_ref()

@@ -1,4 +1,5 @@
-//! Input of the agent's decisions, as plain data. Includes the time and the identity, so a decision can be replayed.
+//! Input of the agent's decisions, as plain data. The input includes the current time and the node's name, so a
+//! decision can be replayed.
 
 mod boots;
 mod cluster;
@@ -26,7 +27,7 @@ use crate::agent::host_policy::Objection;
 use crate::agent::reason::Reason;
 use crate::finding::{self, Finding, Subject};
 
-/// Everything that a decision may depend on.
+/// All facts that a decision of the agent may depend on.
 #[derive(Debug, Clone)]
 pub struct AgentFacts {
     /// The node that this agent serves.
@@ -37,30 +38,33 @@ pub struct AgentFacts {
     pub desired: Desired,
     /// State of the host.
     pub host: HostFacts,
-    /// The Node object.
+    /// The Node object of this node.
     pub cluster_node: ClusterNode,
     /// Berths labelled with this node; `None` until they are read.
     pub berths: Option<Vec<Berth>>,
-    /// True if this process wrote the held berth last, and the API server answered: older writes in flight then fail.
+    /// True if this agent process made the last write of the held berth, and the API server confirmed it. Older writes
+    /// that are still in flight then fail.
     pub fenced: bool,
-    /// True if this process wrote the Node after it began to give the berth back.
+    /// True if this agent process has written the Node since it began to give the berth back.
     pub restored: bool,
     /// Progress of the current turn's drain.
     pub drain: DrainFacts,
-    /// How long the agent has waited for the proof of this boot, across agent restarts; zero if none is awaited.
+    /// How long the agent has waited for the proof of this boot, across agent restarts; zero if the boot needs no
+    /// proof.
     pub proving_for: Duration,
-    /// How long the Node has been Ready under this boot, as far as this process has read it; zero if it is not Ready.
+    /// How long this agent process has seen the Node Ready under this boot without a break; zero if the Node is not
+    /// Ready.
     pub ready_for: Duration,
     /// Whether the API server rejects writes to other nodes' objects.
     pub guard: GuardFacts,
-    /// Record of earlier pulls, turns and failures on this node.
+    /// The agent's record of earlier pulls, turns and failures on this node.
     pub past: Past,
-    /// The step that fails repeatedly, if there is one.
+    /// The step that keeps failing; `None` if none does.
     pub trouble: Option<StepFailure>,
 }
 
 impl AgentFacts {
-    /// Returns the staged deployment if it has this digest and its pull is not known to be incomplete.
+    /// Returns the staged deployment if it has this digest, unless its pull failed or was stopped.
     pub fn staged_whole(&self, digest: &Digest) -> Option<&Deployment> {
         let staged = self.host.os.staged()?;
         (staged.digest.as_ref() == Some(digest) && self.past.is_complete(digest)).then_some(staged)
@@ -71,12 +75,13 @@ impl AgentFacts {
         undone.is_some_and(|undone| undone.boot_id == self.host.boot_id)
     }
 
-    /// True if the agent has queued the rollback that undoes the running boot.
+    /// True if the next boot takes the rollback that the agent itself queued, to undo the running boot.
     pub(crate) fn has_queued_undo(&self) -> bool {
         self.undoes_boot() && self.host.os.is_rollback_queued()
     }
 
-    /// Returns the host policy's objection to the desired image; `None` if the policy allows it or no image is desired.
+    /// Returns why the host's own policy rejects the desired image; `None` if it accepts the image, or no image is
+    /// desired.
     pub fn objection(&self) -> Option<Objection> {
         self.host.rules.objection(self.desired.image()?)
     }
@@ -95,20 +100,20 @@ impl AgentFacts {
         holdings.find(|holding| holding.node == self.node)
     }
 
-    /// Returns the last turn if its digest is still desired and it did not end in an update.
+    /// Returns the last turn that did not end in an update, if its digest is still the desired one.
     pub(crate) fn failed_turn(&self) -> Option<&Turn> {
         let last = self.past.last_turn.as_ref();
         last.filter(|turn| Some(&turn.digest) == self.desired.digest())
     }
 }
 
-/// A step that fails repeatedly.
+/// A step that has failed several times in a row, with its last error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepFailure {
-    /// CamelCase reason.
+    /// Reason for a condition.
     pub reason: Reason,
     /// Error message.
     pub message: String,
-    /// Number of failures so far.
+    /// Number of failures in a row.
     pub attempts: u32,
 }

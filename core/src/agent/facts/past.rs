@@ -13,96 +13,102 @@ use super::boots::{FellBack, LastBooted, OutsideBoot};
 use super::health::HealthBefore;
 use crate::BootMoment;
 
-/// Record of earlier pulls, turns and failures, kept on the host and in part in the BootcNode's status. A field that is
-/// missing, because another agent version wrote the file, takes its default.
+/// The agent's record of earlier pulls, turns and failures. The host keeps it in a file, and the BootcNode's status has
+/// a part of it. A field that the file lacks, since another agent version wrote it, takes its default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Past {
-    /// Last failed pull, with the time of the next attempt. After a restart, taken from the BootcNode's status.
+    /// Last failed pull, with the time of the next attempt. The file does not have it: after a restart, the agent takes
+    /// it from the BootcNode's status.
     #[serde(skip)]
     pub failure: Option<Failure>,
-    /// Last turn that did not end in an update.
+    /// Last turn, unless it ended in an update.
     pub last_turn: Option<Turn>,
-    /// Digests that failed on this node.
+    /// Digests that failed on this node and are not tried here again.
     pub failed_digests: Vec<Digest>,
-    /// Digest of Berth's last pull. On a node without a pool, `None` as soon as that image is no longer staged.
+    /// Digest of the last image that Berth pulled. On a node without a pool, `None` as soon as that image is no longer
+    /// staged.
     pub staged_by_us: Option<Digest>,
-    /// Backend that staged `staged_by_us`: no other may touch that image (see [`crate::agent::backend`]).
+    /// Backend that staged `staged_by_us`. The other backend must not touch that image (see [`crate::agent::backend`]).
     pub staged_with: Option<Backend>,
-    /// Digest whose last pull failed or was stopped: bound images, which bootc pulls last, may be missing.
+    /// Digest whose last pull failed or was stopped. The images bound to it, which bootc pulls last, may be missing.
     pub incomplete: Option<Digest>,
-    /// Digest that did not boot although a commit licensed the reboot, and how often that happened.
+    /// Digest that a reboot should have booted, under a commit, but did not; and the number of such reboots.
     pub not_applied: Option<(Digest, u32)>,
-    /// Target digest that booted but is not proven. If another digest boots later, this one failed.
+    /// Target that has booted but is not proven. If the host boots another digest next, this target has failed.
     pub tried: Option<Digest>,
-    /// The rollback that the agent began in this turn.
+    /// The rollback that the agent began in this turn, to undo an unproven boot.
     pub undone: Option<Undone>,
-    /// True if the host had a deployment of the target, besides the staged one, when the node committed to its last
-    /// reboot. `None` if an agent version that did not record it committed.
+    /// True if the host already had a deployment of the target, besides the staged one, when the node last committed.
+    /// `None` if that commit was made by an agent version without this field.
     pub target_deployed: Option<bool>,
-    /// The last target that fell back.
+    /// The last target that the host left for another image, without Berth.
     pub fell_back: Option<FellBack>,
-    /// The image that the host ran when the agent last looked. `None` before the first Ready boot, and without a pool.
+    /// The image that the host ran when the agent last read its deployments. `None` before the first boot with a Ready
+    /// Node, and on a node without a pool.
     pub last_booted: Option<LastBooted>,
-    /// The last boot of another image without a berth, until it is over.
+    /// The last boot of another image without a berth; `None` as soon as it no longer matters.
     pub outside_boot: Option<OutsideBoot>,
     /// Health of the host in this turn, before its reboot. `None` if it was not read, for example by an older agent
-    /// version: then no failed unit counts.
+    /// version. No failed unit then counts against the new image.
     pub health_before: Option<HealthBefore>,
-    /// Boot ID of an unproven boot whose berth was licensed again, so that the berth now names this boot.
+    /// ID of an unproven boot, if the berth was committed again during that boot. The berth then names this boot, so
+    /// only this field shows that the boot is unproven.
     pub unproven_boot: Option<BootId>,
-    /// The last pull, if it succeeded under an enforced signature policy. Cleared when another pull begins.
+    /// The image of the last pull, if the pull succeeded while the host enforced a signature policy. Cleared when the
+    /// next pull begins.
     pub verified: Option<Verified>,
-    /// The last retry token that was applied.
+    /// The last retry token of the pool that the agent has acted on.
     pub retry_token: Option<String>,
-    /// Start of the current drain by this node's clock. Only reported.
+    /// Start of the current drain, by this node's wall clock. Only shown to people.
     pub drain_began: Option<Timestamp>,
-    /// Start of the current drain, kept on the host as a moment of its boot. So neither an edit of a cluster object nor
-    /// a change of the clock makes the drain look overdue, which would end or force it.
+    /// Start of the current drain, as a moment of the boot. The drain's time limit counts from here, so neither an edit
+    /// of a cluster object nor a change of the wall clock can end or force the drain early.
     pub drain_since: Option<BootMoment>,
-    /// Start of the wait for the proof of the current boot.
+    /// When the agent began to wait for the proof of the current boot.
     pub proof_since: Option<BootMoment>,
-    /// Chapters of the latest updates. Stored on the host to survive the reboot, which is one of the chapters.
+    /// Chapters of the latest updates. Stored on the host, since an update contains a reboot.
     pub timeline: Timeline,
-    /// Turns, newest first. A turn that still runs has no end.
+    /// Turns, newest first. The running turn has no end time yet.
     pub turns: Vec<TurnRecord>,
 }
 
-/// A rollback that the agent began. Stored on the host before the rollback is queued.
+/// A rollback that the agent began, to undo an unproven boot. Stored on the host before the rollback is queued.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Undone {
-    /// The unproven digest that ran.
+    /// Digest that ran without being proven, and is left.
     pub digest: Digest,
     /// Boot ID of the boot that is undone.
     pub boot_id: BootId,
-    /// Condition reason of the part that the proof lacked. Empty if an agent version that did not record it began the
-    /// rollback.
+    /// Condition reason that names which part of the proof was missing. Empty if an agent version without this field
+    /// began the rollback.
     #[serde(default)]
     pub reason: String,
-    /// Why the boot was not proven. Empty like `reason`.
+    /// Message that says which part of the proof was missing. Empty like `reason`.
     #[serde(default)]
     pub why: String,
 }
 
-/// An image that was pulled under an enforced signature policy and was not in the host's repository before.
+/// An image that was pulled while the host enforced a signature policy, and that the host did not have before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Verified {
     /// Digest of the image.
     pub digest: Digest,
-    /// Digest of the policy file's text when the pull began.
+    /// Digest of the text of `policy.json` when the pull began.
     pub policy: Digest,
 }
 
 impl Past {
-    /// True if Berth's last pull was of this digest, under the signature policy whose text has the digest `policy`.
+    /// True if Berth's last pull was a pull of this digest under this signature policy. `policy` is the digest of the
+    /// policy's text.
     pub fn is_verified(&self, digest: &Digest, policy: Option<&Digest>) -> bool {
         let verified = self.verified.as_ref();
         verified.is_some_and(|verified| verified.digest == *digest && Some(&verified.policy) == policy)
     }
 
-    /// Returns the time left until the digest may be pulled again.
+    /// Returns how long the node must still wait before it may pull this digest again; `None` if it may pull now.
     pub fn pull_backoff(&self, digest: &Digest, now: Timestamp) -> Option<Duration> {
         let failure = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest))?;
         remaining(failure.next_try_time.0, now)
@@ -113,19 +119,20 @@ impl Past {
         self.incomplete.as_ref() != Some(digest)
     }
 
-    /// Returns the time left until the node may take another turn for this digest.
+    /// Returns how long the node must still wait before it may take another turn for this digest; `None` if it may take
+    /// one now.
     pub fn turn_backoff(&self, digest: &Digest, now: Timestamp) -> Option<Duration> {
         let turn = self.last_turn.as_ref().filter(|t| t.digest == *digest)?;
         remaining(turn.next_try_time.0, now)
     }
 }
 
-/// Longest backoff of [`crate::agent::past`], jitter included.
+/// Longest wait that [`crate::agent::past`] can set, with jitter.
 const BACKOFF_MAX: Duration = Duration::from_secs(75 * 60);
 
 fn remaining(until: Timestamp, now: Timestamp) -> Option<Duration> {
     let left = Duration::try_from(until.duration_since(now)).ok()?;
-    // No backoff is longer: if more time is left, the clock was set back.
+    // A longer rest cannot be real: the clock was set back. The wait then counts as over.
     let is_possible = left <= BACKOFF_MAX || Bug::BackoffUnlimited.is_awake();
     (!left.is_zero() && is_possible).then_some(left)
 }

@@ -1,6 +1,7 @@
 //! Decides whether the agent may write its own registry credentials into the host's auth file. bootc and rpm-ostree
-//! read only the first of [`PLACES`] that exists. So the agent's file, at the first path, hides the files at the other
-//! paths. The agent neither overwrites nor hides a file of others, unless it runs with `--replace-auth-file`.
+//! read only the first existing path of [`PLACES`]. So the agent's file, at the first path, hides the files at the
+//! other paths. The agent neither overwrites nor hides a file that it did not write, unless it runs with
+//! `--replace-auth-file`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +12,8 @@ use super::objection::Objection;
 use crate::agent::facts::{ClusterNode, Desired};
 use crate::agent::reason::Reason;
 
-/// Paths of the auth file, as the host sees them. Only the first that exists is read. The agent writes the first.
+/// Paths on the host where an auth file may be. bootc and rpm-ostree read only the first one that exists. The agent
+/// writes only the first path.
 pub const PLACES: [&str; 3] = [
     "/run/ostree/auth.json",
     "/etc/ostree/auth.json",
@@ -20,12 +22,12 @@ pub const PLACES: [&str; 3] = [
 /// Longest auth file that is accepted, in bytes: the size limit of a Secret.
 pub const MAX_LENGTH: usize = 1 << 20;
 
-/// Credentials that the agent was given for the host.
+/// Registry credentials that an admin gave the agent, in a Secret, for the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Given {
-    /// No credentials, or they were withdrawn.
+    /// The agent was given no credentials, or they were taken away again.
     Nothing,
-    /// The digest of an auth file's content.
+    /// An auth file; has the digest of its content.
     File(Digest),
     /// The credentials are not usable, for this reason.
     Unusable(String),
@@ -34,12 +36,12 @@ pub enum Given {
 /// State of one path of the auth file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Place {
-    /// No file.
+    /// The path has no file.
     #[default]
     Empty,
-    /// A regular file, by the digest of its content.
+    /// The path has a regular file; has the digest of its content.
     File(Digest),
-    /// Something other than a regular file, such as a symbolic link, described in words.
+    /// The path has something else, such as a symbolic link; has a description of it.
     Odd(String),
 }
 
@@ -48,7 +50,7 @@ impl Place {
         matches!(self, Self::File(digest) if digest == content)
     }
 
-    /// True if the path has something that is not a regular file with this content.
+    /// True if the path has anything but a regular file with this content.
     fn is_foreign(&self, content: &Digest) -> bool {
         *self != Self::Empty && !self.is_file(content)
     }
@@ -63,19 +65,19 @@ pub struct AuthFiles {
     pub ours: Vec<Digest>,
 }
 
-/// Whether Berth manages the credentials on this host.
+/// Whether the agent may put credentials on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// The node is a member of a pool and not excluded.
+    /// The agent may: the node is a member of a pool and not excluded.
     Member,
-    /// The node is in no pool, excluded or gone: remove the agent's file.
+    /// The agent must remove its file: the node is in no pool, excluded or gone.
     Released,
-    /// Not known yet: change nothing.
+    /// The agent does not know yet and changes nothing.
     Unknown,
 }
 
 impl Claim {
-    /// Returns the claim, given the BootcNode's spec and the Node (I12).
+    /// Returns the claim that follows from the BootcNode's spec and the Node (I12).
     pub fn of(desired: &Desired, node: &ClusterNode) -> Self {
         match (desired, node) {
             (Desired::Release, _) => Self::Released,
@@ -99,7 +101,8 @@ pub enum Change {
     Remove,
 }
 
-/// Returns the change to the auth file, and an objection to report. `replace`: `--replace-auth-file` is set.
+/// Returns how to change the auth file, and the problem to report, if there is one. `replace` is true under
+/// `--replace-auth-file`.
 pub fn decide(claim: Claim, given: &Given, host: &AuthFiles, replace: bool) -> (Change, Option<Objection>) {
     let [first, below @ ..] = &host.places;
     let is_ours = matches!(first, Place::File(digest) if host.ours.contains(digest));
@@ -114,7 +117,8 @@ pub fn decide(claim: Claim, given: &Given, host: &AuthFiles, replace: bool) -> (
         (Claim::Member, Given::File(wanted)) => wanted,
     };
     if !is_ours && first.is_file(wanted) {
-        // Another program's file already has these credentials. It may change later, so leave it alone.
+        // Another program wrote a file with these very credentials. The file may change later, so the agent does not
+        // treat it as its own.
         return (Change::Keep, None);
     }
     let foreign = if !is_ours && first.is_foreign(wanted) {
@@ -143,7 +147,7 @@ fn foreign_file(host: &AuthFiles, at: usize) -> Objection {
     Objection::new(Reason::ForeignAuthFile, message)
 }
 
-/// Returns a message that names the auth file that the host uses now.
+/// Returns a clause that names the auth file which the host's last pull used.
 pub fn in_use(host: &AuthFiles) -> String {
     let used = host.places.iter().position(|place| *place != Place::Empty);
     match used {
@@ -161,7 +165,7 @@ pub fn in_use(host: &AuthFiles) -> String {
     }
 }
 
-/// Checks that the text is an auth file with usable credentials. The error quotes no secret.
+/// Checks that the text is an auth file whose credentials skopeo can use. The error quotes no secret.
 pub fn check(text: &[u8]) -> Result<(), String> {
     const FORM: &str = r#"it is not JSON of the form {"auths": {"REGISTRY": {"auth": "…"}}}"#;
     if text.len() > MAX_LENGTH {
@@ -216,7 +220,8 @@ fn check_entry(entry: &Value) -> Result<(), &'static str> {
     }
 }
 
-/// Returns the `auth` or `identitytoken` of an entry; empty if it is absent.
+/// Returns the value of `auth` or `identitytoken` in an entry; an empty text if the entry does not have it. Fails if
+/// the value is not a string.
 fn secret<'a>(entry: &'a Value, field: &str) -> Result<&'a str, &'static str> {
     match entry.get(field) {
         None | Some(Value::Null) => Ok(""),

@@ -1,4 +1,5 @@
-//! The host's own policy: the allowed images and the credentials, from files and flags on the host.
+//! The host's own policy: which images it may run, and which credentials it pulls with. It comes from files on the host
+//! and flags of the agent.
 
 pub mod credentials;
 mod objection;
@@ -15,18 +16,19 @@ use self::signatures::Policy;
 /// The host's policy as last read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rules {
-    /// Problem with the credentials that the agent was given for the host.
+    /// Problem with the credentials that an admin gave the agent for the host; `None` if they are usable, or there are
+    /// none.
     pub credentials: Option<Objection>,
-    /// Allowed registries.
+    /// Registries that images may come from.
     pub registries: Registries,
     /// The host's signature policy.
     pub policy: Policy,
-    /// Digest of the policy file's text; `None` if it was not read.
+    /// Digest of the text of `policy.json`; `None` if the file was not read.
     pub policy_digest: Option<Digest>,
 }
 
 impl Rules {
-    /// Returns the objection to staging this image on the host.
+    /// Returns why the host's policy forbids staging this image; `None` if it allows that.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         let by_registry = self.registries.objection(image);
         by_registry.or_else(|| self.policy.objection(image))

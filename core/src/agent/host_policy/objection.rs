@@ -1,11 +1,11 @@
 use crate::agent::reason::Reason;
 
-/// The host policy's objection to an image or to credentials: a reason and a message.
+/// Why the host's policy rejects an image or credentials: a reason and a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objection {
-    /// CamelCase reason.
+    /// Reason for a condition.
     pub reason: Reason,
-    /// Message: the object, its problem, the fix.
+    /// Message for people: the object, its problem, and the fix.
     pub message: String,
 }
 

@@ -16,9 +16,10 @@ pub const MAX_LENGTH: usize = 1 << 20;
 /// Registries that images for this host may come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Registries {
-    /// Lists of prefixes with their sources. Each list must allow an image; without a list, every image is allowed.
+    /// Lists of prefixes, each with its source. An image must match a prefix of every list. Without any list, all
+    /// images are allowed.
     Lists(Vec<(String, Vec<String>)>),
-    /// A list is not valid or not readable. No image is allowed until that is fixed.
+    /// A list is invalid or unreadable; has the error. No image is allowed until that is fixed.
     Unusable(String),
 }
 
@@ -29,7 +30,8 @@ impl Default for Registries {
 }
 
 impl Registries {
-    /// Reads the lists from the flags and the file, if there is one. If both exist, both must allow an image.
+    /// Reads the list of the flags and the list of the file, if they exist. `file` is `None` if the file does not
+    /// exist, or has its text or the read error.
     pub fn new(flags: &[String], file: Option<Result<&str, String>>) -> Self {
         let mut lists = vec![];
         if !flags.is_empty() {
@@ -43,7 +45,7 @@ impl Registries {
         Self::Lists(lists)
     }
 
-    /// Returns the objection to an image that a list does not allow.
+    /// Returns why a list forbids this image; `None` if every list allows it.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         let why = match self {
             Self::Unusable(why) => format!("{why}; nothing is staged until that is fixed"),
@@ -61,7 +63,7 @@ impl Registries {
 }
 
 fn is_allowed(prefixes: &[String], reference: &Written<ImageRef>) -> bool {
-    // A list without prefixes allows nothing.
+    // An empty list allows no image.
     let reference = reference.get();
     !prefixes.is_empty() && reference.is_ok_and(|reference| allowed(prefixes, reference))
 }
@@ -74,8 +76,8 @@ fn parse(text: &str) -> Result<Vec<String>, String> {
         .collect()
 }
 
-/// Checks a registry, or a registry and the beginning of a path. Returns it without a trailing slash, or an error if no
-/// image reference can begin with it.
+/// Parses a prefix: a registry, or a registry and the beginning of a path. Returns the prefix without a trailing slash.
+/// Fails if no image reference can begin with it.
 pub fn prefix(text: &str) -> Result<String, String> {
     let trimmed = text.strip_suffix('/').unwrap_or(text);
     match format!("{trimmed}/x:x").parse::<ImageRef>() {

@@ -1,4 +1,5 @@
-//! The host's signature policy, `policy.json`, as skopeo and bootc read it: whether it accepts unsigned images.
+//! The host's signature policy, `policy.json`, as skopeo and bootc read it. This module finds out if the policy would
+//! accept an unsigned image.
 
 use berth_api::node::DesiredImage;
 use berth_api::pool::SignatureRule;
@@ -13,17 +14,17 @@ pub const PLACES: [&str; 2] = ["/etc/containers/policy.json", "/usr/share/contai
 /// Longest policy that is read, in bytes.
 pub const MAX_LENGTH: usize = 1 << 20;
 
-/// The host's policy as last read.
+/// The host's signature policy as last read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Policy {
-    /// Not read: the pool does not require signatures.
+    /// The agent did not read the policy, since the pool does not require signatures.
     #[default]
     Unread,
     /// No policy file exists.
     Missing,
-    /// Path and content of the file.
+    /// Path of the policy file, and its content.
     File(&'static str, Map<String, Value>),
-    /// The file is not valid or not readable.
+    /// The policy file is invalid or unreadable; has the error.
     Unusable(String),
 }
 
@@ -39,8 +40,8 @@ impl Policy {
         }
     }
 
-    /// Returns the objection to an image that must be signed, if the host would accept it unsigned. If the policy's
-    /// `default` accepts everything, bootc does not enforce the policy, so the scopes do not count.
+    /// Returns a problem if the pool requires signatures, but the host would accept this image unsigned. If the
+    /// policy's `default` accepts everything, bootc enforces none of the policy, so its scopes do not count.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         if image.signature != SignatureRule::Required {
             return None;
@@ -57,7 +58,8 @@ impl Policy {
     }
 }
 
-/// Returns how the policy is too weak for this image; `None` if it requires a signature or rejects the image.
+/// Returns a clause that says why the policy would accept this image unsigned; `None` if it requires a signature or
+/// rejects the image.
 fn weakness(policy: &Map<String, Value>, reference: &Written<ImageRef>) -> Option<String> {
     let Ok(reference) = reference.get() else {
         return Some(format!("cannot be checked: {reference} is not an image reference"));
@@ -87,7 +89,8 @@ fn weakness(policy: &Map<String, Value>, reference: &Written<ImageRef>) -> Optio
     ))
 }
 
-/// Returns why requirements accept unsigned images; `None` if at least one of them does not accept everything.
+/// Returns a clause that says why these requirements accept unsigned images; `None` if at least one of them rejects
+/// such images.
 fn too_weak(requirements: &Value) -> Option<&'static str> {
     let Some(list) = requirements.as_array().filter(|list| !list.is_empty()) else {
         return Some("is not a list of requirements");

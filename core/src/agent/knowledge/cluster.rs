@@ -8,9 +8,10 @@ use crate::{Moment, Now};
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterView {
     pub node: ClusterNode,
-    /// Berths labelled with this node; `None` before they were read.
+    /// Berths labelled with this node; `None` until they are read.
     pub(super) berths: Option<Vec<Berth>>,
-    /// True if this process wrote the held berth last, and the API server answered: older writes in flight then fail.
+    /// True if this agent process made the last write of the held berth, and the API server confirmed it. Older writes
+    /// that are still in flight then fail.
     pub fenced: bool,
     pub guard: GuardProbe,
 }
@@ -37,7 +38,8 @@ impl ClusterView {
         self.held().and_then(Berth::holding)
     }
 
-    /// True if an offered or held berth has a time limit for starting the reboot.
+    /// True if a berth that is offered to this node or held by it says when the reboot must have started
+    /// (`open-until`).
     pub fn is_under_window(&self) -> bool {
         self.berths.iter().flatten().any(|berth| match berth.offer() {
             Some(offer) => offer.open_until.is_some(),
@@ -53,7 +55,8 @@ impl ClusterView {
         self.guard.answered(answer, has_berth, now);
     }
 
-    /// Drops the reading of the Node during a turn, since a holder acts only on a fresh one.
+    /// During a turn, forgets the Node, so that the next decision reads it again: a holder acts only on a Node that it
+    /// has just read.
     pub(super) fn unread_node_in_turn(&mut self) {
         if self.holding().is_some() {
             self.node = ClusterNode::Unread;

@@ -12,7 +12,7 @@ use crate::agent::host_policy::Rules;
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 
-/// Answers of the host's services, requested in every pass.
+/// State that the agent reads from the host's services (systemd, logind, timedated) in every pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Services {
     /// ID of the current boot.
@@ -21,7 +21,7 @@ pub struct Services {
     pub shutting_down: bool,
     /// True if a shutdown is scheduled for later.
     pub shutdown_scheduled: bool,
-    /// Shutdown inhibitors.
+    /// Inhibitors that keep logind from shutting the host down, each with its reason.
     pub inhibitors: Vec<String>,
     /// Whether the host's clock is synchronised; `None` if it was not asked or did not answer.
     pub clock_synchronized: Option<bool>,
@@ -30,7 +30,7 @@ pub struct Services {
 }
 
 impl Services {
-    /// Returns the state before any answer: only the boot ID is known.
+    /// Returns the state before the services have answered: only the boot ID is known.
     pub fn under(boot_id: BootId) -> Self {
         Self {
             boot_id,
@@ -43,7 +43,7 @@ impl Services {
     }
 }
 
-/// The host's deployments, just read.
+/// Result of reading the host's deployments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Look {
     /// The deployments.
@@ -54,10 +54,10 @@ pub struct Look {
     pub finalization_failed: bool,
 }
 
-/// State of the pull unit.
+/// State of the unit that pulls an image.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PullReading {
-    /// No pull runs, and no result is left to process.
+    /// No unit is pulling, and no result of a finished unit is left to process.
     None,
     /// A pull runs.
     Running(PullFacts),
@@ -65,7 +65,8 @@ pub enum PullReading {
     Succeeded {
         /// Digest of the image.
         digest: Digest,
-        /// Digest of the enforced signature policy's text; `None` if none was enforced.
+        /// Digest of the text of the signature policy that the host enforced during the pull; `None` if it enforced
+        /// none.
         policy: Option<Digest>,
     },
     /// A pull failed.
@@ -78,7 +79,7 @@ pub enum PullReading {
 }
 
 impl PullReading {
-    /// Returns the digest of a finished pull.
+    /// Returns the digest of a pull that has ended; `None` otherwise.
     pub fn ended(&self) -> Option<&Digest> {
         match self {
             Self::None | Self::Running(_) => None,
@@ -90,7 +91,7 @@ impl PullReading {
 /// Failure of a host tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFailure {
-    /// CamelCase reason.
+    /// Reason for a condition.
     pub reason: Reason,
     /// The tool's error message.
     pub message: String,
@@ -101,32 +102,32 @@ pub struct HostFailure {
 pub enum DrainProgress {
     /// Every pod that must leave is gone.
     Done {
-        /// Pods that could not leave but do not prevent the reboot.
+        /// Pods that are still on the node but do not keep it from rebooting.
         left_behind: Vec<DrainBlocker>,
     },
     /// Pods or volumes remain.
     Waiting {
-        /// Pods that block the drain. Those that need an admin or a budget's permission come first.
+        /// Pods that block the drain. First come pods that wait for an admin or for their disruption budget.
         blockers: Vec<DrainBlocker>,
-        /// Time until the next pass is due.
+        /// Time until the next drain pass.
         next: Duration,
     },
 }
 
-/// Result of a step.
+/// How a step of the agent ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
-    /// The step succeeded, and the host or the API server confirmed it.
+    /// The step succeeded: the host or the API server confirmed it.
     Done,
     /// Nothing had to be done.
     NotNeeded,
-    /// Result of a drain pass.
+    /// The step was a drain pass, with this result.
     Drain(DrainProgress),
-    /// logind refused, with this message.
+    /// logind refused to reboot, with this message.
     Refused(String),
     /// The step failed, or its result is unknown.
     Failed {
-        /// CamelCase reason.
+        /// Reason for a condition.
         reason: Reason,
         /// Error message.
         message: String,
@@ -142,7 +143,7 @@ pub enum Event<'a> {
         desired: Desired,
         /// UID of the Node that the BootcNode is for; `None` without a BootcNode.
         uid: Option<NodeUid>,
-        /// Status of the BootcNode, the first time that the agent sees it; otherwise `None`.
+        /// Status of the BootcNode when this agent process first reads it; `None` at later reads.
         status: Option<&'a BootcNodeStatus>,
     },
     /// The host's services answered.
@@ -153,7 +154,7 @@ pub enum Event<'a> {
     Memory(Option<String>),
     /// The host's policy was read.
     Rules(Box<Rules>),
-    /// The host's credentials changed.
+    /// The host's registry credentials changed.
     NewCredentials,
     /// The state of the pull unit was read.
     Pull(PullReading),
@@ -171,8 +172,8 @@ pub enum Event<'a> {
     Begins(&'a Step),
     /// A step has ended.
     Ends(&'a Step, Ending),
-    /// The agent waits for this reason.
+    /// The agent decided to wait, for this reason.
     Rests(WaitReason),
-    /// A read from the API server failed.
+    /// A read of the Node or the berths failed.
     Unreadable,
 }

@@ -7,21 +7,22 @@ use crate::agent::reason::Reason;
 use crate::agent::step::Step;
 use crate::{Moment, Now};
 
-/// First and longest pause before a repeatedly failed lock is tried again.
+/// First pause before the agent retries a lock that failed repeatedly. Each further pause is twice as long, up to the
+/// maximum.
 const LOCK_RETRY_FIRST: Duration = Duration::from_secs(30);
 const LOCK_RETRY_MAX: Duration = Duration::from_secs(600);
 
-/// Failures of the steps, of the lock and of the memory file, each until a success.
+/// Failures of the agent's steps, of the lock, and of the memory file. A success clears the failure.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Failures {
-    /// The step that failed last, and its failures in a row.
+    /// Kind of the step that failed last, with its error and its number of failures in a row.
     pub step: Option<(Discriminant<Step>, StepFailure)>,
     pub lock: Option<LockRetry>,
     /// Error of the last write of the memory file, until a write succeeds.
     pub memory: Option<String>,
 }
 
-/// Retry of a lock that failed repeatedly: the last error and the next attempt.
+/// When to retry a lock that failed repeatedly, and its last error.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LockRetry {
     pub(super) why: String,
@@ -30,7 +31,7 @@ pub struct LockRetry {
 }
 
 impl Failures {
-    /// Returns the failure of the step that fails now, even if it has failed only once.
+    /// Returns the last failure of a step that has not succeeded since, even if it failed only once.
     pub fn trouble(&self) -> Option<&StepFailure> {
         self.step.as_ref().map(|(_, trouble)| trouble)
     }
@@ -39,7 +40,8 @@ impl Failures {
         self.step.as_ref().is_some_and(|(kind, _)| *kind == discriminant(step))
     }
 
-    /// Returns the failures of this step in a row, this one included. Failures of a busy host are counted separately.
+    /// Returns how often this step has failed in a row, with the failure that just happened. A failure because the host
+    /// is busy starts its own count.
     pub(super) fn count(&self, step: &Step, reason: Reason) -> u32 {
         let is_busy = reason == Reason::HostBusy;
         let before = self
@@ -48,7 +50,8 @@ impl Failures {
         before.map_or(0, |t| t.attempts).saturating_add(1)
     }
 
-    /// Records that the lock keeps failing. The image is then removed or, if it must stay, locked after a pause.
+    /// Records that the lock failed again after several attempts. The agent then removes the image, or retries the lock
+    /// after a pause.
     pub(super) fn lock_failed(&mut self, why: &str, now: &Now) {
         let before = self.lock.as_ref().map_or(0, |trouble| trouble.pauses);
         let pauses = before.saturating_add(1);

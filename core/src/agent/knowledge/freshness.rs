@@ -1,8 +1,9 @@
 //! Rules for how long the agent's readings are valid.
 //!
-//! The shell reads and acts, and reports each result here. This file and [`super::steps`] have all rules for the
-//! readings that an event invalidates. "Reread" means that the next decision reads the state again, "unknown" that the
-//! old reading is dropped as well. A wait is the decision to do nothing now; an agent at rest has nothing to do.
+//! The shell reads and acts, and reports each result here. This file and [`super::steps`] decide which
+//! readings an event makes stale. "Reread" means that the next decision reads the object again, "unknown" that the old
+//! reading is dropped as well. A wait is the decision to do nothing now. An agent is at rest if its node is up to date
+//! or in no pool.
 //!
 //! | event | deployments | Node | drain | reboot | berth |
 //! | --- | --- | --- | --- | --- | --- |
@@ -33,11 +34,13 @@
 //! | the berth's phase differs from this process's last write | reread | | | | not fenced |
 //! | a step or a read failed | | reread | | | not fenced, if a berth was written |
 //!
-//! The host reports the end of a pull until the agent has written its memory file; the end is processed once. A pull
-//! that failed authentication is retried at once when the host's credentials change. The API server's guard is probed
-//! again about an hour after a rejection. If there was nothing to try, it is probed before an offer is taken. If the
-//! write was not rejected or not answered, it is probed after 2 s. Each further retry waits twice as long, up to ten
-//! minutes. A missing answer does not change the last one.
+//! The host reports a finished pull until the agent has written its memory file, but the agent processes it only once.
+//! A pull that failed authentication is retried as soon as the host's credentials change.
+//!
+//! The guard probe is repeated about an hour after the API server rejected the write. If the cluster had no object to
+//! try the write on, the agent probes again before it takes an offer. If the write was accepted, or the API server did
+//! not answer, the next probe follows after 2 s. Each further retry waits twice as long, up to ten minutes. A probe
+//! without an answer does not change the last result.
 
 use std::mem::discriminant;
 use std::time::Duration;
@@ -56,18 +59,20 @@ use crate::agent::backend::CommonReason;
 use crate::agent::facts::{ClusterNode, Deployments, Desired, Os, Verified};
 use crate::agent::reason::Reason;
 
-/// Average interval between reads of the Node and the berths while the agent has nothing to do.
+/// Average interval between reads of the Node and the berths while the agent has nothing else to do.
 const CLUSTER_READ_INTERVAL: Duration = Duration::from_secs(1800);
 
 fn is_of(deployment: &Deployment, digest: &Digest) -> bool {
     deployment.digest.as_ref() == Some(digest)
 }
 
-/// Returns why a successful pull left no usable staged image.
+/// Returns why a successful pull did not lead to a usable staged image; `None` if it did. `lacks_policy`: the image was
+/// not pulled under the required signature policy.
 fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -> Option<(Reason, &'static str)> {
     let can_lock = deployments.storage.ostree_lock().is_some();
     match deployments.staged.as_ref().filter(|d| is_of(d, digest)) {
-        // Record a failure: without its backoff, the image would be removed and staged again, forever.
+        // This must count as a failed pull. Without the backoff of a failure, the agent would remove the image and
+        // stage it again forever.
         Some(_) if lacks_policy => Some((
             Reason::SignatureNotEnforced,
             "the pull succeeded, but not under the host's current signature policy, which the pool requires",
@@ -80,7 +85,7 @@ fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -
 }
 
 impl Knowledge {
-    /// Updates the knowledge after an event.
+    /// Updates the knowledge with an event.
     pub fn after(&mut self, event: Event<'_>, now: &Now) {
         match event {
             Event::Published { desired, uid, status } => self.published(desired, uid, status, now),
@@ -103,7 +108,7 @@ impl Knowledge {
             Event::Rests(why) => self.rests(why, now),
             Event::Unreadable => {
                 self.cluster.node = ClusterNode::Unread;
-                // The Node may not have stayed Ready.
+                // While the Node could not be read, it may have been not Ready.
                 self.turn.ready_since = None;
             }
         }
@@ -117,8 +122,8 @@ impl Knowledge {
         self.cluster.node = node;
     }
 
-    /// Stores the berths. If the phase differs from this agent process's last write, another agent process wrote it:
-    /// its changes to the host are unknown, and its writes may still arrive.
+    /// Stores the berths. If the held berth's phase differs from the phase that this agent process last wrote, another
+    /// agent process wrote it. That process may have changed the host, and its writes may still arrive.
     fn berths_read(&mut self, berths: Vec<Berth>) {
         self.cluster.berths = Some(berths);
         let phase = self.cluster.holding().map(|holding| discriminant(&holding.phase));
@@ -133,7 +138,7 @@ impl Knowledge {
     fn published(&mut self, desired: Desired, uid: Option<NodeUid>, status: Option<&BootcNodeStatus>, now: &Now) {
         let is_other = uid.is_some() && self.published_for != uid;
         if is_other {
-            // Another Node of the same name may have replaced the one that was read.
+            // The Node that was read may have been replaced by another one of the same name.
             self.published_for = uid;
             self.cluster.node = ClusterNode::Unread;
         }
@@ -143,11 +148,11 @@ impl Knowledge {
         let is_new = is_other && status.is_none_or(|s| s.observed_generation.is_none());
         self.note_membership(&desired, is_new, now);
         if desired.backend() != self.desired.backend() {
-            // The deployments were read with the backend that the previous rule chose.
+            // The deployments were read with the old backend; the new rule may lead to another.
             self.look_again();
         }
         if desired != self.desired && self.rest.take().is_some() {
-            // An agent at rest rarely reads the Node, so the last reading may be old.
+            // At rest, the agent rarely reads the Node, so its copy may be old.
             self.cluster.node = ClusterNode::Unread;
         }
         self.desired = desired;
@@ -155,7 +160,7 @@ impl Knowledge {
 
     fn answered(&mut self, services: Services, now: &Now) {
         if self.host.answered(services, now) {
-            // While the services were silent, the heartbeats did not read the Node.
+            // While the host's services were silent, no heartbeat read the Node.
             self.cluster.node = ClusterNode::Unread;
         }
     }
@@ -179,7 +184,7 @@ impl Knowledge {
             }
             PullReading::Failed { digest, failure } => self.pull_failed(&digest, &failure, now),
         }
-        // A pull may have staged an image even if it failed.
+        // Even a failed pull may have staged an image.
         self.host.disarmed = false;
         self.host.forget_os();
     }
@@ -190,7 +195,7 @@ impl Knowledge {
         self.past
             .pull_failed(reason.as_str(), message, digest, now.wall, now.chance);
         if std::mem::take(&mut self.pulls.renewed) {
-            // The failed pull used the old credentials.
+            // The failed pull still used the old credentials.
             self.past.retry_unauthorized(now.wall);
         }
     }
@@ -200,7 +205,7 @@ impl Knowledge {
         if self.host.os.deployments().is_some() {
             self.failures.lock.take_if(|_| self.host.disarmed);
         }
-        // In a turn, a decision about the host needs a Node that was read after the host.
+        // During a turn, the agent acts on the host only with a Node that it read after the host.
         self.cluster.unread_node_in_turn();
         self.judge_pull(now);
         self.forget_backend();
@@ -218,7 +223,8 @@ impl Knowledge {
         let is_verified = self.past.is_verified(&digest, self.host.rules.policy_digest.as_ref());
         let lacks_policy = is_required && !(deployments.staged_signed && is_verified);
         match shortcoming(deployments, &digest, lacks_policy) {
-            // An unlocked image is not a success yet: if the lock has no effect, the failures of the pulls must add up.
+            // An image that is still unlocked does not count as a success yet. If locking it has no effect, the
+            // failures of its pulls must add up.
             None if deployments.staged.as_ref().is_some_and(|staged| !staged.locked) => {}
             None => self.past.succeeded(&digest),
             Some((reason, message)) => {
@@ -231,7 +237,7 @@ impl Knowledge {
         }
     }
 
-    /// Forgets the backend of the last update when nothing of that update is left.
+    /// Forgets which backend the last update used, as soon as nothing of that update is left.
     fn forget_backend(&mut self) {
         let Some(deployments) = self.host.os.deployments() else {
             return;
@@ -239,31 +245,34 @@ impl Knowledge {
         let in_turn = self.cluster.berths.is_none() || self.cluster.holding().is_some();
         if !self.has_staged() && !in_turn && self.pulls.running.is_none() {
             self.past.staged_with = None;
-            // The last read used the backend of that update. The next read uses the newly chosen one.
+            // The deployments were last read with that update's backend. Read them again with the backend that is now
+            // chosen.
             if deployments.backend.reason == CommonReason::Begun.as_str() {
                 self.host.forget_os();
             }
         }
     }
 
-    /// Makes the next decision read the host and the Node again. Another program may have staged, unlocked or removed
-    /// an image. A late write may have cordoned the Node after its berth was closed, and only the agent notices that.
+    /// Handles the heartbeat: the next decision reads the host and the Node again. Another program may have staged,
+    /// unlocked or removed an image. A late write may have cordoned the Node after its berth was closed, and only the
+    /// agent notices that.
     fn heartbeat(&mut self, now: &Now) {
         self.look_again();
         let rereads = self.rereads_cluster(now);
-        // A pass on a silent host may take a whole heartbeat interval. If each heartbeat reread the Node, no pass would
-        // end.
+        // Reading a silent host may take as long as a heartbeat interval. If each heartbeat made the agent read the
+        // Node again, no pass would end.
         if rereads && self.host.unreachable.is_none() {
             self.cluster.node = ClusterNode::Unread;
         }
         if rereads && let Some(rest) = &mut self.rest {
-            // Spread the reads of agents that start together.
+            // Spread the reads, so that agents that started together do not read together.
             let wait = CLUSTER_READ_INTERVAL.mul_f64(0.75 + 0.5 * now.chance.clamp(0.0, 1.0));
             rest.reread = Some(now.clock + wait);
         }
     }
 
-    /// Makes the next decision read the host again. In a turn, the old reading is kept until then.
+    /// Makes the next decision read the host's deployments again. During a turn, the old deployments stay known until
+    /// then.
     fn look_again(&mut self) {
         self.host.fresh = false;
         if self.cluster.holding().is_none() {

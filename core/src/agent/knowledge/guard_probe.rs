@@ -3,24 +3,26 @@ use std::time::Duration;
 use crate::agent::facts::{Guard, GuardFacts};
 use crate::{Moment, Now};
 
-/// Average interval between probes after a rejection: an admin may delete the policies or their bindings at any time.
+/// Average interval between guard probes after a rejection. The probe is repeated since an admin may delete the
+/// policies or their bindings at any time.
 const PROBE_INTERVAL: Duration = Duration::from_secs(3600);
-/// First retry interval after a probe that was not rejected or not answered. Doubles with each retry.
+/// First retry interval after a guard probe that was accepted or got no answer. Each further retry waits twice as long,
+/// up to the maximum.
 const PROBE_RETRY_FIRST: Duration = Duration::from_secs(2);
 const PROBE_RETRY_MAX: Duration = Duration::from_secs(600);
-/// Number of unanswered probes in a row until the missing answer is reported.
+/// The status reports a missing answer only after this number of unanswered probes in a row.
 const REPORT_AFTER: u32 = 3;
 
-/// Whether the API server rejects writes to other nodes' objects (I6), and the time of the next probe.
+/// Whether the API server rejects writes to other nodes' objects (I6), and when the agent tries such a write again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GuardProbe {
-    /// Last clear answer. A probe without an answer does not change it.
+    /// Last clear answer to a probe. A probe without an answer does not change it.
     pub answer: Guard,
     /// Time of the next probe.
     pub again: Moment,
-    /// Number of probes in a row that were not rejected or not answered.
+    /// Number of probes in a row whose write was accepted or got no answer.
     pub failures: u32,
-    /// Number of probes in a row without a clear answer, and the last error.
+    /// Number of probes in a row without a clear answer, and the error of the last one.
     pub silence: Option<(u32, String)>,
 }
 
@@ -34,7 +36,8 @@ impl GuardProbe {
         }
     }
 
-    /// Records the result of a probe. If the node has a berth to try, `NothingToTry` counts as a rejection.
+    /// Records the result of a probe. If this node has a berth, the probe had an object to try, so `NothingToTry`
+    /// counts as a rejection.
     pub(super) fn answered(&mut self, answer: Result<Guard, String>, has_berth: bool, now: &Now) {
         let answer = match answer {
             Ok(Guard::NothingToTry) if has_berth => Ok(Guard::Refuses),
@@ -56,7 +59,7 @@ impl GuardProbe {
                 self.silence = Some((before.saturating_add(1), error));
             }
         }
-        // Spread the probes of agents that start together.
+        // Spread the probes, so that agents that started together do not probe together.
         let wait = wait.mul_f64(0.75 + 0.5 * now.chance.clamp(0.0, 1.0));
         self.again = now.clock + wait;
     }

@@ -8,21 +8,21 @@ use crate::agent::facts::{HostHealth, Os};
 use crate::agent::host_policy::Rules;
 use crate::{Moment, Now};
 
-/// Interval between reads of a host that is unusable or runs an unexpected image.
+/// Interval between reads of a host that Berth cannot update, or that runs an unexpected image.
 const HOST_READ_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostView {
     pub(super) services: Services,
-    /// Last error of the host's services, and the time of the first error; `None` if the services answer.
+    /// Last error of the host's services, and the moment when they first did not answer; `None` while they answer.
     pub unreachable: Option<(String, Moment)>,
     pub rules: Rules,
     pub os: Os,
-    /// True if `os` was read after the last event that may have changed it.
+    /// True if `os` was read after the last event that may have changed the host's deployments.
     pub fresh: bool,
-    /// True if the last read found no armed image, and the agent has since done nothing that could arm one.
+    /// True if the last read found no armed image, and this agent process has done nothing since that could arm one.
     pub disarmed: bool,
-    /// Time of the last read of the deployments.
+    /// When the deployments were last read.
     pub looked: Moment,
     pub(super) rivals: Vec<String>,
     pub finalization_failed: bool,
@@ -55,21 +55,22 @@ impl HostView {
         self.os.staged().is_some_and(|staged| staged.locked) && self.staged_digest() == Some(digest)
     }
 
-    /// Returns the health of the running boot, as last read; `None` if it was not read, or the host shuts down, when
-    /// units fail because others have stopped.
+    /// Returns the health of the running boot, as last read. `None` if it was not read, and while the host shuts down:
+    /// units then fail only because others have stopped.
     pub(super) fn health(&self) -> Option<&HostHealth> {
         let health = self.services.health.as_ref();
         health.filter(|_| !self.services.shutting_down)
     }
 
-    /// Records that the host's services did not answer. The host may have changed, so the next decision reads it again.
+    /// Records that the host's services did not answer. They may have missed a change, so the next decision reads the
+    /// host again.
     pub(super) fn silent(&mut self, why: String, now: &Now) {
         let since = self.unreachable.take().map_or(now.clock, |(_, since)| since);
         self.unreachable = Some((why, since));
         self.fresh = false;
     }
 
-    /// Records the services' answers. Returns true if they did not answer before.
+    /// Records the services' answers. Returns true if the services had been silent before.
     pub(super) fn answered(&mut self, services: Services, now: &Now) -> bool {
         self.services = services;
         let unusable = matches!(self.os, Os::Unusable { .. }) || self.os.refusal().is_some();

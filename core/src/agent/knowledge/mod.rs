@@ -1,6 +1,6 @@
-//! The agent's knowledge: everything it has read and done. The shell reads and acts, and passes each result here as an
-//! [`Event`]. [`Knowledge::facts`] is the input of the next decision; [`freshness`] says how long each reading is
-//! valid.
+//! The agent's knowledge: everything it has read and done. The shell (the crate that does I/O) reports each read and
+//! each result of a step here, as an [`Event`]. [`Knowledge::facts`] returns the input of the next decision.
+//! [`freshness`] has the rules for how long each reading is valid.
 
 mod cluster;
 mod event;

@@ -5,16 +5,17 @@ use crate::agent::facts::PullFacts;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pulls {
     pub(super) running: Option<PullFacts>,
-    /// Digest of a successful pull, until the deployments are read again.
+    /// Digest of a successful pull, until the agent reads the deployments again.
     pub succeeded: Option<Digest>,
-    /// Digest of a finished pull that was processed, while the host still reports it.
+    /// Digest of a finished pull that the agent has already processed. Kept while the host still reports that pull.
     pub processed: Option<Digest>,
-    /// True if the host's credentials changed since the last pull began.
+    /// True if the host's credentials have changed since the last pull began.
     pub(super) renewed: bool,
 }
 
 impl Pulls {
-    /// True if this end of a pull is not processed yet. The host reports it again until the agent removes the unit.
+    /// True if the agent has not processed this finished pull yet. The host reports the pull again until the agent
+    /// removes its unit.
     pub fn is_news(&self, ended: &Digest) -> bool {
         self.processed.as_ref() != Some(ended)
     }

@@ -1,4 +1,4 @@
-//! The record on the host: how turns ended, which image was staged, ran or was proven.
+//! Updates the agent's record on the host: how turns ended, and which image was staged, booted or proven.
 
 use berth_api::Digest;
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
@@ -14,7 +14,8 @@ use crate::agent::step::is_unproven;
 use crate::agent::timeline::{self, HostState, UpdateState};
 
 impl Knowledge {
-    /// Forgets Berth's image when it is no longer staged. The host of a node without a pool is then not read (I12).
+    /// Forgets which image Berth staged, if that image is no longer staged. On a node without a pool, the agent then
+    /// stops reading the host (I12).
     pub(super) fn forget_what_is_gone(&mut self) {
         let pulls = self.pulls.running.is_some() || self.pulls.succeeded.is_some();
         if self.host.os.deployments().is_some() && !pulls && !self.has_staged() {
@@ -27,7 +28,7 @@ impl Knowledge {
         staged.is_some() && staged == self.past.staged_by_us.as_ref()
     }
 
-    /// Records the end of the turn, once.
+    /// Records the end of the turn, but only once.
     pub(super) fn count_turn(&mut self, berth: &Berth, now: &Now) {
         let Some(holding) = berth.holding() else { return };
         let HoldPhase::Releasing(outcome) = holding.phase else {
@@ -50,7 +51,8 @@ impl Knowledge {
         self.turn.counted = true;
     }
 
-    /// Records when the node joined its pool; unknown if that was before this process first read the BootcNode.
+    /// Records when the node joined its pool. If the node joined before this agent process first read the BootcNode,
+    /// the time stays unknown.
     pub(super) fn note_membership(&mut self, desired: &Desired, is_new: bool, now: &Now) {
         let joined = self.past.timeline.joined.as_ref();
         match (&self.desired, desired) {
@@ -62,7 +64,8 @@ impl Knowledge {
                 }
             }
             (_, Desired::Release) => self.past.timeline.joined = None,
-            // If a pool selects the node again, the BootcNode must count as new, although it is for the same Node.
+            // If a pool selects the node again, the new BootcNode must count as new, although it is for the same Node
+            // UID.
             (Desired::Release, Desired::Unknown) => self.published_for = None,
             (_, Desired::Unknown) => {}
         }
@@ -155,7 +158,7 @@ impl Knowledge {
         }
     }
 
-    /// Updates the record from the current knowledge. Idempotent.
+    /// Updates the agent's record from its current knowledge. A second call changes nothing.
     pub(super) fn recall(&mut self, now: &Now) {
         let token = match &self.desired {
             Desired::Member(member) => member.retry_token.as_deref(),
@@ -171,7 +174,7 @@ impl Knowledge {
                 self.past.succeeded(digest);
             }
         }
-        // Record permanently, before any decision about it, that the target ran (I5).
+        // Store that the target has booted, before any decision about that boot (I5).
         let boot_id = self.host.boot_id();
         match holding {
             Some(holding) => {
@@ -193,8 +196,8 @@ impl Knowledge {
         self.record(now);
     }
 
-    /// Records the booted image of a member, and whether another image booted without a berth. A reading that is missing
-    /// changes nothing.
+    /// Records which image a member has booted, and whether it booted another image without a berth. Changes nothing if
+    /// the Node, the berths or the deployments are not read yet.
     fn note_boot(&mut self) {
         let member = match &self.desired {
             Desired::Member(member) => member,

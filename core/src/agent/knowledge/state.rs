@@ -12,10 +12,10 @@ use super::turn::{Since, Turn};
 use crate::agent::facts::{AgentFacts, Desired, HostFacts, Past, Unreachable};
 use crate::{Moment, Now};
 
-/// Number of failures in a row until a step is reported; fewer are normal in a cluster.
+/// The status reports a step only after this number of failures in a row. Fewer failures are normal in a cluster.
 const REPORT_AFTER: u32 = 3;
 
-/// Everything that the agent knows between two passes. A restart loses it, except [`Past`].
+/// Everything that the agent knows between two passes of its loop. A restart loses all of it except [`Past`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Knowledge {
     pub(super) node: NodeName,
@@ -23,32 +23,32 @@ pub struct Knowledge {
     pub desired: Desired,
     /// UID of the Node that the BootcNode was published for.
     pub published_for: Option<NodeUid>,
-    /// The host as last read.
+    /// The host, as last read.
     pub host: HostView,
     /// The running pull and the last finished one.
     pub pulls: Pulls,
-    /// The cluster as last read.
+    /// The Node and the berths, as last read.
     pub cluster: ClusterView,
     /// State of the current turn.
     pub turn: Turn,
-    /// Record of earlier attempts.
+    /// The agent's record of earlier pulls, turns and failures, which the host keeps in a file.
     pub past: Past,
-    /// Failures that are not over: no success has followed.
+    /// Failures that no success has followed yet.
     pub failures: Failures,
     pub(super) rest: Option<Rest>,
 }
 
-/// State of an agent that has nothing to do: see [`Knowledge::is_at_rest`].
+/// State of an agent at rest: see [`Knowledge::is_at_rest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rest {
-    /// Time of the next read of the cluster; `None` before the first read since the rest began.
+    /// When the agent reads the Node and the berths again. `None` until the first heartbeat at rest.
     pub(super) reread: Option<Moment>,
 }
 
 impl Knowledge {
-    /// Creates the knowledge of an agent that has just started. `past` is the record on the host.
+    /// Creates the knowledge of an agent that has just started. `past` is the record that it read from the host.
     pub fn new(node: NodeName, boot_id: BootId, past: Past, now: &Now) -> Self {
-        // If the drain began under another boot, its time limit starts again.
+        // If the drain began under another boot, its time limit starts from zero.
         let mut drain_began = past.drain_since.as_ref().and_then(|since| since.under(&boot_id));
         if let Some(began) = past.drain_began.filter(|_| Bug::WallClockDrain.is_awake()) {
             let elapsed = Duration::try_from(now.wall.duration_since(began)).unwrap_or_default();
@@ -119,18 +119,19 @@ impl Knowledge {
         }
     }
 
-    /// Returns the finished pull whose unit may be removed from the host, since the memory file now has the result.
+    /// Returns the digest of a finished pull whose unit may be removed from the host. The memory file has the result of
+    /// that pull by now.
     pub fn pull_to_forget(&self) -> Option<&Digest> {
         self.pulls.processed.as_ref().filter(|_| self.failures.memory.is_none())
     }
 
-    /// True if there is nothing to do: the node runs the desired image, or is in no pool.
+    /// True if the agent has nothing to do: the node runs the desired image, or is in no pool.
     pub fn is_at_rest(&self) -> bool {
         self.rest.is_some()
     }
 
-    /// True if the heartbeat also reads the Node and the berths. At rest, the first heartbeat reads them, since a late
-    /// write of the last turn may have arrived. After that, a heartbeat reads them about every half hour.
+    /// True if the heartbeat also reads the Node and the berths. The first heartbeat at rest reads them, since a late
+    /// write of the last turn may have arrived. Later heartbeats read them about every half hour.
     pub fn rereads_cluster(&self, now: &Now) -> bool {
         match self.rest {
             Some(Rest { reread: Some(at) }) => at <= now.clock,
@@ -138,12 +139,14 @@ impl Knowledge {
         }
     }
 
-    /// True if the node holds a berth. The host's health is read then: before the reboot, and for the proof after it.
+    /// True if the node holds a berth. The agent then also reads the host's health: before the reboot, and to prove the
+    /// boot after it.
     pub fn is_in_turn(&self) -> bool {
         self.cluster.holding().is_some()
     }
 
-    /// True if a reboot may follow soon, so that the agent checks for inhibitors.
+    /// True if the node may soon reboot: it holds a berth, or an image is staged. The agent then also reads the
+    /// inhibitors.
     pub fn is_reboot_ahead(&self) -> bool {
         self.host.os.staged().is_some() || self.is_in_turn()
     }

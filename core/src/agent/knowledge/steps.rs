@@ -14,11 +14,12 @@ use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 use crate::{BootMoment, Now};
 
-/// Number of failures in a row until the agent ends the turn (unlock) or removes the armed image (lock).
+/// After this number of failures in a row, the agent gives up: it ends the turn (unlock) or removes the armed image
+/// (lock).
 const GIVE_UP_AFTER: u32 = 3;
 
 impl Knowledge {
-    /// Drops the knowledge that may no longer be true as soon as this step begins.
+    /// Forgets all knowledge that this step may make untrue, before the step runs.
     fn invalidate(&mut self, step: &Step) {
         if !matches!(step, Step::LookAtHost | Step::ReadNode | Step::TryGuard) {
             self.rest = None;
@@ -67,9 +68,9 @@ impl Knowledge {
             }
             Step::Take(_) => self.turn_begins(now),
             Step::Cordon(_) => {
-                // Pods may have been scheduled while the Node was schedulable.
+                // Pods may have been scheduled here while the Node was not cordoned.
                 self.turn.drain.restart();
-                // Read everything once more before the commit, even if there is nothing to drain.
+                // Read the host once more before the commit, even if the node has no pods to drain.
                 self.host.fresh = false;
             }
             Step::Drain => self.begin_to_drain(now),
@@ -82,7 +83,8 @@ impl Knowledge {
                 (self.turn.reboot.asked, self.turn.reboot.blocked) = (None, None);
                 self.past.target_deployed = self.host.os.has_deployed(digest);
                 if let Some(holding) = berth.holding() {
-                    // Record this before the berth names this boot: later readers must see that the boot is unproven.
+                    // Store this before the berth names this boot. From then on, only the record shows that the boot is
+                    // unproven.
                     self.past.relicensed(holding, digest, self.host.boot_id());
                 }
             }
@@ -90,7 +92,8 @@ impl Knowledge {
                 self.turn.message.clone_from(message);
                 self.turn.restored = false;
             }
-            // Count the turn before the berth is closed: a crash in between counts it twice rather than never.
+            // Count the turn before its berth is closed. After a crash in between, the turn is counted twice instead of
+            // never.
             Step::GiveBack(berth) => self.count_turn(berth, now),
             Step::TryGuard | Step::Fence(_) | Step::Uncommit(_) | Step::Restore(_) | Step::Uncordon => {}
         }
@@ -118,7 +121,7 @@ impl Knowledge {
 
     pub(super) fn ends(&mut self, step: &Step, ending: Ending, now: &Now) {
         if step.asks_cluster() {
-            // Read the Node again before the next decision about it, whatever the result.
+            // Read the Node again before the next decision about it, even if the step failed.
             self.cluster.node = ClusterNode::Unread;
         }
         let is_done = ending == Ending::Done;
@@ -127,7 +130,7 @@ impl Knowledge {
             Ending::NotNeeded => {}
             Ending::Refused(why) => self.turn.reboot.block(why, now),
             Ending::Drain(progress) => {
-                // Read everything once more between the end of a drain and the commit.
+                // Read the host once more between the end of the drain and the commit.
                 self.host.fresh &= matches!(progress, DrainProgress::Waiting { .. });
                 self.turn.drain.pass_ended(progress, now);
             }
@@ -145,7 +148,7 @@ impl Knowledge {
             Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(..) => {
                 self.turn.changed = Some(discriminant(step))
             }
-            // If the commit is taken back, the next drain has a new time limit.
+            // The next drain gets a new time limit, should the commit be taken back.
             Step::Commit(_) => self.forget_drain_time(),
             Step::Uncommit(_) => self.turn.reboot.commit_taken_back(now),
             Step::Restore(_) | Step::Uncordon => self.turn.restored = true,
@@ -173,7 +176,7 @@ impl Knowledge {
         match step {
             Step::Unlock | Step::Reboot if is_busy => self.turn.reboot.wait_for_other_work(&message, now),
             Step::Unlock if attempts >= GIVE_UP_AFTER => {
-                // End the turn with the image locked; otherwise it would never end.
+                // The turn must end, with the image still locked. Otherwise the agent would retry the unlock forever.
                 let why = format!("the staged image cannot be unlocked: {message}");
                 self.turn.reboot.block(why, now);
             }
@@ -213,7 +216,7 @@ impl Knowledge {
             WaitReason::Rebooting | WaitReason::NoBerth | WaitReason::RollbackQueued | WaitReason::RivalUpdater => {
                 self.host.fresh = false;
             }
-            // This wait may take days. The pods that are there afterwards need another drain, with a new time limit.
+            // The agent may wait for days here. Pods that come meanwhile need another drain, with a new time limit.
             WaitReason::Revoked | WaitReason::WindowClosed | WaitReason::Inhibited => {
                 self.host.fresh = false;
                 self.turn.drain.restart();
@@ -260,7 +263,8 @@ impl Knowledge {
         }
     }
 
-    /// Records a failed pull, for its backoff, if a desired image is about to be removed since it cannot be locked.
+    /// If the agent is about to remove the desired image because the image cannot be locked, records that as a failed
+    /// pull. The next pull then waits for the backoff.
     fn record_unlockable(&mut self, staged: &Deployment, now: &Now) {
         let deployments = self.host.os.deployments();
         let cannot_lock =

@@ -8,28 +8,30 @@ use crate::agent::facts::{DrainFacts, Reboot};
 use crate::agent::step::Step;
 use crate::{Moment, Now};
 
-/// How long a drained node waits for another program's work on its host before the turn ends.
+/// How long a drained node waits until another program's work on its host is done. After that, the turn ends.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Knowledge about one turn, dropped when it ends.
+/// The agent's knowledge about one turn, dropped at its end.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Turn {
-    /// The drain.
+    /// State of the drain.
     pub drain: Draining,
-    /// The reboot.
+    /// State of the reboot.
     pub reboot: Rebooting,
-    /// Start of the wait for the proof of this boot; `None` if no proof is awaited.
+    /// When the agent began to wait for the proof of this boot; `None` if the boot needs no proof.
     pub proving: Option<Since>,
-    /// When this process first read that the Node is Ready under this boot; `None` if the last read was another.
+    /// When this agent process first saw the Node Ready under this boot; `None` if the Node was not Ready at the last
+    /// read.
     pub(super) ready_since: Option<Moment>,
-    /// True if this process wrote the Node since it began to give the berth back.
+    /// True if this agent process has written the Node since it began to give the berth back.
     pub restored: bool,
-    /// True if the end of the turn was recorded.
+    /// True if the record on the host already has the end of this turn.
     pub counted: bool,
     pub(super) message: String,
-    /// Phase of the berth as this process last wrote it.
+    /// Phase that this agent process last wrote into the berth.
     pub wrote: Option<Discriminant<HoldPhase>>,
-    /// The last step, if it changed the staged image and succeeded, until another step is decided.
+    /// Kind of the last step that changed the staged image, if it succeeded. Cleared when the agent waits, or does any
+    /// other step but a read.
     pub(super) changed: Option<Discriminant<Step>>,
 }
 
@@ -37,7 +39,7 @@ pub struct Turn {
 pub struct Draining {
     pub last_pass: DrainFacts,
     pub(super) next_pass: Option<Moment>,
-    /// Number of the drain. A new number makes the agent forget the pods of the earlier drain.
+    /// Number of the drain within this process. When it changes, the agent forgets the pods of the earlier drain.
     pub number: u64,
     pub since: Option<Since>,
 }
@@ -45,18 +47,18 @@ pub struct Draining {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rebooting {
     pub asked: Option<Moment>,
-    /// Why the requested reboot did not happen, and since when.
+    /// Why the requested reboot did not happen, and the moment when the agent noticed.
     pub blocked: Option<(String, Moment)>,
-    /// Moment when another program's work on the host first prevented the unlock or the reboot.
+    /// When the unlock or the reboot first had to wait for another program's work on the host.
     pub(super) busy_since: Option<Moment>,
 }
 
-/// Start of a drain or a wait, perhaps before the start of this process.
+/// Start of a drain or a wait, which may lie before the start of this agent process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Since {
-    /// Moment when this process first noticed the drain or the wait.
+    /// Moment when this agent process first knew of the drain or the wait.
     pub at: Moment,
-    /// How long the drain or the wait had lasted by then.
+    /// How long the drain or the wait had already lasted at that moment.
     pub before: Duration,
 }
 
@@ -68,7 +70,7 @@ impl Since {
         }
     }
 
-    /// Continues from a stored moment of this boot.
+    /// Continues a drain or a wait whose start, in this boot, was stored on the host.
     pub(super) fn remembered(began: Moment, now: &Now) -> Self {
         Self {
             at: now.clock,
@@ -82,12 +84,12 @@ impl Since {
 }
 
 impl Turn {
-    /// True if the previous step made the same change to the staged image, so that the change had no effect.
+    /// True if the last change of the staged image was a step of the same kind. That change then had no effect.
     pub fn repeats(&self, step: &Step) -> bool {
         self.changed == Some(discriminant(step))
     }
 
-    /// Starts a turn without knowledge of the previous one. Keeps `proving`, since the boot may still be unproven.
+    /// Forgets the previous turn. Keeps `proving`, since the running boot may still be unproven.
     pub(super) fn begin(&mut self) {
         *self = Self {
             drain: Draining {
@@ -101,7 +103,7 @@ impl Turn {
 }
 
 impl Draining {
-    /// Returns the time since this turn's drain began, including time before an agent restart.
+    /// Returns how long this turn's drain has lasted, including the time before an agent restart.
     pub fn elapsed(&self, now: &Now) -> Duration {
         self.since.map_or(Duration::ZERO, |since| since.elapsed(now))
     }
@@ -120,7 +122,7 @@ impl Draining {
         }
     }
 
-    /// Starts the drain again, without extending its time limit.
+    /// Starts a new drain, within the time limit of the old one.
     pub(super) fn restart(&mut self) {
         *self = Self {
             number: self.number.wrapping_add(1),
@@ -143,7 +145,7 @@ impl Rebooting {
         self.blocked = Some((why.into(), now.clock));
     }
 
-    /// Records that the commit was taken back. If a reboot was requested, it did not begin.
+    /// Records that the commit was taken back. A reboot that was requested before counts as blocked.
     pub(super) fn commit_taken_back(&mut self, now: &Now) {
         let asked = self.asked.take().is_some();
         if asked && self.blocked.is_none() {
@@ -151,7 +153,8 @@ impl Rebooting {
         }
     }
 
-    /// Records that another program's work delays the reboot. After ten minutes, the reboot counts as blocked.
+    /// Records that another program's work on the host delays the reboot. After ten minutes, the reboot counts as
+    /// blocked.
     pub(super) fn wait_for_other_work(&mut self, why: &str, now: &Now) {
         self.asked = None;
         let since = *self.busy_since.get_or_insert(now.clock);

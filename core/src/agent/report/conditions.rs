@@ -39,8 +39,8 @@ pub(super) fn verdict(trouble: Option<Finding>) -> Verdict {
     trouble.map_or_else(|| Verdict::no(CommonReason::AsExpected, ""), Finding::verdict)
 }
 
-/// Returns the verdict for `Released`: whether Berth's changes on a node without a pool are undone. `None` if they are
-/// not and the condition was never set.
+/// Returns the condition `Released` of a node without a pool: True if Berth's changes there are undone. `None` if they
+/// are not undone yet and the status does not have the condition.
 fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
     if matches!(step, Step::Wait(WaitReason::Released, _)) {
         return Some(Verdict::yes(Phase::Released, ""));
@@ -48,8 +48,8 @@ fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
     condition::find(before, types::RELEASED).map(|_| as_is(false))
 }
 
-/// Returns the verdict for `Guarded`: whether the API server rejects writes to other nodes' objects. `NodeDegraded`
-/// reports this only if the node has no worse problem. `None` leaves the condition unchanged.
+/// Returns the condition `Guarded`: True if the API server rejects writes to other nodes' objects. `NodeDegraded` also
+/// reports a missing guard, but only if the node has no worse problem. `None` leaves the condition unchanged.
 fn guarded(facts: &AgentFacts, before: &[Condition]) -> Option<Verdict> {
     match unguarded(facts) {
         Some(message) => Some(Verdict::no(Reason::Unguarded, message)),
@@ -78,7 +78,7 @@ fn update_conditions(
     };
     let runs = facts.host.os.booted() == Some(desired);
     let staged_now = match (runs, is_staged(facts)) {
-        (true, _) => Verdict::no(CommonReason::Booted, "the image runs; nothing is staged"),
+        (true, _) => Verdict::no(CommonReason::Booted, "the desired image runs, so nothing is staged"),
         (false, true) => Verdict::yes(
             CommonReason::Locked,
             format!("{desired} is staged with finalization locked"),
@@ -93,7 +93,7 @@ fn update_conditions(
     ]
 }
 
-/// Returns `Updated`: whether the desired image runs and the turn is over.
+/// Returns the condition `Updated`: True if the node runs the desired image and its turn is over.
 fn updated(facts: &AgentFacts, desired: &Digest, holding: Option<&Holding>, phase: Phase, step: &Step) -> Verdict {
     let runs = facts.host.os.booted() == Some(desired);
     match (runs, phase) {
@@ -115,7 +115,7 @@ fn updated(facts: &AgentFacts, desired: &Digest, holding: Option<&Holding>, phas
     }
 }
 
-/// Returns `ImagePulled`: whether the desired image is staged or runs.
+/// Returns the condition `ImagePulled`: True if the desired image is staged or booted.
 fn pulled(facts: &AgentFacts, desired: &Digest, step: &Step) -> Verdict {
     if is_staged(facts) || facts.host.os.booted() == Some(desired) {
         return Verdict::yes(CommonReason::AsExpected, "");
@@ -133,14 +133,15 @@ fn pulled(facts: &AgentFacts, desired: &Digest, step: &Step) -> Verdict {
     }
 }
 
-/// Returns a reason and a message if the step waits for a gate, a window, an inhibitor or the end of an exclusion.
+/// Returns a reason and a message if the node waits for a gate, for a window, for an inhibitor, or because it is
+/// excluded; `None` for other steps.
 fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Option<(Word, String)> {
     match (step, holding) {
         (Step::Wait(WaitReason::Revoked, _), Some(holding)) => {
             let gate = holding.revoke.as_deref().unwrap_or_default();
             return Some((
                 CommonReason::Revoked.into(),
-                format!("the berth is not licensed again until the gate opens: {gate}"),
+                format!("its reboot into that image waits until the pool's gate opens: {gate}"),
             ));
         }
         (Step::Wait(WaitReason::WindowClosed, _), Some(holding)) => {
@@ -150,7 +151,7 @@ fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Op
             ));
         }
         (Step::Wait(WaitReason::Inhibited, _), Some(_)) => {
-            let asked = "a requested reboot did not begin; it is requested again".to_owned();
+            let asked = "the requested reboot did not begin; the agent will request it again".to_owned();
             return Some((
                 CommonReason::Inhibited.into(),
                 if is_inhibited(facts) { inhibited(facts) } else { asked },
@@ -167,8 +168,8 @@ fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Op
     None
 }
 
-/// Returns `UpdatePrepared`, the condition that makes the controller offer a berth. True if the next step takes a berth
-/// or waits for an offer. A step that only reads keeps the condition True.
+/// Returns the condition `UpdatePrepared`. The controller offers a berth only while it is True: when the agent takes a
+/// berth or waits for an offer. While the agent only reads, the condition keeps its value.
 fn prepared(facts: &AgentFacts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
     if runs {
         return Verdict::no(CommonReason::Booted, "nothing is left to prepare");
@@ -207,14 +208,14 @@ fn as_is(yes: bool) -> Verdict {
     }
 }
 
-/// Returns the condition of the new boot: proven, or the missing part of its proof.
+/// Returns the condition `Resumed`: True if the new boot is proven, otherwise with the missing part of its proof.
 fn resumed(facts: &AgentFacts, rebooted: bool) -> Verdict {
     let Some(node) = facts.cluster_node.get().filter(|_| rebooted) else {
         return as_is(false);
     };
     match missing(facts, node) {
         None => as_is(true),
-        // Each boot passes through these.
+        // Every boot lacks these parts at first, so they need no message.
         Some(Missing::Unread | Missing::Ready) => as_is(false),
         Some(missing) => Verdict::no(missing.reason(), missing.message()),
     }
@@ -227,7 +228,7 @@ fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
         return rest_conditions(facts, cordoned);
     };
     let applied = facts.host.os.booted() == Some(&h.target);
-    // Also true if the berth was licensed again, under an unproven boot, for the image that runs.
+    // The second part: from an unproven boot, the berth was committed again for the image that already runs.
     let rebooted = h.boot_id != facts.host.boot_id || (applied && h.phase == HoldPhase::Committed);
     let releasing = matches!(h.phase, HoldPhase::Releasing(_));
     let updated = h.phase == HoldPhase::Releasing(Outcome::Updated);
@@ -244,7 +245,8 @@ fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
     ]
 }
 
-/// Returns the condition of the drain: done, pods left behind, or pods that have blocked it for too long.
+/// Returns the condition `Drained`. False has the pods that have blocked the drain beyond its timeout; True has the
+/// pods that were left behind.
 fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     if let Some(message) = drains_too_long(facts) {
         return Verdict::no(CommonReason::DrainTimeout, message);
@@ -262,7 +264,8 @@ fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     }
 }
 
-/// Returns a node's conditions without a berth: as after a turn if the desired image runs, otherwise as before it.
+/// Returns the conditions of a node that holds no berth. If the desired image runs, they are as at the end of a turn,
+/// otherwise as before its start.
 pub(super) fn rest_conditions(facts: &AgentFacts, cordoned: bool) -> Verdicts {
     let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
     let drained = match facts.failed_turn() {

@@ -1,4 +1,4 @@
-//! The finding behind the condition `NodeDegraded`: the first trouble that a table of checks finds.
+//! The finding that the condition `NodeDegraded` shows: the most important problem that a list of checks finds.
 
 use berth_api::berth::Outcome;
 use berth_api::condition::{CommonReason, Word};
@@ -17,7 +17,7 @@ use crate::finding::Finding;
 
 type Check = fn(&AgentFacts, Phase, &Step) -> Option<Finding>;
 
-/// The checks, in order of importance: the first finding is reported.
+/// The checks, most important first. The status shows only the first problem found.
 const CHECKS: [Check; 9] = [
     |facts, _, _| host_problem(facts),
     |facts, _, step| staging_problem(facts, step),
@@ -30,7 +30,7 @@ const CHECKS: [Check; 9] = [
     |facts, _, _| rivals::finding(facts),
 ];
 
-/// Returns the most important finding that an admin should look at.
+/// Returns the most important problem of the node; `None` if no check finds a problem.
 pub(super) fn degraded(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Finding> {
     CHECKS.iter().find_map(|check| check(facts, phase, step))
 }
@@ -54,7 +54,8 @@ fn host_problem(facts: &AgentFacts) -> Option<Finding> {
         return Some(facts.degraded(Reason::LockFailed, message));
     }
     if let Some(trouble) = &facts.trouble {
-        // Round down to a power of two, so that a step that fails for hours does not cause a write per attempt.
+        // Show the number of attempts rounded down to a power of two. Otherwise a step that fails for hours would
+        // change the status at every attempt.
         let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
         let message = format!("{} (failed at least {attempts} times)", trouble.message);
         return Some(facts.degraded(trouble.reason, message));
@@ -142,7 +143,10 @@ fn retried_problem(facts: &AgentFacts) -> Option<Finding> {
     }
     if let Some(turn) = facts.failed_turn() {
         let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
-        let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
+        let message = format!(
+            "{} (turn {}; the next may begin at {again})",
+            turn.message, turn.attempts
+        );
         let outcome = Outcome::from_word(&turn.outcome);
         let reason = outcome.map_or(Word::from(CommonReason::TurnFailed), Word::from);
         return Some(facts.degraded(reason, message));
@@ -155,7 +159,8 @@ fn credentials_problem(facts: &AgentFacts) -> Option<Finding> {
     Some(facts.degraded(objection.reason, objection.message.clone()))
 }
 
-/// Message if the API server may accept writes to other nodes' objects; `None` if the node takes no berth anyway.
+/// Returns a message if the API server may accept writes to other nodes' objects. `None` also if the node would take no
+/// berth anyway, because it is excluded or in no pool.
 pub(super) fn unguarded(facts: &AgentFacts) -> Option<String> {
     let excluded = facts.cluster_node.get().is_some_and(|node| node.excluded);
     let would_take = matches!(facts.desired, Desired::Member(_)) && !excluded;
@@ -165,11 +170,12 @@ pub(super) fn unguarded(facts: &AgentFacts) -> Option<String> {
         .filter(|_| would_take && facts.guard.is_reportable())
 }
 
-/// Message if a drain continues after its timeout, because the pool says so or the berth cannot be given back.
+/// Returns a message if a drain continues after its timeout: because of the pool's `drain.onTimeout`, or because the
+/// berth cannot be given back.
 pub(super) fn drains_too_long(facts: &AgentFacts) -> Option<String> {
     let on_timeout = overdue(facts).filter(|_| !facts.drain.blockers.is_empty())?;
     let why = match on_timeout {
-        OnTimeout::Hold => "held by drain.onTimeout: Hold",
+        OnTimeout::Hold => "the drain continues (drain.onTimeout: Hold)",
         OnTimeout::Force => "their disruption budgets are ignored now (drain.onTimeout: Force)",
         OnTimeout::Release => "the drain continues: the boot is not proven, so the berth cannot be given back",
     };
@@ -185,7 +191,7 @@ fn unproven(facts: &AgentFacts) -> Option<Finding> {
         let message = format!("runs {booted}, which is neither the target nor the previous image; the berth is kept");
         return Some(facts.degraded(CommonReason::BootUnproven, message));
     }
-    // A Node that cannot be read counts as not Ready.
+    // If the Node could not be read, a Ready Node counts as the missing part of the proof.
     let missing = facts
         .cluster_node
         .get()

@@ -48,7 +48,7 @@ pub(super) fn of(
     insight(&known, before, facts.now)
 }
 
-/// Returns the durations that this node measured. The pool's medians replace missing ones.
+/// Returns the durations that this node has measured; a missing one is replaced by the pool's median.
 fn own_first(status: &BootcNodeStatus, medians: PhaseDurations) -> PhaseDurations {
     let own = status.measured();
     let own = PhaseDurations {

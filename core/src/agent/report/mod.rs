@@ -1,4 +1,4 @@
-//! The agent's report: the BootcNode's status as a pure function of the facts.
+//! Computes the BootcNode's status from the facts. Pure.
 
 mod conditions;
 mod degraded;
@@ -22,7 +22,7 @@ use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 use crate::agent::timeline;
 
-/// Returns the new status of the BootcNode, given the current one.
+/// Returns the new status of the BootcNode. `before` is its current status.
 pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     if matches!(subject.step, Step::Wait(WaitReason::HostUnreachable, _)) {
         return report_silence(facts, subject, before);
@@ -44,7 +44,8 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
         bootc_version: machine.bootc_version.clone().or_else(|| before.bootc_version.clone()),
         heartbeat_time: Some(subject.heartbeat.clone()),
         booted: known.map(|d| d.booted.clone()).or_else(|| before.booted.clone()),
-        // While a pull holds the lock, the staged deployment is unknown. Report none, since the old value may be wrong.
+        // While a pull holds ostree's lock, the agent cannot read the staged deployment. Report none, since the last
+        // one read may be gone.
         staged: known.and_then(|d| d.staged.clone()),
         rollback: known
             .map(|d| d.rollback.clone())
@@ -101,7 +102,8 @@ fn drain_blockers(facts: &AgentFacts, phase: Phase) -> Vec<DrainBlocker> {
 fn backend(facts: &AgentFacts, before: &BootcNodeStatus) -> Option<NodeBackend> {
     match &facts.host.os {
         Os::Bootc(known) => Some(known.backend.clone()),
-        // The backend did not answer this time, but still exists.
+        // These errors mean that the backend did not answer, not that the host lost it. Keep the backend of the last
+        // report.
         Os::Unusable {
             reason: Reason::StatusFailed | Reason::BootcFailed,
             ..
@@ -116,8 +118,8 @@ fn not_applied(facts: &AgentFacts) -> Option<NotApplied> {
     Some(NotApplied { digest, attempts })
 }
 
-/// Returns the status while the host does not answer: the old status with a new heartbeat. After 30 s, the status also
-/// shows the reason, and that the node is not ready for an offer.
+/// Returns the status while the host's services do not answer: the old status with a new heartbeat. After 30 s of
+/// silence, the status also shows the reason, and that the node cannot take an offer.
 fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     let mut status = BootcNodeStatus {
         heartbeat_time: Some(subject.heartbeat.clone()),
@@ -137,7 +139,7 @@ fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeS
             let not_pulled = Verdict::unknown(CommonReason::Blocked, "the host does not answer");
             verdicts.push((types::IMAGE_PULLED, not_pulled));
         }
-        // The turn may have ended while the host did not answer.
+        // The node's turn may have ended during the silence.
         if facts.berths.is_some() && facts.holding().is_none() {
             status.drain_blockers.clear();
             status.berth = None;

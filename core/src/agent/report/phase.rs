@@ -4,7 +4,7 @@ use berth_api::node::Phase;
 use crate::agent::facts::AgentFacts;
 use crate::agent::step::{Step, WaitReason, is_unproven};
 
-/// Returns the phase of the node.
+/// Returns the phase of the node, which people and metrics see.
 pub fn phase(facts: &AgentFacts, step: &Step) -> Phase {
     if let Some(holding) = facts.holding() {
         return match holding.phase {
@@ -23,7 +23,7 @@ pub fn phase(facts: &AgentFacts, step: &Step) -> Phase {
         Step::Wait(WaitReason::Released, _) => Phase::Released,
         Step::Wait(WaitReason::Updated, _) => Phase::Updated,
         step if is_blocked(facts, step) => Phase::Degraded,
-        // A missing answer to the guard probe is not a problem yet.
+        // A missing answer to the guard probe shows as a problem only after several probes.
         Step::Wait(WaitReason::Unguarded, _) => waiting(facts),
         Step::Wait(WaitReason::Pulling, _) | Step::StartPull(..) | Step::Lock(_) => Phase::Staging,
         Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {
@@ -34,7 +34,7 @@ pub fn phase(facts: &AgentFacts, step: &Step) -> Phase {
     }
 }
 
-/// True if the node does nothing until a problem is fixed or another image is published.
+/// True if the node waits until an admin or another program fixes a problem, or the pool publishes another image.
 pub(super) fn is_blocked(facts: &AgentFacts, step: &Step) -> bool {
     match step {
         Step::Wait(WaitReason::Unguarded, _) => facts.guard.is_reportable(),
@@ -61,7 +61,8 @@ fn waiting(facts: &AgentFacts) -> Phase {
     }
 }
 
-/// True if the berth is committed for this boot and its image is staged, so that a reboot follows.
+/// True if a reboot into the staged image follows: the berth is committed under this boot, and the target is staged or
+/// may be.
 fn is_licensed(facts: &AgentFacts, holding: &Holding) -> bool {
     let is_gone = facts.host.os.deployments().is_some_and(|known| {
         let staged = known.staged.as_ref().and_then(|staged| staged.digest.as_ref());

@@ -5,23 +5,24 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::step::Step;
 
-/// Facts about the machine that only the report shows.
+/// Facts about the machine that only appear in the status.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
     /// Version of bootc on the host, if known.
     pub bootc_version: Option<String>,
-    /// Highest variant of its architecture that the host's CPU supports, if known.
+    /// Highest platform variant that the machine's CPUs support, such as `v3`, if known.
     pub platform_variant: Option<&'static str>,
-    /// Guards of the host's boots; `None` until they are read.
+    /// Features of the host that guard its boots, such as greenboot; `None` until they are read.
     pub boot_safeguards: Option<Vec<BootSafeguard>>,
-    /// Image that the machine was installed from, which never changes. The outer `None` means not read yet.
+    /// Image that the machine was installed from, which never changes. The outer `None` means that the agent has not
+    /// read it yet, the inner `None` that the host has no record of it.
     pub boot_image: Option<Option<NodeBootImage>>,
-    /// Record of the machine's first boot, if there is one. Read when the agent starts: to acknowledge a failure, an
-    /// admin removes the file and restarts the agent.
+    /// Result of the machine's first-boot check, if it had one. Read only when the agent starts: an admin who has dealt
+    /// with a failure removes the file and restarts the agent.
     pub firstboot: Option<NodeFirstboot>,
 }
 
-/// Input of a report, in addition to the facts.
+/// Input of a status report, in addition to the facts.
 #[derive(Debug, Clone)]
 pub struct Subject<'a> {
     /// Generation of the spec in the facts.

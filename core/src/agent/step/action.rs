@@ -8,31 +8,31 @@ use berth_api::seeded::Bug;
 
 use crate::agent::storage::{OstreeLock, StagingLock};
 
-/// A requested reboot that has not begun after this time counts as blocked.
+/// A reboot that does not begin within this time after its request counts as blocked.
 pub const REBOOT_START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval between checks of a state that sends no event, such as an inhibitor or a Node that is not Ready.
+/// Interval between checks of a state that sends no event when it changes, such as a Node that is not Ready.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause before the agent requests a blocked reboot again, if the commit cannot be taken back.
+/// How long the agent waits before it requests a blocked reboot again, if it cannot take the commit back.
 pub const REBOOT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Interval between checks of a state that sends no event and that only other programs or people change.
+/// Interval between checks of a state that sends no event and that Berth itself does not change, such as an inhibitor.
 pub(super) const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
-/// Interval between reads of the host's deployments while only other programs or people change them.
+/// Interval between reads of the host's deployments while Berth itself does not change them.
 pub(super) const HOST_LOOK_INTERVAL: Duration = Duration::from_secs(30);
-/// Shortest interval between reads of a Node that is not Ready soon after a boot.
+/// Shortest interval between reads of a Node that is not Ready. Used soon after a boot.
 pub(super) const READY_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The next action.
+/// The agent's next action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Do nothing until an event arrives or this time has passed. Without a time, wait for an event.
+    /// Do nothing until an event arrives or this time has passed. `None`: wait for an event only.
     Wait(WaitReason, Option<Duration>),
     /// Read the host's deployments.
     LookAtHost,
     /// Read the Node object.
     ReadNode,
-    /// Probe, as a dry run, the writes that the API server must reject (I6).
+    /// Guard probe: try, as a dry run, the writes that the API server must reject (I6).
     TryGuard,
-    /// Pull this image and stage it with this lock.
+    /// Pull this image and stage it; `StagingLock` says how the image is locked.
     StartPull(DesiredImage, StagingLock),
     /// Stop the pull of this digest.
     CancelPull(Digest),
@@ -40,39 +40,41 @@ pub enum Step {
     Lock(OstreeLock),
     /// Unlock the staged deployment. Only under a committed berth.
     Unlock,
-    /// Remove the staged deployment.
+    /// Remove this staged deployment.
     Unstage(Deployment),
     /// Ask logind to reboot. Only under a committed berth.
     Reboot,
-    /// Queue the rollback deployment, which has this digest, for the next boot. Only under a committed berth. With
-    /// the reason and the message of the part that the proof of the running boot lacks.
+    /// Make the next boot take the rollback deployment, which has this digest. Only under a committed berth. Holds the
+    /// reason and the message that name the missing part of the running boot's proof.
     Rollback(Digest, CommonReason, String),
-    /// Take the offered berth.
+    /// Take this berth, which is offered to the node.
     Take(Berth),
-    /// Cordon the Node, and record the cordon in the same patch.
+    /// Cordon the Node, with a record of the cordon in the same patch.
     Cordon(Berth),
-    /// Make one pass of the drain.
+    /// Make one drain pass: evict pods and list the rest.
     Drain,
-    /// Commit the berth.
+    /// Commit the berth: from now on, the agent may unlock the image and reboot, once.
     Commit(Berth),
     /// Write the berth unchanged, so that an older write still in flight conflicts.
     Fence(Berth),
-    /// Take the commit back.
+    /// Take the commit back: the agent may no longer reboot.
     Uncommit(Berth),
-    /// From an unproven boot, license a reboot into this digest under the held berth.
+    /// Commit the berth again, for this digest, although the running boot is unproven.
     Relicense(Berth, Digest),
-    /// Begin to give the berth back, with this outcome and message.
+    /// Begin to give the berth back, with this outcome and message of the turn.
     Release(Berth, Outcome, String),
-    /// Undo Berth's cordon. Writes the Node even without a cordon, so that an older write in flight conflicts.
+    /// Undo Berth's cordon. This writes the Node even if it has no cordon: an older write that is still in flight then
+    /// conflicts.
     Restore(Berth),
-    /// Close the berth.
+    /// Close the berth, which ends the turn.
     GiveBack(Berth),
-    /// Remove a cordon of Berth's from a Node that holds no berth.
+    /// Remove Berth's cordon from a Node that holds no berth.
     Uncordon,
 }
 
 impl Step {
-    /// True if the step writes the berth. Until the API server answers, the berth's content is unknown.
+    /// True if the step writes the berth. Until the API server answers such a write, the agent does not know what the
+    /// berth contains.
     pub fn writes_berth(&self) -> bool {
         match self {
             Self::Take(_)
@@ -100,12 +102,13 @@ impl Step {
         }
     }
 
-    /// True if the step writes the berth, the Node or its pods.
+    /// True if the step writes the berth or the Node, or evicts pods.
     pub fn asks_cluster(&self) -> bool {
         self.writes_berth() || matches!(self, Self::Cordon(_) | Self::Drain | Self::Restore(_) | Self::Uncordon)
     }
 
-    /// True if the memory file must be written first: a host that forgets a failed target would reboot forever.
+    /// True if the agent must have written its memory file before this step. A host that forgets a failed target would
+    /// reboot into it again and again.
     pub fn needs_memory(&self) -> bool {
         let needs = matches!(
             self,
@@ -115,66 +118,67 @@ impl Step {
     }
 }
 
-/// Reason to wait.
+/// Why the agent waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WaitReason {
     /// The host is shutting down.
     ShuttingDown,
     /// No BootcNode exists for this node.
     NothingAsked,
-    /// All of Berth's changes are undone.
+    /// The node is in no pool, and all of Berth's changes are undone.
     Released,
-    /// The berths are not known yet.
+    /// The berths have not been read yet.
     BerthsUnknown,
-    /// The berth is for another Node object of this name.
+    /// The berth is for an earlier Node of the same name, with another UID.
     ForeignBerth,
-    /// The spec is for another Node object of this name.
+    /// The BootcNode's spec is for an earlier Node of the same name, with another UID.
     OtherNode,
     /// The node runs the desired image.
     Updated,
     /// The node runs the desired image, but the next boot would take another deployment.
     RollbackQueued,
-    /// The image is not resolved yet.
+    /// The controller has published no image for this node yet.
     Unresolved,
-    /// The host cannot be updated, or its deployments cannot be read.
+    /// Berth cannot update the host, or cannot read its deployments.
     HostUnusable,
     /// The host's bus, systemd or logind does not answer.
     HostUnreachable,
     /// The agent cannot write its memory file on the host.
     Forgetful,
-    /// The API server does not reject writes to other nodes' objects, or has not answered yet.
+    /// The API server accepts writes to other nodes' objects, or it is not known yet whether it does.
     Unguarded,
     /// Another updater on the host would apply the staged image.
     RivalUpdater,
     /// The host's own policy rejects the image.
     ImageRefused,
-    /// The digest failed here before.
+    /// The desired digest failed on this node before.
     FailedDigest,
-    /// The node backs off after a failure.
+    /// The node waits out the pause after a failed pull or turn.
     BackingOff,
-    /// A staged deployment that must not be removed cannot be locked: any reboot would apply it.
+    /// A staged deployment can be neither locked nor removed: any reboot would apply it.
     Unlockable,
     /// The controller does not permit this node to pull yet.
     StagingHeld,
     /// A pull is running.
     Pulling,
-    /// The image is staged and locked, and no berth is offered.
+    /// The image is staged and locked; the node waits for a berth to be offered.
     NoBerth,
-    /// The drain waits for pods.
+    /// The drain waits until pods have left.
     Draining,
-    /// A reboot was requested, or a shutdown is scheduled.
+    /// A reboot was requested or a shutdown is scheduled, so the host will go down.
     Rebooting,
-    /// The host rebooted, and the Node is not Ready under this boot yet.
+    /// The host has rebooted, but the Node is not Ready under the new boot yet.
     NotReady,
-    /// The host rebooted, and its boot lacks another part of its proof than a Ready Node.
+    /// The host has rebooted, but its health does not prove the new boot yet.
     Unhealthy,
-    /// The host booted neither the target nor the previous image.
+    /// The host runs neither the target of the berth nor the previous image.
     Unproven,
-    /// A gate of the pool is closed, so the held berth cannot be licensed for the next image.
+    /// The node needs its berth committed again to continue to the next image, but a gate of the pool is closed.
     Revoked,
-    /// The next image is staged, but the maintenance window has closed.
+    /// The next image is staged, but the maintenance window has closed, so the node may not reboot.
     WindowClosed,
-    /// The reboot is inhibited, so the node takes no offer, or waits under its berth after an unproven boot.
+    /// Something keeps the host from rebooting. The node takes no offer or, after an unproven boot, waits under its
+    /// berth.
     Inhibited,
     /// An admin has excluded the Node.
     Excluded,

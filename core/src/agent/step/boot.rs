@@ -1,9 +1,9 @@
-//! Steps under an unproven boot: prove it and give the berth back, or continue to another digest.
+//! Steps under an unproven boot: prove it and give the berth back, or continue to another image.
 //!
-//! A node that cannot prove its new image must be able to continue to a fixed one. To give its berth back first, it
-//! would need the proof that it cannot get. So the agent licenses the same berth again for the image desired now (I2,
-//! I10), after every check that a commit needs. That licence cannot be taken back: the boot stays unproven (I5) until a
-//! reboot leads to a proven one.
+//! A node that cannot prove its new image must be able to continue to a fixed image. It cannot give its berth back
+//! first, since that needs the very proof. So the agent commits the same berth again, for the image that is desired now
+//! (I2, I10), after all checks that any commit needs. This commit cannot be taken back: the boot stays unproven (I5)
+//! until the host reboots and the next boot is proven.
 
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::node::DesiredImage;
@@ -20,7 +20,7 @@ use crate::agent::node::NodeFacts;
 use crate::agent::outside;
 use crate::agent::past::MAX_NOT_APPLIED;
 
-/// The image that a holder may continue to, and the pool that wants it.
+/// The image that a node with an unproven boot may continue to, and the pool that wants it.
 type NextImage<'a> = (&'a Member, &'a DesiredImage);
 
 pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
@@ -32,7 +32,8 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
     }
     let next = next_image(facts, holding, node);
     if let Some(pull) = &facts.host.pull {
-        // A pull hides the deployments, and so prevents the proof. Only the pull of the next image may continue.
+        // While a pull runs, the agent cannot read the deployments and so cannot prove the boot. Only a pull of the
+        // next image may continue.
         return match next {
             Some((_, image)) if image.digest == pull.digest => Step::Wait(WaitReason::Pulling, None),
             _ => Step::CancelPull(pull.digest.clone()),
@@ -46,7 +47,7 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
     {
         return licensed(facts, berth, holding, node, (member, image));
     }
-    // Another program may have staged an image since the boot. That image must not stay armed.
+    // Another program may have staged an image since the boot. Lock or remove it first.
     if let Some(first) = settle(facts).or_else(|| await_queued(facts, holding)) {
         return first;
     }
@@ -55,7 +56,7 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
         return Step::Release(berth.clone(), outcome, message);
     }
     let proof = proof(facts, holding, node);
-    // A rollback that has begun is finished, even if the Node becomes Ready in the meantime.
+    // Finish a rollback that has begun, even if the Node has become Ready meanwhile.
     let is_unproven = matches!(proof, Proof::NotYet(..)) || Bug::UndoneAlways.is_awake();
     if (facts.undoes_boot() || is_unproven)
         && let Some(step) = undo::next_step(facts, holding, node)
@@ -75,12 +76,12 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
     }
 }
 
-/// Returns the read or the wait that is needed until the booted image is known.
+/// Returns a step that reads the deployments, or a wait if they cannot be read; `None` if the booted image is known.
 fn read_first(facts: &AgentFacts) -> Option<Step> {
     if !facts.host.fresh {
         return Some(Step::LookAtHost);
     }
-    // While the booted image is unknown, the licence is kept.
+    // As long as the booted image is unknown, the node keeps its licence to reboot.
     facts
         .host
         .os
@@ -89,23 +90,24 @@ fn read_first(facts: &AgentFacts) -> Option<Step> {
         .then_some(Step::Wait(WaitReason::HostUnusable, None))
 }
 
-/// Returns a wait if a shutdown is scheduled under a licence for this boot: the licence must not end before the reboot.
+/// Returns a wait if a shutdown is scheduled and the berth licenses a reboot from this boot. The licence must outlast
+/// that shutdown.
 fn await_queued(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
     let queued = holding.boot_id == facts.host.boot_id && facts.host.shutdown_scheduled;
     queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL_MAX)))
 }
 
-/// Returns the outcome and the message of a turn when the previous digest runs again, proven.
+/// Returns the outcome and the message of a turn if the previous digest runs again and is proven.
 fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     let target = &holding.target;
     if holding.boot_id == facts.host.boot_id {
-        // The berth was licensed again under this boot, and no reboot followed.
+        // The berth was committed again under this boot, but the host has not rebooted since.
         return (Outcome::Withdrawn, format!("{target} is no longer desired here"));
     }
     if holding.phase == HoldPhase::Taken {
         return (
             Outcome::NotStaged,
-            "the host rebooted before the turn was committed".to_owned(),
+            "the host rebooted before the berth was committed".to_owned(),
         );
     }
     if let Some(undone) = facts.past.undone.as_ref().filter(|undone| undone.digest == *target) {
@@ -119,7 +121,7 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     if let Some(message) = outside::fell_back(facts, target) {
         return (Outcome::Failed, message);
     }
-    // I5, I8: the target ran and was not proven.
+    // I5, I8: the target ran but was never proven, so it has failed.
     if facts.past.tried.as_ref() == Some(target) || facts.past.failed_digests.contains(target) {
         return (
             Outcome::Failed,
@@ -137,7 +139,8 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     }
 }
 
-/// Returns the outcome of an excluded node's turn, which needs no proof. A target that ran unproven has failed.
+/// Returns the outcome and the message of the turn of a node that was excluded meanwhile. Such a turn may end without a
+/// proof. If its target ran unproven, the target has failed.
 fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
     let booted = facts.host.os.booted();
     let message = "the Node is excluded".to_owned();
@@ -154,18 +157,21 @@ fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcom
     (Outcome::Failed, format!("{message}; its boot was not proven"))
 }
 
-/// Returns the image to continue to: another digest that the pool wants, or the licensed one if it has not booted.
+/// Returns the image that the node may continue to: another digest that the pool wants, or the target itself if it has
+/// not booted.
 fn next_image<'a>(facts: &'a AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<NextImage<'a>> {
     let Desired::Member(member) = &facts.desired else {
         return None;
     };
     let image = member.image.as_ref()?;
     let (desired, booted) = (&image.digest, facts.host.os.booted());
-    // The policy does not stop an image that is already licensed, nor the booted one, which needs no pull.
+    // The host's policy does not stop an image whose boot is already licensed, nor the booted image, which needs no
+    // pull.
     if facts.objection().is_some() && booted != Some(desired) && !is_licensed(facts, holding, image) {
         return None;
     }
-    // I5: without `from`, an unproven boot could not be recognised later. I8: a failed digest is not tried again.
+    // I5: if the berth does not name the previous image, a later unproven boot could not be recognised. I8: a failed
+    // digest is not tried again.
     if holding.from.is_none() || facts.past.failed_digests.contains(desired) {
         return None;
     }
@@ -173,7 +179,7 @@ fn next_image<'a>(facts: &'a AgentFacts, holding: &Holding, node: &NodeFacts) ->
         return None;
     }
     let may = if *desired != holding.target {
-        // If the previous image runs again, it only needs its proof.
+        // If the previous image runs again, it only needs a proof, so the turn can end.
         booted != Some(desired) || booted != holding.from.as_ref()
     } else if booted == Some(desired) {
         false
@@ -183,20 +189,21 @@ fn next_image<'a>(facts: &'a AgentFacts, holding: &Holding, node: &NodeFacts) ->
     may.then_some((&**member, image))
 }
 
-/// True if the berth licenses a reboot from this boot into the image.
+/// True if the berth is committed under this boot and licenses a reboot into this image.
 fn is_licensed(facts: &AgentFacts, holding: &Holding, image: &DesiredImage) -> bool {
     holding.phase == HoldPhase::Committed && holding.boot_id == facts.host.boot_id && holding.target == image.digest
 }
 
-/// True if a target that never booted may be licensed again: only a limited number of times (I8), and only after the
-/// wait for the proof of the current boot has timed out. A proven node gives its berth back instead.
+/// True if the berth may be committed again for its target, which has never booted. The limits: only a few times (I8),
+/// and only if the current boot could not be proven in time. If the boot is proven, the node gives its berth back
+/// instead.
 fn may_repeat(facts: &AgentFacts, holding: &Holding, member: &Member) -> bool {
     facts.proving_for >= member.reboot_timeout
         && facts.past.tried.as_ref() != Some(&holding.target)
         && facts.past.times_not_applied(&holding.target).saturating_add(1) < MAX_NOT_APPLIED
 }
 
-/// Returns the next step to another digest: every check that a commit needs, then the new licence.
+/// Returns the next step on the way to another image: first every check that a commit needs, then the commit.
 fn continue_to(
     facts: &AgentFacts,
     berth: &Berth,
@@ -206,7 +213,7 @@ fn continue_to(
 ) -> Step {
     let relicense = Step::Relicense(berth.clone(), image.digest.clone());
     if facts.host.os.booted() == Some(&image.digest) {
-        // The image runs already: it needs a proof, but no reboot.
+        // The image already runs. It needs a licence and a proof, but no reboot.
         return if holding.revoke.is_some() {
             Step::Wait(WaitReason::Revoked, Some(LOOK_INTERVAL_MAX))
         } else {
@@ -230,7 +237,7 @@ fn continue_to(
     }
 }
 
-/// Returns the next step towards staging the image; `None` when it is staged.
+/// Returns the next step on the way to staging the image; `None` if it is staged.
 fn prepare(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Option<Step> {
     let deployments = facts.host.os.deployments();
     let staged = deployments.and_then(|known| Some((known, known.staged.as_ref()?)));
@@ -239,15 +246,15 @@ fn prepare(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Option<
         Some((known, other)) if !known.staged_layers => Some(Step::Unstage(other.clone())),
         Some((known, other)) if !other.locked => set_aside_step(facts, known, other),
         _ => Some(match stage(facts, member, image) {
-            // Check often: the Node may become Ready in the meantime.
+            // Check often, since the Node may become Ready, which proves the boot.
             Step::Wait(why, wait) => Step::Wait(why, Some(wait.unwrap_or(LOOK_INTERVAL).min(LOOK_INTERVAL))),
             step => step,
         }),
     }
 }
 
-/// Returns the next step of a berth that was licensed under this unproven boot: unlock, verify, reboot. The commit
-/// cannot be taken back, so the agent waits until an obstacle is gone.
+/// Returns the next step after the berth was committed under this unproven boot: unlock, verify, reboot. The commit
+/// cannot be taken back, so the agent waits until no obstacle is left.
 fn licensed(
     facts: &AgentFacts,
     berth: &Berth,
@@ -265,7 +272,7 @@ fn licensed(
     if let (Obstacle::None, Some(staged)) = (&ahead, staged) {
         return way::use_licence(facts, berth, staged);
     }
-    // I3: nothing stays armed during the wait.
+    // I3: no image may stay armed while the agent waits.
     if let Some(first) = settle(facts).or_else(|| await_queued(facts, holding)) {
         return first;
     }
@@ -277,7 +284,7 @@ fn licensed(
         .map(str::to_owned)
         .or_else(|| Some(facts.objection()?.message));
     if let (None, Some(why), Proof::From) = (staged, refusal, &proof) {
-        // No image can be staged here any more, and the previous image is proven, so the turn can end.
+        // The host can no longer stage an image, but the previous image is proven, so the turn can end.
         return Step::Release(berth.clone(), Outcome::RebootBlocked, why);
     }
     match (ahead, proof) {
@@ -291,7 +298,7 @@ fn licensed(
 }
 
 /// Returns the next step of a berth that is being given back: restore the Node, then close the berth. If the host has
-/// rebooted since the agent began to give it back, the new boot must be proven first.
+/// rebooted since, the new boot must be proven first.
 pub(super) fn release(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if holding.boot_id != facts.host.boot_id && !node.excluded {
         if let Some(pull) = &facts.host.pull {

@@ -1,5 +1,5 @@
-//! Rules for every decision: without a licence, no staged image stays armed (I3). On a node without a pool, the rules
-//! apply only to images that Berth staged (I12).
+//! Rules that come first in every decision: unless a reboot is licensed, no staged image may be armed (I3). On a node
+//! without a pool, the rules apply only to images that Berth staged (I12).
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) fn held<'a>(facts: &AgentFacts, berths: &'a [Berth]) -> Option<(&'a B
         .filter(|b| !(Bug::SearchInNewPoolOnly.is_awake() && is_of_other_pool(facts, b)));
     seen.filter_map(|b| b.holding().filter(|h| h.node == facts.node).map(|h| (b, h)))
         .min_by_key(|(_, h)| {
-            // If two berths were held, the turn that is furthest along is finished first.
+            // If the node holds two berths, the turn that has got furthest is finished first.
             match h.phase {
                 HoldPhase::Releasing(_) => 0,
                 HoldPhase::Committed => 1,
@@ -31,9 +31,9 @@ fn is_of_other_pool(facts: &AgentFacts, berth: &Berth) -> bool {
     matches!(&facts.desired, Desired::Member(member) if member.pool != berth.pool)
 }
 
-/// True if the current boot is not proven under this berth (I5): the boot is new, or the berth was licensed again
-/// during this boot, before a proof. The host's record names such a boot. If the record was lost, the booted image
-/// still differs from the last proven one.
+/// True if the current boot is not proven under this berth (I5): the host has rebooted since, or the berth was
+/// committed again during an unproven boot. The host's record names such a boot. If that record was lost, the booted
+/// image still differs from the image before the turn.
 pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &Past) -> bool {
     if Bug::NoBootIdCheck.is_awake() {
         return false;
@@ -43,11 +43,11 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
     holding.boot_id != *boot_id || past.unproven_boot.as_ref() == Some(boot_id) || is_other
 }
 
-/// Returns the next step until no image that Berth must lock is armed (I3); `None` without such an image. The host is
-/// read if its deployments are unknown, but not if Berth cannot have staged anything there (I12).
+/// Returns the next step until no image that Berth must lock is armed (I3); `None` if there is no such image. The agent
+/// reads the host if its deployments are unknown, unless Berth cannot have staged anything there (I12).
 pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
     if facts.host.pull.is_some() {
-        // The pull locks the image that it stages. The agent reads the result when the pull ends.
+        // The unit that pulls also locks the image. The agent reads the result when the unit has ended.
         return None;
     }
     if !has_pool(facts) && staged_by_berth(facts).next().is_none() {
@@ -65,8 +65,8 @@ pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
     }
 }
 
-/// Returns the step that disarms a staged image (I3): lock it, or remove it if it cannot be locked. An image with
-/// packages that Berth did not request is never removed: its lock is retried, with growing pauses.
+/// Returns the step that disarms a staged image (I3): lock the image, or remove it if it cannot be locked. An image
+/// with packages that Berth did not request is never removed: the agent retries the lock, with growing pauses.
 pub(super) fn disarm(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Step {
     match (deployments.storage.ostree_lock(), &facts.host.lock_failure) {
         (Some(lock), None) => Step::Lock(lock),
@@ -86,15 +86,16 @@ pub(super) fn has_pool(facts: &AgentFacts) -> bool {
     }
 }
 
-/// True if Berth may lock the staged image (I12): on a member, any image. On other nodes, and outside of a turn on a
-/// host that Berth does not update, only an image that Berth staged.
+/// True if Berth may lock this staged image (I12). On a member, Berth may lock any image. On other nodes, and on a host
+/// that Berth does not update (outside of a turn), Berth may lock only an image that it staged itself.
 pub(super) fn is_to_lock(facts: &AgentFacts, staged: &Deployment) -> bool {
     let is_left_alone =
         facts.host.os.refusal().is_some() && held(facts, facts.berths.as_deref().unwrap_or(&[])).is_none();
     (has_pool(facts) && !is_left_alone) || staged_by_berth(facts).any(|ours| staged.digest.as_ref() == Some(ours))
 }
 
-/// Returns the digests that Berth may have staged here: the one in the record, and the targets of held berths.
+/// Returns the digests that Berth may have staged on this host: the digest in the record, and the targets of the berths
+/// that the node holds.
 pub(super) fn staged_by_berth(facts: &AgentFacts) -> impl Iterator<Item = &Digest> {
     let held = facts.berths.iter().flatten().filter_map(Berth::holding);
     let targets = held.filter(|h| h.node == facts.node).map(|h| &h.target);

@@ -1,4 +1,5 @@
-//! Steps without a berth: stage the image and wait for an offer; undo Berth's changes; or leave the host alone.
+//! Steps of a node that holds no berth: stage the image and wait for an offer; undo Berth's changes; or leave the host
+//! alone.
 
 use std::time::Duration;
 
@@ -15,12 +16,13 @@ use crate::agent::facts::{AgentFacts, Deployments, Guard, Member, Os};
 use crate::agent::rivals;
 use crate::agent::storage::Storage;
 
-/// Returns the step of a node that is excluded or in no known pool: only disarm an image of Berth's (I3, I12).
+/// Returns the step of a node that is excluded or in no known pool. It only disarms an image that Berth staged (I3,
+/// I12).
 pub(super) fn leave_alone(facts: &AgentFacts, why: WaitReason, again: Option<Duration>) -> Step {
     settle(facts).unwrap_or(Step::Wait(why, again))
 }
 
-/// Returns the step of a node that left its pool: undo only Berth's own changes (I12).
+/// Returns the step of a node that left its pool. It undoes only Berth's own changes (I12).
 pub(super) fn undo(facts: &AgentFacts) -> Step {
     if let Some(pull) = &facts.host.pull {
         return Step::CancelPull(pull.digest.clone());
@@ -32,10 +34,11 @@ pub(super) fn undo(facts: &AgentFacts) -> Step {
         return Step::LookAtHost;
     }
     match &facts.host.os {
-        // The agent cannot see whether Berth's image is still staged.
+        // The agent cannot read whether Berth's image is still staged.
         Os::Unusable { .. } => Step::Wait(WaitReason::HostUnusable, None),
         Os::Bootc(known) => match known.staged.as_ref().filter(|s| s.digest.as_ref() == Some(ours)) {
-            // Another program or person has added packages to Berth's image: lock it and leave it there (I3).
+            // Another program or person has added packages to the image that Berth staged. Lock the image, and leave it
+            // there (I3).
             Some(staged) if known.staged_layers => {
                 set_aside_step(facts, known, staged).unwrap_or(Step::Wait(WaitReason::Released, None))
             }
@@ -46,7 +49,7 @@ pub(super) fn undo(facts: &AgentFacts) -> Step {
     }
 }
 
-/// Returns the step of a member whose host Berth does not update: remove an image that Berth staged, unless it is
+/// Returns the step of a member whose host Berth does not update. An image that Berth staged is removed, unless it is
 /// desired and locked. An image that another program staged stays.
 fn step_on_refused_host(facts: &AgentFacts, deployments: &Deployments, desired: &Digest) -> Step {
     let runs = deployments.booted.digest.as_ref() == Some(desired);
@@ -68,14 +71,14 @@ fn step_on_refused_host(facts: &AgentFacts, deployments: &Deployments, desired: 
     }
 }
 
-/// Returns the next step of a member: stage and lock the image, then take an offer.
+/// Returns the next step of a member that holds no berth: stage and lock the image, then take an offer.
 pub(super) fn pursue(facts: &AgentFacts, member: &Member, berths: &[Berth]) -> Step {
     let Some(image) = &member.image else {
         return settle(facts).unwrap_or(Step::Wait(WaitReason::Unresolved, None));
     };
     let desired = &image.digest;
     if let Some(pull) = &facts.host.pull {
-        // I7: one pull at a time. A pull of the desired digest continues; any other is stopped.
+        // I7: one pull at a time. Let a pull of the desired digest continue, and stop any other pull.
         return if pull.digest == *desired && facts.objection().is_none() {
             Step::Wait(WaitReason::Pulling, None)
         } else {
@@ -95,7 +98,7 @@ pub(super) fn pursue(facts: &AgentFacts, member: &Member, berths: &[Berth]) -> S
         return Step::Reboot;
     }
     if deployments.booted.digest.as_ref() == Some(desired) {
-        // I3: the desired image runs, so a staged one is not wanted.
+        // I3: the desired image already runs, so no staged image is needed.
         return match &deployments.staged {
             Some(staged) if deployments.staged_layers => {
                 set_aside_step(facts, deployments, staged).unwrap_or(Step::Wait(WaitReason::Updated, None))
@@ -107,7 +110,7 @@ pub(super) fn pursue(facts: &AgentFacts, member: &Member, berths: &[Berth]) -> S
         };
     }
     if let Some(staged) = &deployments.staged {
-        // I3: a rival updater would remove the lock.
+        // I3: the rival updater would remove the lock and reboot.
         let rival = rivals::in_the_way(facts).is_some();
         if facts.staged_whole(desired).is_none() || is_unwelcome(facts, desired) || rival {
             if !deployments.staged_layers {
@@ -137,12 +140,13 @@ fn begin(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
 }
 
 /// Returns the step that locks a staged deployment with packages that Berth did not request (I3); `None` if it is
-/// locked. The deployment is not removed: the next image is staged over it and keeps the packages.
+/// locked. The deployment is not removed. When the next image is staged over it, that image gets the packages.
 pub(super) fn set_aside_step(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Option<Step> {
     (!staged.locked).then(|| disarm(facts, deployments, staged))
 }
 
-/// Message if a staged deployment with packages that Berth did not request waits, locked, for the next image.
+/// Returns a message if a staged deployment with packages that Berth did not request is left there, locked, until the
+/// next image is staged over it.
 pub(crate) fn set_aside(facts: &AgentFacts) -> Option<String> {
     let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
     let desired = facts.desired.digest()?;
@@ -156,7 +160,7 @@ pub(crate) fn set_aside(facts: &AgentFacts) -> Option<String> {
     })
 }
 
-/// Message if the next step removes a deployment that Berth did not stage.
+/// Returns a message if the next step removes a deployment that Berth did not stage.
 pub fn taken_away(facts: &AgentFacts, next: &Step) -> Option<String> {
     let Step::Unstage(staged) = next else { return None };
     let known = facts.host.os.deployments()?;
@@ -178,7 +182,7 @@ pub fn taken_away(facts: &AgentFacts, next: &Step) -> Option<String> {
     })
 }
 
-/// Message if a staged deployment with packages that Berth did not request cannot be locked.
+/// Returns a message if a staged deployment with packages that Berth did not request cannot be locked.
 pub(crate) fn unlockable(facts: &AgentFacts) -> Option<String> {
     let trouble = facts.host.lock_failure.as_ref()?;
     let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
@@ -196,8 +200,8 @@ pub(crate) fn unlockable(facts: &AgentFacts) -> Option<String> {
     })
 }
 
-/// Returns a wait while another updater would apply a staged image, or the host cannot stage this one. Checked before
-/// the pull permit: a waiting node reports the wait even without a permit, and leaves the permit to another node.
+/// Returns a wait while another updater would apply a staged image, or the host cannot stage this image. Checked before
+/// the permit to pull. So the node reports the wait even without a permit, and leaves the permit to another node.
 fn await_host(facts: &AgentFacts, desired: &Digest) -> Option<Step> {
     let reason = match rivals::in_the_way(facts) {
         Some(_) => WaitReason::RivalUpdater,
@@ -210,18 +214,20 @@ fn await_host(facts: &AgentFacts, desired: &Digest) -> Option<Step> {
     }
 }
 
-/// True if the digest failed here, so that it is not tried again (I8).
+/// True if the digest failed on this node and must not be tried again (I8).
 fn has_failed(facts: &AgentFacts, digest: &Digest) -> bool {
     facts.past.failed_digests.contains(digest) && !Bug::RetryFailedDigest.is_awake()
 }
 
-/// True if the desired image must not stay staged: it failed here, or violates the host's or the pool's policy.
+/// True if the desired image must not stay staged: it failed on this node, or violates the policy of the host or the
+/// pool.
 fn is_unwelcome(facts: &AgentFacts, desired: &Digest) -> bool {
     has_failed(facts, desired) || facts.objection().is_some() || lacks_policy(facts)
 }
 
-/// True if the pool requires signatures, and the staged image was not pulled under the host's current policy. The
-/// backend's report is not enough: the backend does not check an image that is already in the repository.
+/// True if the pool requires signatures, and the staged image was not pulled under the host's current signature policy.
+/// The report of the backend (`staged_signed`) is not enough: the backend does not check the signature of an image that
+/// the host already has.
 pub(super) fn lacks_policy(facts: &AgentFacts) -> bool {
     let required = facts
         .desired
@@ -238,7 +244,7 @@ pub(super) fn lacks_policy(facts: &AgentFacts) -> bool {
     !deployments.staged_signed || !digest.is_some_and(|digest| facts.past.is_verified(digest, policy))
 }
 
-/// Returns the step that pulls the image, or a wait until that is allowed. Other updaters are not checked here: a node
+/// Returns the step that pulls the image, or a wait until that is allowed. Rival updaters are not checked here: a node
 /// that continues from an unproven boot is already down, and its next reboot is under its berth (I10).
 pub(super) fn stage(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
     if has_failed(facts, &image.digest) {
@@ -253,7 +259,7 @@ pub(super) fn stage(facts: &AgentFacts, member: &Member, image: &DesiredImage) -
     if member.staging == Staging::Held {
         return Step::Wait(WaitReason::StagingHeld, None);
     }
-    // A failed pull or another updater may have armed a deployment: read the host before each pull.
+    // Read the host before each pull: a failed pull or another updater may have armed a deployment.
     if !facts.host.fresh {
         return Step::LookAtHost;
     }
@@ -266,13 +272,13 @@ pub(super) fn stage(facts: &AgentFacts, member: &Member, image: &DesiredImage) -
     let lock = facts.host.os.deployments().and_then(Deployments::staging_lock);
     match lock {
         Some(lock) => Step::StartPull(image.clone(), lock),
-        // I3: nothing would lock the image while it is staged.
+        // I3: this host has no way to lock the image while it is staged.
         None => Step::Wait(WaitReason::HostUnusable, None),
     }
 }
 
-/// Message if bootc cannot stage this image on a composefs host, because the rollback deployment already has it. That
-/// deployment is not removed, since the host may need it.
+/// Returns a message if bootc cannot stage this image on a composefs host, because the rollback deployment already has
+/// that image. The rollback deployment is not removed, since the host may need it.
 pub(crate) fn same_deployment(facts: &AgentFacts, digest: &Digest) -> Option<String> {
     let deployments = facts.host.os.deployments()?;
     let rollback = deployments.rollback.as_ref()?.digest.as_ref();
@@ -294,7 +300,7 @@ fn wait_for_berth(facts: &AgentFacts, desired: &Digest, berths: &[Berth]) -> Ste
         return Step::Wait(WaitReason::BackingOff, Some(left));
     }
     if facts.host.memory_error.is_some() && !Bug::MemoryNotNeeded.is_awake() {
-        // I8: a host that forgets a failed target would reboot forever.
+        // I8: a host that forgets a failed target would reboot into it again and again.
         return Step::Wait(WaitReason::Forgetful, Some(LOOK_INTERVAL_MAX));
     }
     if facts.guard.unguarded().is_some() && !Bug::GuardIgnored.is_awake() {
@@ -320,14 +326,14 @@ fn wait_for_berth(facts: &AgentFacts, desired: &Digest, berths: &[Berth]) -> Ste
         return Step::Wait(WaitReason::NoBerth, Some(LOOK_INTERVAL_MAX));
     }
     if facts.guard.answer == Guard::NothingToTry {
-        // I6: now there is a berth to probe the API server with.
+        // I6: the offered berth is an object that the guard probe can try.
         return Step::TryGuard;
     }
-    // The staged image may have changed since the last read: notice that before the drain.
+    // The staged image may have changed since the last read. Find that out before the drain.
     if !facts.host.fresh {
         return Step::LookAtHost;
     }
-    // The offer is for one Node UID. A re-created Node of this name must not take it.
+    // The offer is for a Node with this UID. A new Node of the same name must not take it.
     match facts.cluster_node.get() {
         Some(node) if node.uid == offer.uid => Step::Take(berth.clone()),
         _ => Step::Wait(WaitReason::ForeignBerth, None),

@@ -1,8 +1,9 @@
-//! The agent's decision: facts in, next step out. Pure; production, tests and the model checker run the same
-//! function. It keeps the design's invariants; their numbers are beside the lines that keep them.
+//! The agent's decision: facts in, next step out. Pure; production, tests and the model checker run the same function.
+//! Comments such as "I3" name the invariant that a line keeps (see docs/architecture.md).
 //!
-//! [`turn`] decides with a berth, [`boot`] under an unproven boot, [`idle`] without a berth. [`way`] holds the checks
-//! before a reboot, which [`turn`] and [`boot`] share. [`mod@proof`] checks a boot, [`mod@undo`] rolls an unproven one back.
+//! [`turn`] decides for a node that holds a berth, [`boot`] under an unproven boot, [`idle`] without a berth. [`way`]
+//! has the checks before a reboot, which [`turn`] and [`boot`] share. [`mod@proof`] checks a boot, and [`mod@undo`]
+//! rolls back a boot that is not proven.
 
 mod action;
 mod boot;
@@ -29,13 +30,13 @@ pub use self::way::{inhibited, is_inhibited, rollback_queued};
 use crate::agent::facts::{AgentFacts, ClusterNode, Desired, Os, Unreachable};
 use crate::agent::reason::Reason;
 
-/// Returns the next step.
+/// Returns the next step of the agent.
 pub fn step(facts: &AgentFacts) -> Step {
     if facts.host.shutting_down {
         return Step::Wait(WaitReason::ShuttingDown, Some(LOOK_INTERVAL));
     }
     if let Some(silence) = &facts.host.unreachable {
-        // Without the host's services, the agent can neither change nor inspect the host.
+        // Without the host's services, the agent can neither read nor change the host.
         if !silence.is_reportable() {
             return Step::Wait(WaitReason::HostUnreachable, Some(LOOK_INTERVAL));
         }
@@ -45,13 +46,13 @@ pub fn step(facts: &AgentFacts) -> Step {
     let Some(berths) = &facts.berths else {
         return Step::Wait(WaitReason::BerthsUnknown, None);
     };
-    // A turn that has begun is finished first, even if another image is desired now.
+    // Finish a turn that has begun, even if another image is desired now.
     if let Some((berth, holding)) = held(facts, berths) {
         return finish(facts, berth, holding);
     }
     match &facts.cluster_node {
         ClusterNode::Unread => return Step::ReadNode,
-        // I1(a): undo a cordon of Berth's that no berth covers.
+        // I1: the Node has Berth's cordon, but the node holds no berth, so remove the cordon.
         ClusterNode::Is(node) if node.cordon.is_some() => return Step::Uncordon,
         _ => {}
     }
@@ -59,7 +60,7 @@ pub fn step(facts: &AgentFacts) -> Step {
     match &facts.desired {
         Desired::Unknown => idle::leave_alone(facts, WaitReason::NothingAsked, None),
         Desired::Release => idle::undo(facts),
-        // The spec was published for another Node of this name.
+        // The spec was published for another Node of this name, with another UID.
         Desired::Member(member) if node.is_none_or(|n| n.uid != member.node_uid) => {
             idle::leave_alone(facts, WaitReason::OtherNode, None)
         }
@@ -71,12 +72,12 @@ pub fn step(facts: &AgentFacts) -> Step {
     }
 }
 
-/// Returns the next step towards the end of a turn while the host's services do not answer, if that step needs only the
-/// cluster and nothing is armed. Otherwise the node would stay drained until the services answer.
+/// Returns the next step towards the end of a turn while the host's services do not answer. Otherwise the node would
+/// stay drained until they answer. `None` if an image may be armed, or the next step needs the host.
 fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> {
     let (berth, holding) = held(facts, facts.berths.as_deref()?)?;
     let is_unproven = match holding.phase {
-        // If the outcome was decided under another boot, the current boot must be inspected first.
+        // The outcome was decided under another boot, so the current boot must be checked first.
         HoldPhase::Releasing(_) => holding.boot_id != facts.host.boot_id,
         _ => is_unproven(holding, &facts.host.boot_id, &facts.host.os, &facts.past),
     };
@@ -86,7 +87,7 @@ fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> 
     if !facts.host.disarmed || is_unproven || holding.phase == HoldPhase::Committed {
         return None;
     }
-    // Decide as on a host whose deployments cannot be read: the last reading may be outdated.
+    // Decide as on a host whose deployments cannot be read, since the last reading may be outdated.
     let mut blind = facts.clone();
     blind.host.fresh = true;
     blind.host.os = Os::Unusable {
@@ -94,7 +95,7 @@ fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> 
         message: silence.why.clone(),
     };
     let next = match finish(&blind, berth, holding) {
-        // The agent has not checked the pods recently, so it must not name them as the cause.
+        // Do not name the pods as the cause, since the agent has not looked at them recently.
         Step::Release(berth, Outcome::DrainTimeout, _) => {
             let why = format!("the host does not answer: {}", silence.why);
             Step::Release(berth, Outcome::RebootBlocked, why)
@@ -115,7 +116,8 @@ fn finish(facts: &AgentFacts, berth: &Berth, holding: &Holding) -> Step {
     let node = match &facts.cluster_node {
         ClusterNode::Unread => return Step::ReadNode,
         ClusterNode::Is(node) if node.uid == holding.uid || Bug::NoUidCheck.is_awake() => node,
-        // I2: the licence is for another Node of this name and must not be used here. The controller closes it.
+        // I2: the berth licenses a reboot of another Node of this name, so it must not be used here. The controller
+        // closes it.
         ClusterNode::Is(_) | ClusterNode::Gone => {
             return settle(facts).unwrap_or(Step::Wait(WaitReason::ForeignBerth, None));
         }

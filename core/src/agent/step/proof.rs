@@ -1,4 +1,4 @@
-//! The proof of a boot (I5): whether the host runs a known image, is healthy, and has a Ready Node.
+//! The proof of a boot (I5): the host runs a known image and is healthy, and the Node is Ready.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL, READY_LOOK_INTERVAL, Wait
 use crate::agent::facts::{AgentFacts, BootComplete, Checks, Desired, HealthBefore, HostHealth};
 use crate::agent::node::NodeFacts;
 
-/// Units that may fail without a fault of the running image: Berth's own, ostree's report that it could not finalize an
-/// image at the last shutdown, and the mounts of pods.
+/// Units whose failure does not count against the running image: Berth's own units, ostree's report about the last
+/// shutdown, and the mounts of pods.
 const NOT_OF_THE_IMAGE: [&str; 6] = [
     "berth-*",
     "ostree-boot-complete.service",
@@ -22,22 +22,24 @@ const NOT_OF_THE_IMAGE: [&str; 6] = [
     "run-netns-*",
 ];
 
-/// State of the proof of a boot.
+/// Result of checking the proof of a boot.
 pub(super) enum Proof {
-    /// The target runs, proven.
+    /// The host runs the target, and the boot is proven.
     Target,
-    /// The previous digest runs again, proven.
+    /// The host runs the image from before the turn again, and the boot is proven.
     From,
-    /// Not proven yet: why the agent waits, and when it checks again.
+    /// The boot is not proven yet: why the agent waits, and after what time it checks again. Without a time, it waits
+    /// for an event.
     NotYet(WaitReason, Option<Duration>),
 }
 
-/// Checks the proof of a boot: the booted image is known, the host is healthy, and the Node is Ready under this boot.
+/// Checks if the boot is proven: the host runs the target or the previous image and is healthy, and the Node is Ready
+/// under this boot.
 pub(super) fn proof(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Proof {
     let booted = facts.host.os.booted();
     let proof = if booted == Some(&holding.target) {
         if facts.host.os.is_rollback_queued() {
-            // The next boot would leave the target.
+            // The target runs, but the next boot would take another deployment.
             return Proof::NotYet(WaitReason::RollbackQueued, Some(HOST_LOOK_INTERVAL));
         }
         Proof::Target
@@ -48,7 +50,7 @@ pub(super) fn proof(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> 
     };
     match missing(facts, node) {
         Some(missing) if !Bug::ReleaseBeforeProof.is_awake() => {
-            // Check often right after the boot, then more rarely.
+            // Check every 0.1 s soon after the boot, and at most every second later.
             let next = (facts.proving_for / 8).clamp(READY_LOOK_INTERVAL, LOOK_INTERVAL);
             Proof::NotYet(missing.wait_reason(), Some(next))
         }
@@ -56,26 +58,26 @@ pub(super) fn proof(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> 
     }
 }
 
-/// The first part of a boot's proof that is missing, in the order of a boot.
+/// The first part of a boot's proof that is missing. The parts are checked in the order of a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Missing {
     /// The agent has not read the host's health under this boot.
     Unread,
     /// systemd still starts the host's units.
     Starting,
-    /// `boot-complete.target` is not reached.
+    /// The host has not reached `boot-complete.target`.
     BootComplete,
-    /// These units failed, and had not failed before the reboot.
+    /// These units have failed, but had not failed before the reboot.
     Units(Vec<String>),
-    /// The required health checks still run.
+    /// Some required health checks have not ended yet, and none has failed.
     RunningChecks,
     /// These required health checks failed: one message per check.
     Checks(Vec<String>),
     /// The Node is not Ready under this boot.
     Ready,
-    /// The Node has this readiness taint.
+    /// The Node still has this taint of the Node Readiness Controller.
     Taint(String),
-    /// The Node has not been Ready for `health.soakTime`.
+    /// The Node has not been Ready for `health.soakTime`, which is this long.
     Soak(Duration),
 }
 
@@ -92,7 +94,7 @@ impl Missing {
         }
     }
 
-    /// Returns the condition reason of a boot that is not proven in time because of this.
+    /// Returns the condition reason to report if a boot is not proven in time because this part is missing.
     pub(crate) fn reason(&self) -> CommonReason {
         match self {
             Self::Starting | Self::BootComplete => CommonReason::BootIncomplete,
@@ -102,8 +104,8 @@ impl Missing {
         }
     }
 
-    /// True if the missing part is a fault of the boot, so that the boot is undone after its deadline. A part that is
-    /// not known yet, or that comes with time, does not count.
+    /// True if the missing part is a fault of the boot, so that the boot is undone after `health.deadline`. False if
+    /// the part is not known yet, or only needs time.
     pub(crate) fn is_fault(&self) -> bool {
         !matches!(self, Self::Unread | Self::RunningChecks | Self::Soak(_))
     }
@@ -123,14 +125,14 @@ impl Missing {
             Self::Ready => "the Node did not become Ready under this boot".to_owned(),
             Self::Taint(taint) => format!("the Node still has the taint {taint}"),
             Self::Soak(time) => format!(
-                "the Node was not Ready for health.soakTime ({}s) without a break",
+                "the Node has not been Ready for health.soakTime ({}s) without a break",
                 time.as_secs()
             ),
         }
     }
 }
 
-/// Returns the first missing part of the running boot's proof; `None` if the boot is proven.
+/// Returns the first part of the running boot's proof that is missing; `None` if the boot is proven.
 pub(crate) fn missing(facts: &AgentFacts, node: &NodeFacts) -> Option<Missing> {
     let Some(health) = &facts.host.health else {
         return Some(Missing::Unread);
@@ -139,7 +141,8 @@ pub(crate) fn missing(facts: &AgentFacts, node: &NodeFacts) -> Option<Missing> {
         Desired::Member(member) => Some(&member.health),
         Desired::Unknown | Desired::Release => None,
     };
-    // An agent version that did not read the health before the reboot leaves nothing to compare the units with.
+    // Without a record from before the reboot, a unit that has failed may have failed before. So failed units do not
+    // count.
     let any = HealthBefore::default();
     let before = facts.past.health_before.as_ref().unwrap_or(&any);
     if health.starting && !before.starting {
@@ -167,7 +170,8 @@ pub(crate) fn missing(facts: &AgentFacts, node: &NodeFacts) -> Option<Missing> {
     (facts.ready_for < soak).then_some(Missing::Soak(soak))
 }
 
-/// Returns the failed units that count against the running image: none if the record has nothing to compare them with.
+/// Returns the failed units that count against the running image. Returns none if the record does not have the units
+/// that had failed before the reboot.
 fn newly_failed(facts: &AgentFacts, health: &HostHealth, rules: Option<&Health>) -> Vec<String> {
     let Some(before) = &facts.past.health_before else {
         return vec![];
@@ -178,7 +182,7 @@ fn newly_failed(facts: &AgentFacts, health: &HostHealth, rules: Option<&Health>)
         let had_failed = before.failed_units.iter().any(|old| is_same_unit(old, unit));
         let is_ignored = ignored.iter().any(|pattern| matches(pattern, unit));
         let is_of_image = !NOT_OF_THE_IMAGE.iter().any(|pattern| matches(pattern, unit));
-        // A scope belongs to a login session or a container, which the image does not start.
+        // A scope has the processes of a login session or a container, which the image does not start.
         if is_of_image && !had_failed && !is_ignored && !unit.ends_with(".scope") {
             units.push(unit.clone());
         }
@@ -186,19 +190,20 @@ fn newly_failed(facts: &AgentFacts, health: &HostHealth, rules: Option<&Health>)
     units
 }
 
-/// True for one unit, or two instances of one template, such as `dump@1.service` and `dump@2.service`.
+/// True if the names are equal, or name two instances of one template, such as `dump@1.service` and `dump@2.service`.
 fn is_same_unit(one: &str, other: &str) -> bool {
     one == other || template(one).is_some_and(|known| template(other) == Some(known))
 }
 
-/// Returns the name and the type of an instance's template.
+/// Returns the name and the type of the template of an instance: `dump` and `service` for `dump@1.service`. `None` for
+/// other units.
 fn template(unit: &str) -> Option<(&str, &str)> {
     let (name, instance) = unit.split_once('@')?;
     let (_, kind) = instance.rsplit_once('.')?;
     Some((name, kind))
 }
 
-/// True if the pattern is the unit's name, or a prefix of it followed by `*`.
+/// True if the pattern is the unit's name, or is a prefix of that name followed by `*`.
 fn matches(pattern: &str, unit: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => unit.starts_with(prefix),

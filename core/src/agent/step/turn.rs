@@ -10,7 +10,7 @@ use super::way::{self, Obstacle, await_reboot};
 use crate::agent::facts::{AgentFacts, Reboot};
 use crate::agent::node::NodeFacts;
 
-/// Returns the next step of a taken berth under the boot that took it: cordon, drain, commit; or give the berth back.
+/// Returns the next step under a berth that the node took in this boot: cordon, drain, commit; or give the berth back.
 pub(super) fn taken(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(first) = settle(facts) {
         return match reason_to_end_unseen(facts, holding, node, &first) {
@@ -25,7 +25,7 @@ pub(super) fn taken(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
         Obstacle::WindowClosed(why) => Step::Release(berth.clone(), Outcome::Revoked, why),
         Obstacle::NotClear(step) => step,
         Obstacle::Inhibited(who) => Step::Release(berth.clone(), Outcome::RebootBlocked, who),
-        // Read everything once more before the point of no return.
+        // Read the host once more before the commit. After the commit, the turn cannot simply end.
         Obstacle::None if !facts.host.fresh => Step::LookAtHost,
         Obstacle::None => Step::Commit(berth.clone()),
     }
@@ -38,8 +38,8 @@ fn unwanted(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<S
     (facts.desired.digest() != Some(&holding.target)).then(|| format!("{} is no longer desired here", holding.target))
 }
 
-/// Returns why an uncommitted turn ends although the host does not report its staged image: otherwise the node would
-/// stay drained. `None` unless this agent process knows that nothing is armed (I3).
+/// Returns why an uncommitted turn ends although the staged image cannot be read; otherwise the node would stay
+/// drained. `None` if the turn can continue, or an image may be armed (I3).
 fn reason_to_end_unseen(
     facts: &AgentFacts,
     holding: &Holding,
@@ -58,7 +58,7 @@ fn reason_to_end_unseen(
     ))
 }
 
-/// True if the host's deployments cannot be read, and this agent process knows that nothing is armed.
+/// True if the host's deployments cannot be read, but this agent process knows that no image is armed.
 pub(super) fn is_unseen(facts: &AgentFacts, first: &Step) -> bool {
     facts.host.disarmed && matches!(first, Step::Wait(WaitReason::HostUnusable, _))
 }
@@ -67,16 +67,17 @@ fn drain_timeout(facts: &AgentFacts) -> Option<(Outcome, String)> {
     way::is_drain_given_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
 }
 
-/// Returns the end of a turn that cannot continue, if the node is drained and the drain timeout has passed.
+/// Returns how to end a turn that cannot continue: the node is drained, but the deployments could not be read until the
+/// drain timeout passed.
 fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     let so_far = facts.drain.elapsed;
-    // A node that had nothing to drain has no start time of its drain.
+    // A node without pods to drain has no start time of its drain.
     let long = so_far.is_zero() || so_far >= way::drain_limit(facts);
     let message = "the node is drained, but its reboot cannot be prepared";
     (way::is_drained(facts) && long).then(|| (Outcome::RebootBlocked, message.to_owned()))
 }
 
-/// Returns why an uncommitted turn should end, apart from problems with the staged image or the drain.
+/// Returns why an uncommitted turn must end, apart from problems with the staged image or the drain.
 fn reason_to_end(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(reason) = &holding.revoke {
         return Some((Outcome::Revoked, reason.clone()));
@@ -96,14 +97,14 @@ fn reason_to_end(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Opt
     if let Reboot::Blocked { why, .. } = &facts.host.reboot {
         return Some((Outcome::RebootBlocked, why.clone()));
     }
-    // I8: no failed digest is booted again.
+    // I8: a failed digest must not be booted again.
     if facts.past.failed_digests.contains(&holding.target) {
         return Some((Outcome::Withdrawn, format!("{} failed on this node", holding.target)));
     }
     None
 }
 
-/// Returns why an uncommitted turn should end, including problems with the staged image and the drain timeout.
+/// Returns why an uncommitted turn must end, including problems with the staged image and the drain timeout.
 fn reason_to_stop(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(end) = reason_to_end(facts, holding, node) {
         return Some(end);
@@ -139,9 +140,9 @@ fn reason_to_stop(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Op
     drain_timeout(facts)
 }
 
-/// Returns the next step of a committed berth under the boot that committed it: unlock, verify, reboot; or take the
-/// commit back. The commit may be hours old if the agent was not running. So the agent also takes it back if the node
-/// is no longer cordoned and drained, or the window has closed.
+/// Returns the next step under a berth that was committed in this boot: unlock, verify, reboot; or take the commit
+/// back. If the agent was away, the commit may be hours old. So the agent also takes it back if the node is no longer
+/// cordoned and drained, or the window has closed.
 pub(super) fn committed(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(reason) = holding.revoke.as_ref().filter(|_| Bug::ReleaseAfterCommit.is_awake()) {
         return Step::Release(berth.clone(), Outcome::Revoked, reason.clone());
@@ -156,7 +157,8 @@ pub(super) fn committed(facts: &AgentFacts, berth: &Berth, holding: &Holding, no
         if Bug::UnseenLetsGo.is_awake() {
             return Step::Uncommit(berth.clone());
         }
-        // While the deployments cannot be read, the image may be unlocked, so the licence is kept.
+        // The image may be unlocked. As long as the deployments cannot be read, the node must keep its licence to
+        // reboot.
         return Step::Wait(WaitReason::HostUnusable, None);
     }
     if let Some(staged) = facts.staged_whole(&holding.target)
@@ -166,11 +168,11 @@ pub(super) fn committed(facts: &AgentFacts, berth: &Berth, holding: &Holding, no
     {
         return way::use_licence(facts, berth, staged);
     }
-    // I3: nothing stays armed if the turn does not end in a reboot.
+    // I3: if the host does not reboot now, no image may stay armed.
     if let Some(first) = settle(facts) {
         return first;
     }
-    // Wait for a scheduled shutdown: the reboot it causes is still under this licence.
+    // Wait for the scheduled shutdown: the node still has its licence for that reboot.
     if facts.host.shutdown_scheduled && !Bug::ScheduledIgnored.is_awake() {
         return Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL_MAX));
     }

@@ -1,4 +1,4 @@
-//! Undoes an unproven boot: queues the rollback to the previous image and reboots into it, under the same berth.
+//! Undoes an unproven boot: makes the next boot take the previous image again, and reboots, under the same berth.
 
 use berth_api::berth::{HoldPhase, Holding};
 use berth_api::condition::CommonReason;
@@ -11,19 +11,20 @@ use super::way::{await_reboot, is_inhibited, reboot_held_up};
 use crate::agent::facts::{AgentFacts, Desired};
 use crate::agent::node::NodeFacts;
 
-/// Whether an unproven boot of the target is undone.
+/// Whether the agent undoes an unproven boot of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Undo {
-    /// The host does not run the target after a reboot under this berth, or `health.deadline` has not passed.
+    /// No rollback: `health.deadline` has not passed, or the host does not run the target after a reboot under this
+    /// berth.
     NotDue,
-    /// Roll back now.
+    /// Roll the host back now.
     Due,
-    /// The deadline has passed, but the node keeps its image for this reason.
+    /// `health.deadline` has passed, but the node keeps running the target, for this reason.
     Hold(String),
 }
 
-/// Decides whether to undo the running boot, whose proof lacks `missing`, once per turn (I8). If the host boots the
-/// target again, the target stays.
+/// Decides whether to undo the running boot, whose proof lacks `missing`. The boot is undone only once per turn (I8):
+/// if the host then boots the target again, it keeps running the target.
 pub(crate) fn undo(facts: &AgentFacts, holding: &Holding, missing: Option<&Missing>) -> Undo {
     let Desired::Member(member) = &facts.desired else {
         return Undo::NotDue;
@@ -60,7 +61,8 @@ pub(crate) fn undo(facts: &AgentFacts, holding: &Holding, missing: Option<&Missi
     Undo::Hold(format!("the host has no rollback deployment of {from}"))
 }
 
-/// Returns the next step of a rollback: queue it, then reboot. `None` if no rollback is due.
+/// Returns the next step of a rollback: make the next boot take the rollback deployment, then reboot. `None` if no
+/// rollback is due.
 pub(super) fn next_step(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<Step> {
     let missing = missing(facts, node);
     if undo(facts, holding, missing.as_ref()) != Undo::Due {
@@ -73,7 +75,7 @@ pub(super) fn next_step(facts: &AgentFacts, holding: &Holding, node: &NodeFacts)
         let from = holding.from.clone()?;
         let (reason, message) = match missing {
             Some(missing) => (missing.reason(), missing.message()),
-            // The node became healthy after the rollback began.
+            // Nothing is missing any more: the node became healthy after the rollback began.
             None => (CommonReason::BootUnproven, String::new()),
         };
         return Some(Step::Rollback(from, reason, message));

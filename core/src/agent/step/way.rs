@@ -1,7 +1,8 @@
-//! Checks before a reboot: window, cordon, drain, inhibitors. Then, under a licence: fence, unlock, verify, reboot.
+//! Checks before a reboot: the window, the cordon, the drain, inhibitors. After them, with a committed berth: fence,
+//! unlock, verify, reboot.
 //!
-//! [`super::turn`] starts from a proven boot, and ends the turn when a check fails. [`super::boot`] starts from an
-//! unproven boot, so the turn cannot end; it waits until the check succeeds.
+//! [`super::turn`] starts from a proven boot. If a check fails, it can end the turn. [`super::boot`] starts from an
+//! unproven boot, so the turn cannot end, and it waits until the check succeeds.
 
 use std::time::Duration;
 
@@ -16,16 +17,17 @@ use crate::agent::facts::{AgentFacts, Desired, Reboot};
 use crate::agent::node::NodeFacts;
 use crate::agent::outside;
 
-/// Why a node must not reboot now. Checked before the commit, which may be old later, and before the reboot.
+/// Why a node must not reboot now. Checked before the commit, and again before the reboot, since the commit may be old
+/// by then.
 #[expect(clippy::large_enum_variant, reason = "one lives for a moment in each decision")]
 pub(super) enum Obstacle {
-    /// The maintenance window is closed or cannot be checked; the message.
+    /// The maintenance window is closed, or cannot be checked; has the message.
     WindowClosed(String),
-    /// The node is not cordoned and drained yet; the next step towards both.
+    /// The node is not both cordoned and drained yet; has the next step on the way there.
     NotClear(Step),
-    /// The reboot is inhibited, for this reason.
+    /// Something keeps the host from rebooting; has the message.
     Inhibited(String),
-    /// The reboot may start.
+    /// No obstacle: the reboot may start.
     None,
 }
 
@@ -43,17 +45,18 @@ pub(super) fn obstacle(facts: &AgentFacts, berth: &Berth, holding: &Holding, nod
     Obstacle::None
 }
 
-/// Returns the next step under a licence: fence, unlock, reboot. The caller has just checked that no obstacle is left,
-/// and that the licence has this Node UID, digest and boot ID (I2).
+/// Returns the next step with a committed berth: fence, unlock, reboot. The caller has just checked that no obstacle is
+/// left, and that the berth is for this Node UID, digest and boot ID (I2).
 pub(super) fn use_licence(facts: &AgentFacts, berth: &Berth, staged: &Deployment) -> Step {
-    // I2, I3: an unanswered write of any agent process may still take the licence back. The fence makes it conflict.
+    // I2, I3: an earlier write that is still in flight may take the commit back. After the fence, such a write
+    // conflicts.
     if !facts.fenced {
         return Step::Fence(berth.clone());
     }
     if staged.locked { Step::Unlock } else { Step::Reboot }
 }
 
-/// Returns the next step towards a cordoned and drained node; `None` when it is both.
+/// Returns the next step until the node is cordoned and drained; `None` if it is.
 fn cordon_or_drain(facts: &AgentFacts, berth: &Berth, node: &NodeFacts) -> Option<Step> {
     if node.cordon.is_none() || !node.unschedulable {
         return Some(Step::Cordon(berth.clone()));
@@ -74,7 +77,7 @@ fn drain_settings(facts: &AgentFacts) -> Option<&Drain> {
     }
 }
 
-/// True if no pod is left to evict, or draining is disabled.
+/// True if the node has no pod left to evict, or the pool disables draining.
 pub(crate) fn is_drained(facts: &AgentFacts) -> bool {
     facts.drain.done || drain_settings(facts).is_some_and(|drain| !drain.is_enabled())
 }
@@ -83,14 +86,14 @@ pub(super) fn drain_limit(facts: &AgentFacts) -> Duration {
     drain_settings(facts).map_or(Duration::ZERO, Drain::timeout)
 }
 
-/// Returns the pool's `onTimeout` if the drain has passed its timeout.
+/// Returns the pool's `drain.onTimeout` if the drain has lasted longer than its timeout; `None` otherwise.
 pub(crate) fn overdue(facts: &AgentFacts) -> Option<OnTimeout> {
     let settings = drain_settings(facts)?;
     (!is_drained(facts) && facts.drain.elapsed >= settings.timeout()).then(|| settings.on_timeout())
 }
 
-/// True if the turn must end because its drain took too long: after the timeout with `Release`, after twice the
-/// timeout with `Force`. Otherwise a pod that cannot even be deleted would keep the berth from other nodes.
+/// True if the turn must end because its drain has taken too long: with `Release` after the timeout, with `Force` after
+/// twice the timeout. A pod that cannot even be deleted would otherwise keep the berth from other nodes forever.
 pub(super) fn is_drain_given_up(facts: &AgentFacts) -> bool {
     match overdue(facts) {
         Some(OnTimeout::Release) => true,
@@ -113,18 +116,19 @@ pub(crate) fn blockers(facts: &AgentFacts) -> String {
     )
 }
 
-/// True if a reboot would be refused, would collide with a scheduled shutdown, or would not boot the staged image.
+/// True if the host must not reboot now: an inhibitor or a scheduled shutdown is in the way, or the next boot would not
+/// be right.
 pub fn is_inhibited(facts: &AgentFacts) -> bool {
     !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled || is_next_boot_wrong(facts)
 }
 
-/// True if the next boot would take another deployment, or if the kubelet would not start after it.
+/// True if the next boot would not take the staged image, or the kubelet would not start in it.
 pub(super) fn is_next_boot_wrong(facts: &AgentFacts) -> bool {
     is_rollback_in_the_way(facts) || facts.host.os.unit_missing().is_some()
 }
 
-/// True if the next boot takes another deployment that may be intended. A digest that failed here is not, nor one that
-/// the host left without Berth.
+/// True if the next boot takes another deployment that a person may have chosen. That is not so if the agent itself
+/// queued it, if its digest failed on this node, or if the host has left its image without Berth.
 fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     if Bug::RollbackIgnored.is_awake() {
         return false;
@@ -135,7 +139,8 @@ fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     os.is_rollback_queued() && !has_failed && !outside::is_left_first(facts) && !facts.has_queued_undo()
 }
 
-/// Message if the next boot takes another deployment, unless the agent queued it to undo the boot.
+/// Returns a message if the next boot takes another deployment than the booted one. `None` also if the agent itself
+/// queued that deployment, to undo the running boot.
 pub fn rollback_queued(facts: &AgentFacts) -> Option<String> {
     if facts.has_queued_undo() {
         return None;
@@ -152,7 +157,7 @@ pub fn rollback_queued(facts: &AgentFacts) -> Option<String> {
     ))
 }
 
-/// Returns a message why the reboot is inhibited.
+/// Returns why the host must not reboot now. Called only if [`is_inhibited`] is true.
 pub fn inhibited(facts: &AgentFacts) -> String {
     if let Some(why) = rollback_queued(facts).filter(|_| is_rollback_in_the_way(facts)) {
         return why;
@@ -167,7 +172,8 @@ pub fn inhibited(facts: &AgentFacts) -> String {
     format!("shutdown is inhibited by {}", who.join(", "))
 }
 
-/// Message if the maintenance window has closed or cannot be checked; `None` if a reboot may start.
+/// Returns a message if the maintenance window has closed or cannot be checked; `None` if the reboot may start.
+/// `open_until` is the latest start of the reboot.
 pub(crate) fn closed_window(facts: &AgentFacts, open_until: Option<Timestamp>) -> Option<String> {
     let until = open_until?;
     if facts.host.clock_synchronized != Some(true) {
@@ -179,7 +185,8 @@ pub(crate) fn closed_window(facts: &AgentFacts, open_until: Option<Timestamp>) -
     (facts.now >= until).then(|| format!("the maintenance window has closed: a reboot could start until {until}"))
 }
 
-/// Returns a wait while a requested reboot may still begin. A request without a reply counts as accepted.
+/// Returns a wait as long as a requested reboot may still begin; `None` otherwise. If logind did not answer the
+/// request, the reboot may begin all the same.
 pub(super) fn await_reboot(facts: &AgentFacts) -> Option<Step> {
     match facts.host.reboot {
         Reboot::Asked(ago) if ago < REBOOT_START_TIMEOUT => Some(Step::Wait(
@@ -190,7 +197,7 @@ pub(super) fn await_reboot(facts: &AgentFacts) -> Option<Step> {
     }
 }
 
-/// Returns why a requested reboot did not begin; `None` as soon as the agent may request it again.
+/// Returns why a requested reboot did not begin. `None` if no reboot was requested, or it is time to request it again.
 pub(super) fn reboot_held_up(facts: &AgentFacts) -> Option<String> {
     match &facts.host.reboot {
         Reboot::NotAsked => None,

@@ -158,7 +158,7 @@ fn a_malformed_file_gives_the_remedy() {
         ),
         (
             "[[registry]]\nprefix = \"a.io\"\nmirror-by-digest-only = true\n[[registry.mirror]]\nlocation = \"b.io\"\npull-from-mirror = \"all\"",
-            "keep one of them",
+            "keep only one of the two",
         ),
         (
             "[[registry]]\nprefix = \"a.io\"\n[[registry]]\nprefix = \"a.io/\"\nblocked = true",

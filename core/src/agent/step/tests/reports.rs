@@ -414,7 +414,7 @@ fn an_overdue_drain_names_its_blockers_and_reason() {
         ..DrainFacts::default()
     };
     for (on_timeout, words) in [
-        (OnTimeout::Hold, "held by drain.onTimeout: Hold"),
+        (OnTimeout::Hold, "the drain continues (drain.onTimeout: Hold)"),
         (OnTimeout::Force, "budgets are ignored now"),
     ] {
         let mut facts = AgentFacts {
