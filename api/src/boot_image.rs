@@ -159,7 +159,7 @@ pub struct BootImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_created_time: Option<Time>,
     /// Time when the pool's newest machine was provisioned, by its own clock, but no later than the creation of its
-    /// Node. Only a machine that was provisioned later changes the version.
+    /// Node. Only the report of a machine that was provisioned later replaces `version`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned_time: Option<Time>,
     /// Time when the controller first saw the manual record.

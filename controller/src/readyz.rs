@@ -61,7 +61,7 @@ impl Readyz {
 }
 
 async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc<Mutex<Answers>>, store: Store) {
-    // State of each server at the last wake-up of the passes. A server that stops answering changes its state too.
+    // State of each server at the last wake-up of the passes. A server that has stopped answering counts as a change too.
     let mut reported = None;
     loop {
         if !*wanted.borrow_and_update() {
@@ -83,7 +83,7 @@ async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc
             reported = news;
             store.wake();
         }
-        // Until the next round, or until the answers are no longer wanted.
+        // Wait until the next round, or until the answers are no longer wanted.
         let _ = tokio::time::timeout(ROUND_INTERVAL, wanted.changed()).await;
     }
 }

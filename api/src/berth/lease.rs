@@ -61,13 +61,13 @@ impl<'a> Reader<'a> {
 
     fn outcome(&self) -> Result<Option<Outcome>, LeaseError> {
         let word = self.optional(keys::ANNOTATION_OUTCOME);
-        word.map(|w| Outcome::from_word(w).map_or_else(|| self.error(format!("its outcome {w:?} is unknown")), Ok))
+        word.map(|w| Outcome::from_word(w).map_or_else(|| self.error(format!("the outcome {w:?} is unknown")), Ok))
             .transpose()
     }
 
     fn closed(&self, reason: &str) -> Result<BerthState, LeaseError> {
         let Some(reason) = ClosedReason::from_word(reason) else {
-            return self.error(format!("its closing reason {reason:?} is unknown"));
+            return self.error(format!("the closing reason {reason:?} is unknown"));
         };
         let last_node = self.optional(keys::ANNOTATION_LAST_NODE).map(NodeName::from);
         let last_target = self.maybe(keys::ANNOTATION_TARGET)?;
@@ -94,9 +94,9 @@ impl<'a> Reader<'a> {
             "Committed" => HoldPhase::Committed,
             "Releasing" => match self.outcome()? {
                 Some(outcome) => HoldPhase::Releasing(outcome),
-                None => return self.error("it is being released, but has no outcome"),
+                None => return self.error("the phase is Releasing, but the outcome is missing"),
             },
-            other => return self.error(format!("its phase {other:?} is unknown")),
+            other => return self.error(format!("the phase {other:?} is unknown")),
         };
         Ok(BerthState::Held(Holding {
             node: NodeName::from(node),
@@ -129,7 +129,7 @@ pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
         // Only the canonical name counts: `workers-02` is not berth 2.
         .filter(|index: &u32| name.ends_with(&format!("-{index}")));
     let Some(index) = index else {
-        return reader.error(format!("its name does not have the form {pool}-NUMBER"));
+        return reader.error(format!("the name of the Lease does not have the form {pool}-NUMBER"));
     };
     let holder = lease
         .spec
@@ -141,7 +141,7 @@ pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
     } else if let Some(node) = holder.strip_prefix(OFFERED) {
         reader.offered(node)?
     } else if holder.is_empty() || holder.contains(':') {
-        return reader.error(format!("its holderIdentity {holder:?} is invalid"));
+        return reader.error(format!("the holderIdentity {holder:?} is invalid"));
     } else {
         reader.held(holder)?
     };

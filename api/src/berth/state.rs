@@ -14,7 +14,7 @@ pub struct Berth {
     pub pool: PoolName,
     /// Number of this berth in the pool, from 0.
     pub index: u32,
-    /// Epoch of the leader that last stamped the berth.
+    /// Epoch (number of the term) of the leader that last stamped the berth.
     pub epoch: u64,
     /// State: closed, offered or held.
     pub state: BerthState,
@@ -243,7 +243,7 @@ impl Berth {
                 reason,
                 ..closed.clone()
             },
-            BerthState::Held(_) => return self.refused("only its holder can close a held berth"),
+            BerthState::Held(_) => return self.refused("only the holder of a held berth can close it"),
         };
         Ok(self.with(BerthState::Closed(closed)))
     }
@@ -255,7 +255,7 @@ impl Berth {
                 outcome: None,
                 ..closed.clone()
             }))),
-            _ => self.refused("it is not closed"),
+            _ => self.refused("the berth is not closed"),
         }
     }
 
@@ -265,7 +265,7 @@ impl Berth {
     /// committed but never proven counts as failed (I5).
     pub fn ended(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let (node, target, outcome) = match &self.state {
-            BerthState::Closed(_) => return self.refused("it is already closed"),
+            BerthState::Closed(_) => return self.refused("the berth is already closed"),
             BerthState::Offered(offer) => (&offer.node, &offer.target, None),
             BerthState::Held(holding) => {
                 let outcome = match holding.phase {
@@ -289,7 +289,7 @@ impl Berth {
     pub fn revoked(&self, revoke: Option<String>) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding { revoke, ..h.clone() }))),
-            _ => self.refused("no node holds it"),
+            _ => self.refused("no node holds the berth"),
         }
     }
 
@@ -301,7 +301,7 @@ impl Berth {
                 open_until,
                 ..h.clone()
             }))),
-            _ => self.refused("no node holds it"),
+            _ => self.refused("no node holds the berth"),
         }
     }
 
@@ -326,13 +326,13 @@ impl Berth {
                 revoke: None,
                 open_until: o.open_until,
             }))),
-            _ => self.refused("it is not offered to this node"),
+            _ => self.refused("the berth is not offered to this node"),
         }
     }
 
     fn moved(&self, to: HoldPhase, boot_id: Option<BootId>) -> Result<Self, Refused> {
         let BerthState::Held(holding) = &self.state else {
-            return self.refused("this node does not hold it");
+            return self.refused("this node does not hold the berth");
         };
         let allowed = match (&holding.phase, &to) {
             (HoldPhase::Taken, HoldPhase::Committed) => holding.revoke.is_none(),
@@ -341,7 +341,7 @@ impl Berth {
             _ => false,
         };
         if !allowed {
-            return self.refused("its phase does not allow this");
+            return self.refused("the phase of the berth does not allow this step");
         }
         let boot_id = boot_id.unwrap_or_else(|| holding.boot_id.clone());
         Ok(self.with(BerthState::Held(Holding {
@@ -363,11 +363,11 @@ impl Berth {
     /// if the berth is not held, is being released, is revoked, or is already licensed for this digest and boot.
     pub fn relicensed(&self, target: Digest, boot_id: BootId) -> Result<Self, Refused> {
         let BerthState::Held(holding) = &self.state else {
-            return self.refused("this node does not hold it");
+            return self.refused("this node does not hold the berth");
         };
         let licensed = holding.target == target && holding.boot_id == boot_id;
         if matches!(holding.phase, HoldPhase::Releasing(_)) || holding.revoke.is_some() || licensed {
-            return self.refused("it cannot be committed to another digest now");
+            return self.refused("in this phase, the berth cannot be committed to another digest");
         }
         let phase = HoldPhase::Committed;
         Ok(self.with(BerthState::Held(Holding {
@@ -417,7 +417,7 @@ impl Berth {
                     outcome: Some(*outcome),
                 })))
             }
-            _ => self.refused("its release has not begun"),
+            _ => self.refused("the node has not begun to give the berth back"),
         }
     }
 }

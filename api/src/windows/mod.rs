@@ -30,7 +30,8 @@ pub use error::WindowError;
 pub use spec::{MAX_DURATION, MIN_DURATION, WindowSpec};
 use window::Window;
 
-/// How far [`Schedule::at`] follows an opening. For a longer opening, it reports an end at least this far away.
+/// How far ahead [`Schedule::at`] looks for the end of an opening. For a longer opening, it returns an earlier instant
+/// that is at least this far away.
 const HORIZON: SignedDuration = SignedDuration::from_hours(168);
 
 /// Limits of [`Schedule::longest`], in time and in openings.

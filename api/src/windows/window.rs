@@ -17,8 +17,8 @@ const RAREST_YEARS: i64 = 41;
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     cron: Cron,
-    /// For each start in `cron.minutes`: position of the last start that the window reaches without closing. Invalid on
-    /// days when the clocks change.
+    /// For each start in `cron.minutes`: position of the last start of its chain, as in [`run_ends`]. Invalid on days when
+    /// the clocks change.
     run_ends: Vec<usize>,
     zone: TimeZone,
     duration: SignedDuration,
@@ -167,7 +167,8 @@ impl Window {
         }
     }
 
-    /// Last start on that day that the window reaches without closing after it opened at `start`.
+    /// Last start of that day in the chain that begins at `start`: each window of a chain starts before the one before it
+    /// ends, so that no time between them is closed.
     fn last_of_run(&self, start: &Start) -> Timestamp {
         // With splay, each start has its own delay.
         let last = self
@@ -214,7 +215,7 @@ pub(super) fn share(salt: &str, start: Timestamp, whole: i64) -> i64 {
     i64::try_from((u128::from(mixed) * choices) >> 64).unwrap_or(whole)
 }
 
-/// For each minute, the position of the last minute that can be reached without a gap of more than `duration`.
+/// For each minute, the position of the last minute of its chain. Neighbours in a chain are at most `duration` apart.
 fn run_ends(minutes: &[u16], duration: SignedDuration) -> Vec<usize> {
     let mut ends: Vec<usize> = (0..minutes.len()).collect();
     for (position, pair) in minutes.windows(2).enumerate().rev() {

@@ -48,7 +48,7 @@ impl Events {
     pub fn queue(&self, note: Note) {
         let Note { warning, reason, .. } = note;
         if !warning && self.0.capacity() <= KEPT_FOR_WARNINGS {
-            tracing::debug!(reason, "event dropped: too many are queued");
+            tracing::debug!(reason, "event dropped: too many events are queued");
         } else if let Err(error) = self.0.try_send(note) {
             tracing::warn!(reason, %error, "event dropped; see the object's status");
         }

@@ -82,7 +82,7 @@ impl Leadership {
         *locked(&self.renewed) = sent;
     }
 
-    /// Returns how long no other controller can become leader. Fails if the renew deadline has passed.
+    /// Returns how much longer no other controller can become leader. Fails if the renew deadline has passed.
     pub fn check(&self) -> Result<Duration, Lost> {
         self.check_at(Instant::now())
     }

@@ -257,7 +257,7 @@ impl Reconciler {
             }
             let shown = observed.snapshot.leases.get(name.as_str());
             if unannounced(shown.map(|entry| &entry.view.berth), write) {
-                // Writes that waited for this fence can now be planned.
+                // The next pass can plan the writes that had to wait until this Lease was fenced.
                 self.again(time::now());
             }
         }
@@ -312,7 +312,7 @@ fn last_read(name: &str, berths: &Berths, written: &BTreeMap<String, Lease>) -> 
     let found = written.get(name).or_else(|| berths.named(name).map(|l| &l.lease));
     found
         .cloned()
-        .ok_or_else(|| CallError::Conflict("the Lease was not in the last read".to_owned()))
+        .ok_or_else(|| CallError::Conflict("the Lease was missing when the controller last read the berths".to_owned()))
 }
 
 /// Returns the Lease that was read, with the berth's new state.

@@ -61,7 +61,7 @@ pub(super) struct NodeMemory {
     pub(super) overdue: Overdue,
     /// Nodes whose insight reports that their agent is silent.
     pub(super) silent: SilentQueue,
-    /// Permits to pull an image, of members that left them unused.
+    /// Permits to pull an image that members have not used so far.
     pub(super) permits: StagingPermits,
 }
 

@@ -47,7 +47,7 @@ impl Reconciler {
             let note = Note::of_trouble(&news, object_of(findings, &news.pool));
             self.outside.events.queue(note);
         }
-        // Computing the metrics takes a look at every member, and Prometheus reads them less often than passes run.
+        // The computation visits every member, and Prometheus reads the metrics less often than passes run.
         let next = self.memory.pools.measured.map(|last| last + MEASURE_INTERVAL);
         match next.filter(|next| *next > now) {
             Some(next) => self.again(next),

@@ -18,8 +18,8 @@ use crate::leader::Lost;
 const KIND: &str = "waiting";
 
 impl Reconciler {
-    /// Updates the conditions `Waiting`, after the berths are written and a few in each pass: a late reason does no
-    /// harm.
+    /// Updates the conditions `Waiting` of a few nodes in each pass, after the berths are written, because a late reason
+    /// does no harm.
     pub(super) async fn waiting(
         &mut self,
         observed: &Observed,

@@ -129,7 +129,7 @@ impl Mounted<Vec<Certificate>> {
     /// File with a PEM bundle.
     pub fn certificates(path: &Path) -> Self {
         Self::new(path, |bytes| match Certificate::from_pem_bundle(bytes) {
-            Ok(found) if found.is_empty() => Err("it has no PEM certificate".to_owned()),
+            Ok(found) if found.is_empty() => Err("the file has no PEM certificate".to_owned()),
             Ok(found) => Ok(found),
             Err(error) => Err(words(&error)),
         })
@@ -140,7 +140,7 @@ impl Mounted<Arc<RegistriesConf>> {
     /// File in the format of `registries.conf`.
     pub fn registries_conf(path: &Path) -> Self {
         Self::new(path, |bytes| {
-            let text = str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+            let text = str::from_utf8(bytes).map_err(|_| "the file is not UTF-8 text".to_owned())?;
             RegistriesConf::parse(text).map(Arc::new).map_err(|e| e.to_string())
         })
     }

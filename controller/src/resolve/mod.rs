@@ -380,7 +380,7 @@ impl PoolQuestions {
             asks.push((questions.named.clone(), ask));
         }
         if let Some(tag) = &questions.tag {
-            // A target from this repository is not fetched again, whatever its tag.
+            // A target from this repository is not fetched again, whatever tag it was resolved from.
             let known = pool_image.target.filter(|target| is_of_repository(target, tag));
             let ask = Ask {
                 interval: pool_image.interval,

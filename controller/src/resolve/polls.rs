@@ -94,7 +94,7 @@ impl Failure {
         }
     }
 
-    /// Returns the failure that follows `before`, if any. `last`: maximum delay of a retry that is not urgent.
+    /// Makes a failure that follows `before`, or the first one. `last`: maximum delay of a retry that is not urgent.
     fn after(before: Option<&Failure>, error: ResolveError, last: Duration, (now, wall): (Moment, Timestamp)) -> Self {
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
         let least = error.retry_after.unwrap_or_default();

@@ -239,9 +239,14 @@ impl<'a> Attempt<'a> {
         }
         let image = format!("{}/{}", self.base.authority(), self.name);
         let used = match (self.secret, &self.credentials) {
-            (None, _) => "asked without credentials; name a Secret with credentials in image.pullSecret".to_owned(),
+            (None, _) => {
+                "the request had no credentials; name a Secret with credentials in image.pullSecret".to_owned()
+            }
             (Some(secret), None) => format!("Secret {} has no entry for {image}", secret.name),
-            (Some(secret), Some(_)) => format!("asked with the credentials for {image} of Secret {}", secret.name),
+            (Some(secret), Some(_)) => format!(
+                "the request used the credentials that Secret {} has for {image}",
+                secret.name
+            ),
         };
         ResolveError {
             message: one_line(&format!("{}; {used}", error.message)),

@@ -98,8 +98,8 @@ async fn a_refusal_says_which_credentials_were_used() {
             "Secret berth-system/pull has no entry for",
             1,
         ),
-        (Some(wrong), "asked with the credentials for", 2),
-        (Some(token), "asked with the credentials for", 1),
+        (Some(wrong), "the request used the credentials that Secret", 2),
+        (Some(token), "the request used the credentials that Secret", 1),
     ] {
         let before = server.seen().len();
         let error = ask(&server, secret.as_ref()).await.unwrap_err();
