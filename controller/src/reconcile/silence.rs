@@ -157,7 +157,10 @@ mod tests {
             first["metadata"], object["metadata"],
             "another object, or a later one, is not written"
         );
-        assert!(insight["message"].as_str().unwrap().contains("no word"), "{insight}");
+        assert!(
+            insight["message"].as_str().unwrap().contains("does not report"),
+            "{insight}"
+        );
 
         object["status"]["insight"] = insight;
         let later = Timestamp::from_second(1_800_000_100).unwrap();
