@@ -3,10 +3,10 @@
 //! and the model checker run the same functions.
 //!
 //! - [`agent`] decides for one node, [`controller`] for the fleet, [`firstboot`] for a machine before it joins the
-//! cluster.
+//!   cluster.
 //! - [`registries`] reads registry configuration, credentials and manifests.
 //! - [`cpu`] finds the image variants that a CPU can run, [`skew`] compares a boot image with the limits of an OS
-//! image.
+//!   image.
 //! - [`finding`] grades and words the troubles of nodes, pools and the fleet.
 //! - [`insight`] describes the progress of a node, [`gauges`] holds metrics for Prometheus.
 

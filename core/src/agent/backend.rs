@@ -2,7 +2,7 @@
 //! unfinished update.
 //!
 //! An update is finished with the backend that began it, even if the pool's rule changes or the agent restarts, until
-//! the staged image is gone and the turn has ended. If the host can no longer use that backend, it is chosen again.
+//! the staged image is gone and the turn has ended. If the host can no longer use that backend, Berth chooses again.
 
 use berth_api::backend::{Backend, BackendRule, MAX_PACKAGE_NAME, MAX_PACKAGES, NodeBackend};
 use berth_api::reasons;
@@ -26,7 +26,7 @@ pub enum Bootc {
     Missing,
     /// bootc is older than the oldest supported version; has the version found.
     TooOld(String),
-    /// bootc did not answer; reason and message. May be temporary.
+    /// bootc did not answer, perhaps only for now; has the reason and the message.
     Silent(Reason, String),
 }
 
@@ -111,7 +111,7 @@ fn by_begun_update(options: &Options<'_>) -> Option<Choice> {
             Some(Choice::Take(Backend::Bootc, CommonReason::Begun))
         }
         (Some(Backend::Bootc), Bootc::Silent(..)) => Some(bootc(options)),
-        // The host no longer has that backend. For example, it rebooted into an image without the tool.
+        // The host no longer has that backend. For example, the host rebooted into an image without the tool.
         _ => None,
     }
 }

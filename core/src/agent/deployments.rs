@@ -62,8 +62,8 @@ fn names(
     }
 }
 
-/// Inserts a deployment at the front. An older entry for the same image and pool is removed; the new entry takes over
-/// its time if it has none.
+/// Inserts a deployment at the front and removes an older entry for the same image and pool. If the new entry has no
+/// time, it gets the time of the old one.
 fn remember(deployments: &mut Vec<NodeDeployment>, mut new: NodeDeployment) {
     let same = deployments
         .iter()

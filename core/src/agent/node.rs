@@ -8,7 +8,7 @@ use crate::agent::lifecycle::Lifecycle;
 /// Value of a guard annotation that Berth sets.
 pub const GUARDED: &str = "true";
 
-/// An annotation of another tool's, which keeps that tool from touching a node during its turn.
+/// An annotation of another tool, such as Karpenter, that keeps this tool from touching a node during its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
     /// Keeps the cluster autoscaler from removing the node.
@@ -52,7 +52,7 @@ impl Guard {
 pub struct Guarded {
     /// Value of [`Guard::key`]; `None` if the annotation is absent.
     pub value: Option<String>,
-    /// True if an agent set the annotation, which the annotation [`Guard::mark`] shows.
+    /// True if an agent set the annotation: the Node also has the annotation [`Guard::mark`].
     pub is_ours: bool,
 }
 

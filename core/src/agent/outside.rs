@@ -2,9 +2,9 @@
 //! another image booted while the node held no berth. Boot counting, greenboot, the firmware or a person may be the
 //! cause.
 //!
-//! The agent stores such a boot on the host before it decides anything. The image that the host left counts as failed
-//! there (I8), so the node takes no berth for it. The agent never reboots the host in response: every reboot needs a
-//! berth.
+//! The agent stores such a boot on the host before it decides anything. After a target fell back or the host rolled
+//! back, the image that the host left counts as failed there (I8), so the node takes no berth for it. The agent never
+//! reboots the host in response: every reboot needs a berth.
 
 use berth_api::berth::{HoldPhase, Holding};
 use berth_api::condition::CommonReason;
@@ -101,8 +101,8 @@ impl Past {
         self.last_booted = Some(LastBooted::of(booted, known));
     }
 
-    /// Forgets the booted image of a node that left its pool or is excluded. Its admin may change the image without a
-    /// report.
+    /// Forgets the booted image of a node that left its pool or is excluded. An admin may then change the image, which
+    /// is not reported.
     pub fn forget_boot(&mut self) {
         (self.last_booted, self.outside_boot) = (None, None);
     }

@@ -11,7 +11,7 @@ reasons! {
         RegistryUnavailable,
         /// The registry does not have the image.
         ImageNotFound,
-        /// The registry requires credentials, or rejects the ones in use.
+        /// The registry requires credentials, or rejects the credentials in use.
         Unauthorized,
         /// The host has an auth file that Berth did not write, so the agent's credentials are not used.
         ForeignAuthFile,

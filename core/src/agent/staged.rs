@@ -5,7 +5,7 @@
 //! In this format, an array and an entry of a dictionary end with a table of offsets, which point to the ends of their
 //! parts. The width of an offset depends on the length of the array or entry.
 
-/// Longest file that is read, in bytes. Its longest part are the kernel arguments.
+/// Longest file that is read, in bytes. The kernel arguments are its longest part.
 pub const MAX_LENGTH: usize = 1 << 20;
 
 const LOCKED: &[u8] = b"locked\0";

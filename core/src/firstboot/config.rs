@@ -56,7 +56,7 @@ pub struct Config {
     pub override_file: PathBuf,
     /// Limit for boot images. A field that is set here takes precedence over the same field in the target's labels.
     pub limit: BootImageLimit,
-    /// Kubeconfig to write an Event about the result with; `None`: write no Event.
+    /// Kubeconfig of the identity that writes an Event if the result needs attention. `None`: write no Event.
     pub kubeconfig: Option<PathBuf>,
     /// Name of the machine's Node, for the Event. `None`: the hostname.
     pub node_name: Option<String>,

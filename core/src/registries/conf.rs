@@ -36,7 +36,7 @@ pub enum ConfError {
     /// A `[[registry]]` table has neither a prefix nor a location.
     #[error("a [[registry]] has neither a prefix nor a location; add one")]
     Nameless,
-    /// This location is not the name of a registry.
+    /// This location or prefix is not the name of a registry.
     #[error("{0:?} is not a registry; write HOST[:PORT][/PATH] without a scheme")]
     BadLocation(String),
     /// This value of `pull-from-mirror` is unknown.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Health of the running boot, as the host reports it. Read in each pass of a turn.
+/// Health of the running boot, as the host reports it. During a turn, the agent reads it in each pass of its loop.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostHealth {
     /// True while systemd still starts the host's units: its `SystemState` is `initializing` or `starting`.

@@ -69,8 +69,8 @@ pub struct Unreachable {
     pub ago: Duration,
 }
 
-/// The status reports that the host's services are silent only after this time. A shutdown or a service restart causes
-/// a shorter silence.
+/// How long the host's services must be silent before the status reports that. A shutdown or a service restart causes a
+/// shorter silence.
 const SILENCE_TOLD_AFTER: Duration = Duration::from_secs(30);
 
 impl Unreachable {

@@ -33,7 +33,7 @@ pub struct Past {
     pub staged_with: Option<Backend>,
     /// Digest whose last pull failed or was stopped. The images bound to it, which bootc pulls last, may be missing.
     pub incomplete: Option<Digest>,
-    /// Digest that a reboot should have booted, under a commit, but did not; and the number of such reboots.
+    /// Digest that did not boot although a commit licensed a reboot into it, and the number of such reboots.
     pub not_applied: Option<(Digest, u32)>,
     /// Target that has booted but is not proven. If the host boots another digest next, this target has failed.
     pub tried: Option<Digest>,
@@ -47,7 +47,7 @@ pub struct Past {
     /// The image that the host ran when the agent last read its deployments. `None` before the first boot with a Ready
     /// Node, and on a node without a pool.
     pub last_booted: Option<LastBooted>,
-    /// The last boot of another image without a berth; `None` as soon as it no longer matters.
+    /// The last boot of another image without a berth; see [`OutsideBoot`] for how long it is kept.
     pub outside_boot: Option<OutsideBoot>,
     /// Health of the host in this turn, before its reboot. `None` if it was not read, for example by an older agent
     /// version. No failed unit then counts against the new image.
@@ -77,7 +77,7 @@ pub struct Past {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Undone {
-    /// Digest that ran without being proven, and is left.
+    /// Digest that ran without being proven. The rollback leaves it.
     pub digest: Digest,
     /// Boot ID of the boot that is undone.
     pub boot_id: BootId,
@@ -132,7 +132,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(75 * 60);
 
 fn remaining(until: Timestamp, now: Timestamp) -> Option<Duration> {
     let left = Duration::try_from(until.duration_since(now)).ok()?;
-    // A longer rest cannot be real: the clock was set back. The wait then counts as over.
+    // If more time is left than any backoff lasts, the clock was set back. The wait then counts as over.
     let is_possible = left <= BACKOFF_MAX || Bug::BackoffUnlimited.is_awake();
     (!left.is_zero() && is_possible).then_some(left)
 }

@@ -30,8 +30,8 @@ impl Default for Registries {
 }
 
 impl Registries {
-    /// Reads the list of the flags and the list of the file, if they exist. `file` is `None` if the file does not
-    /// exist, or has its text or the read error.
+    /// Reads the list of the flags and the list of the file, if they exist. `file` is the text of the file or the error
+    /// of reading it; `None` if the file does not exist.
     pub fn new(flags: &[String], file: Option<Result<&str, String>>) -> Self {
         let mut lists = vec![];
         if !flags.is_empty() {

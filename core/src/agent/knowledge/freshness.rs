@@ -1,6 +1,6 @@
 //! Rules for how long the agent's readings are valid.
 //!
-//! The shell reads and acts, and reports each result here. This file and [`super::steps`] decide which
+//! The `agent` crate reads and acts, and reports each result here. This file and [`super::steps`] decide which
 //! readings an event makes stale. "Reread" means that the next decision reads the object again, "unknown" that the old
 //! reading is dropped as well. A wait is the decision to do nothing now. An agent is at rest if its node is up to date
 //! or in no pool.
@@ -85,7 +85,7 @@ fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -
 }
 
 impl Knowledge {
-    /// Updates the knowledge with an event.
+    /// Applies an event to the knowledge.
     pub fn after(&mut self, event: Event<'_>, now: &Now) {
         match event {
             Event::Published { desired, uid, status } => self.published(desired, uid, status, now),
@@ -108,7 +108,7 @@ impl Knowledge {
             Event::Rests(why) => self.rests(why, now),
             Event::Unreadable => {
                 self.cluster.node = ClusterNode::Unread;
-                // While the Node could not be read, it may have been not Ready.
+                // The Node may have been NotReady while it could not be read.
                 self.turn.ready_since = None;
             }
         }
@@ -122,8 +122,8 @@ impl Knowledge {
         self.cluster.node = node;
     }
 
-    /// Stores the berths. If the held berth's phase differs from the phase that this agent process last wrote, another
-    /// agent process wrote it. That process may have changed the host, and its writes may still arrive.
+    /// Stores the berths. If the phase of the held berth is not the one that this agent process last wrote, another
+    /// agent process wrote the berth. That process may have changed the host, and its writes may still arrive.
     fn berths_read(&mut self, berths: Vec<Berth>) {
         self.cluster.berths = Some(berths);
         let phase = self.cluster.holding().map(|holding| discriminant(&holding.phase));
@@ -148,7 +148,7 @@ impl Knowledge {
         let is_new = is_other && status.is_none_or(|s| s.observed_generation.is_none());
         self.note_membership(&desired, is_new, now);
         if desired.backend() != self.desired.backend() {
-            // The deployments were read with the old backend; the new rule may lead to another.
+            // The deployments were read with the old backend; the new rule may lead to another backend.
             self.look_again();
         }
         if desired != self.desired && self.rest.take().is_some() {
@@ -260,7 +260,7 @@ impl Knowledge {
         self.look_again();
         let rereads = self.rereads_cluster(now);
         // Reading a silent host may take as long as a heartbeat interval. If each heartbeat made the agent read the
-        // Node again, no pass would end.
+        // Node again, no pass of the agent's loop would end.
         if rereads && self.host.unreachable.is_none() {
             self.cluster.node = ClusterNode::Unread;
         }

@@ -6,8 +6,8 @@ use crate::{Moment, Now};
 /// Average interval between guard probes after a rejection. The probe is repeated since an admin may delete the
 /// policies or their bindings at any time.
 const PROBE_INTERVAL: Duration = Duration::from_secs(3600);
-/// First retry interval after a guard probe that was accepted or got no answer. Each further retry waits twice as long,
-/// up to the maximum.
+/// First retry interval after a guard probe whose write was accepted or got no answer. Each further retry waits twice
+/// as long, up to the maximum.
 const PROBE_RETRY_FIRST: Duration = Duration::from_secs(2);
 const PROBE_RETRY_MAX: Duration = Duration::from_secs(600);
 /// The status reports a missing answer only after this number of unanswered probes in a row.

@@ -1,4 +1,4 @@
-//! The agent's knowledge: everything it has read and done. The shell (the crate that does I/O) reports each read and
+//! The agent's knowledge: everything it has read and done. The `agent` crate, which does the I/O, reports each read and
 //! each result of a step here, as an [`Event`]. [`Knowledge::facts`] returns the input of the next decision.
 //! [`freshness`] has the rules for how long each reading is valid.
 

@@ -28,7 +28,7 @@ impl Knowledge {
         staged.is_some() && staged == self.past.staged_by_us.as_ref()
     }
 
-    /// Records the end of the turn, but only once.
+    /// If the node is giving this berth back, records the end of its turn. Further calls change nothing.
     pub(super) fn count_turn(&mut self, berth: &Berth, now: &Now) {
         let Some(holding) = berth.holding() else { return };
         let HoldPhase::Releasing(outcome) = holding.phase else {

@@ -70,7 +70,7 @@ impl Since {
         }
     }
 
-    /// Continues a drain or a wait whose start, in this boot, was stored on the host.
+    /// Returns the start of a drain or a wait that the host has stored as the moment `began` of this boot.
     pub(super) fn remembered(began: Moment, now: &Now) -> Self {
         Self {
             at: now.clock,

@@ -228,7 +228,7 @@ fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
         return rest_conditions(facts, cordoned);
     };
     let applied = facts.host.os.booted() == Some(&h.target);
-    // The second part: from an unproven boot, the berth was committed again for the image that already runs.
+    // The second case: from an unproven boot, the berth was committed again for the image that already runs.
     let rebooted = h.boot_id != facts.host.boot_id || (applied && h.phase == HoldPhase::Committed);
     let releasing = matches!(h.phase, HoldPhase::Releasing(_));
     let updated = h.phase == HoldPhase::Releasing(Outcome::Updated);
@@ -245,8 +245,8 @@ fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
     ]
 }
 
-/// Returns the condition `Drained`. False has the pods that have blocked the drain beyond its timeout; True has the
-/// pods that were left behind.
+/// Returns the condition `Drained`. Its message names the pods that have blocked the drain beyond its timeout (False),
+/// or the pods that were left behind (True).
 fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     if let Some(message) = drains_too_long(facts) {
         return Verdict::no(CommonReason::DrainTimeout, message);
@@ -264,8 +264,8 @@ fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     }
 }
 
-/// Returns the conditions of a node that holds no berth. If the desired image runs, they are as at the end of a turn,
-/// otherwise as before its start.
+/// Returns the conditions of a node that holds no berth. If the node runs the desired image, its conditions are as at
+/// the end of a turn, otherwise as before the start of a turn.
 pub(super) fn rest_conditions(facts: &AgentFacts, cordoned: bool) -> Verdicts {
     let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
     let drained = match facts.failed_turn() {

@@ -191,7 +191,7 @@ fn unproven(facts: &AgentFacts) -> Option<Finding> {
         let message = format!("runs {booted}, which is neither the target nor the previous image; the berth is kept");
         return Some(facts.degraded(CommonReason::BootUnproven, message));
     }
-    // If the Node could not be read, a Ready Node counts as the missing part of the proof.
+    // A Node that could not be read counts as not Ready.
     let missing = facts
         .cluster_node
         .get()

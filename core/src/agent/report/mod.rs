@@ -102,8 +102,7 @@ fn drain_blockers(facts: &AgentFacts, phase: Phase) -> Vec<DrainBlocker> {
 fn backend(facts: &AgentFacts, before: &BootcNodeStatus) -> Option<NodeBackend> {
     match &facts.host.os {
         Os::Bootc(known) => Some(known.backend.clone()),
-        // These errors mean that the backend did not answer, not that the host lost it. Keep the backend of the last
-        // report.
+        // These errors mean that the backend did not answer, not that it is gone. Keep the backend of the last report.
         Os::Unusable {
             reason: Reason::StatusFailed | Reason::BootcFailed,
             ..

@@ -61,8 +61,8 @@ fn waiting(facts: &AgentFacts) -> Phase {
     }
 }
 
-/// True if a reboot into the staged image follows: the berth is committed under this boot, and the target is staged or
-/// may be.
+/// True if a reboot into the staged image follows: the berth is committed under this boot and, as far as the agent
+/// knows, its target is staged.
 fn is_licensed(facts: &AgentFacts, holding: &Holding) -> bool {
     let is_gone = facts.host.os.deployments().is_some_and(|known| {
         let staged = known.staged.as_ref().and_then(|staged| staged.digest.as_ref());

@@ -17,8 +17,8 @@ pub struct Machine {
     /// Image that the machine was installed from, which never changes. The outer `None` means that the agent has not
     /// read it yet, the inner `None` that the host has no record of it.
     pub boot_image: Option<Option<NodeBootImage>>,
-    /// Result of the machine's first-boot check, if it had one. Read only when the agent starts: an admin who has dealt
-    /// with a failure removes the file and restarts the agent.
+    /// Record of the machine's first-boot check, if it had one. Read only when the agent starts: an admin who has dealt
+    /// with a failure removes the record's file and restarts the agent.
     pub firstboot: Option<NodeFirstboot>,
 }
 

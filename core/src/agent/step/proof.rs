@@ -50,7 +50,7 @@ pub(super) fn proof(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> 
     };
     match missing(facts, node) {
         Some(missing) if !Bug::ReleaseBeforeProof.is_awake() => {
-            // Check every 0.1 s soon after the boot, and at most every second later.
+            // Check every 0.1 s soon after the boot, and more rarely later, at least every second.
             let next = (facts.proving_for / 8).clamp(READY_LOOK_INTERVAL, LOOK_INTERVAL);
             Proof::NotYet(missing.wait_reason(), Some(next))
         }
