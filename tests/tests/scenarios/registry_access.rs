@@ -233,7 +233,12 @@ async fn a_refused_request_names_the_credentials(site: &mut Site) -> Result<()> 
     site.secret("wrong", &host, "hush2").await?;
     site.secret("other", "quay.io", "hush").await?;
     site.pool("two", &stable, "wrong").await?;
-    site.says("two", "Unauthorized", "of Secret berth-system/wrong").await?;
+    site.says(
+        "two",
+        "Unauthorized",
+        "the credentials that Secret berth-system/wrong has for",
+    )
+    .await?;
     site.pool("two", &stable, "other").await?;
     let words = "Secret berth-system/other has no entry for";
     site.says("two", "Unauthorized", words).await?;
