@@ -211,7 +211,7 @@ pub(crate) fn troubles(bootc: &BootcNode, now: Timestamp) -> Vec<Finding> {
     let mut found: Vec<Finding> = own.into_iter().collect();
     let since = silent_since(&status, now);
     if since.is_some() || bootc.status.is_none() {
-        found.push(finding::node::silent(subject, "no word from its agent", since));
+        found.push(finding::node::silent(subject, "its agent does not report", since));
     }
     found
 }

@@ -135,8 +135,8 @@ impl NodeMessage {
 /// Returns the message about an agent that has been silent for `age`, or has never reported (`None`).
 pub(crate) fn silent(age: Option<&str>) -> NodeMessage {
     match age {
-        Some(age) => NodeMessage::with("no word from its agent", &format!(" for {age}")),
-        None => NodeMessage::new("no word from an agent yet"),
+        Some(age) => NodeMessage::with("its agent has not reported", &format!(" for {age}")),
+        None => NodeMessage::new("no agent has reported yet"),
     }
 }
 
@@ -183,7 +183,7 @@ fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> NodeMe
         return NodeMessage::with(&format!("last turn: {}: {}", turn.outcome, turn.message), &times);
     }
     if status.phase == Some(Phase::Pending) && node.spec.image.is_some() && node.spec.staging == Staging::Held {
-        return NodeMessage::new("waits for its turn to pull");
+        return NodeMessage::new("waits for a permit to pull");
     }
     NodeMessage::default()
 }

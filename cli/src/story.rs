@@ -163,7 +163,7 @@ pub fn render_story(snapshot: &Snapshot, node: &str, now: Timestamp, width: usiz
         out += &(title + "\n");
         out += &columns(&["CHAPTER", "BEGAN", "TOOK"], &chapters(update, now), width);
         if update.clock_set {
-            out += &(cut("  the clock was set back: earlier times are left out", width) + "\n");
+            out += &(cut("  the clock was set back; times from before that are not shown", width) + "\n");
         }
     }
     if !story.turns.is_empty() {

@@ -1,4 +1,4 @@
-//! Views of a pool and its parts in a report.
+//! Data of the `status` report about one pool: its nodes, waves, berths and failures.
 
 use berth_api::pool::{DigestFailures, ImageMetadata, WaveState};
 use jiff::Timestamp;

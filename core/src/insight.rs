@@ -166,7 +166,7 @@ fn updating(facts: &Inputs<'_>) -> Verdict {
         _ if facts.desired.is_none() => {
             Verdict::unknown(CommonReason::CannotDetermine, "no image is published for this node")
         }
-        None => Verdict::unknown(CommonReason::CannotDetermine, "no word from an agent yet"),
+        None => Verdict::unknown(CommonReason::CannotDetermine, "no agent has reported yet"),
         Some(_) if runs_desired(facts) => Verdict::no(CommonReason::Updated, ""),
         Some(_) if facts.held.is_some() => Verdict::no(CommonReason::Paused, ""),
         Some(_) => Verdict::no(CommonReason::Pending, ""),

@@ -116,7 +116,7 @@ fn entries(state: &State, look: &WatchView, writes: &[Write]) -> VecDeque<Entry>
     entries
 }
 
-/// Returns the different decisions of a pass about berths; with `every`, those for all namings of the nodes.
+/// Returns the different decisions of a pass about berths; with `every`, those for all permutations of the node names.
 fn decide(
     world: &World,
     state: &State,
@@ -199,7 +199,7 @@ fn has_used_permit(node: &Node) -> bool {
 }
 
 /// Returns the states after each possible pass of a controller, with the pass's writes in the queue; with `every`, for
-/// all namings of the nodes.
+/// all permutations of the node names.
 pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut Plans, every: bool) -> Vec<After> {
     let controller = &state.controllers[who];
     if usize::from(state.leader) != who || !controller.queue.is_empty() {

@@ -59,7 +59,7 @@ pub struct Host {
     pub deployed: Option<bool>,
     /// The last target that fell back.
     pub fell: Image,
-    /// True if it fell back in the running boot.
+    /// True if that target fell back in the running boot.
     pub falls: bool,
     /// The image and the previous image when the agent last looked.
     pub last: (Image, Image),

@@ -94,7 +94,7 @@ pub fn node(state: &State, number: usize) -> Option<Broken> {
     let before = match object.cordon {
         Cordon::No => object.unschedulable,
         Cordon::OverSchedulable => false,
-        // The admin who uncordoned the node during the turn wins.
+        // If an admin uncordoned the node during the turn, it stays uncordoned.
         Cordon::OverCordoned => object.unschedulable,
     };
     if object.exists && before != node.ghost.admin {

@@ -130,7 +130,7 @@ pub struct Object {
     pub uid: u8,
     pub unschedulable: bool,
     pub cordon: Cordon,
-    /// As last reported.
+    /// True if the Node was Ready in the kubelet's last report.
     pub ready: bool,
     /// Boot of the kubelet's last report.
     pub boot: u8,

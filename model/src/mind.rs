@@ -299,7 +299,7 @@ pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
         drained: turn.drain.last_pass.done,
         reboot: reboot(turn),
         counted: turn.counted,
-        // Without a later read, the value does not matter.
+        // The agent uses this value only with a current read of the host, or after its own last write of the berth.
         wrote: turn
             .wrote
             .filter(|_| holds && (knowledge.host.fresh || knowledge.cluster.fenced))

@@ -55,7 +55,7 @@ pub fn fall_back(state: &mut State, node: usize) {
     }
 }
 
-/// Rolls the host back to the previous image, and reboots it. The agent notices it if its memory has both images.
+/// Rolls the host back to the previous image, and reboots it. The agent notices the rollback if its memory has both images.
 pub fn roll_back(state: &mut State, node: usize) {
     let is_free = state.held_by(node).is_none() && has_applied_retries(state, node);
     let here = &mut state.nodes[node];

@@ -49,7 +49,7 @@ pub struct PoolPlan {
     pub writes: Vec<Write>,
     /// How long the leader has seen the canaries soak, after the pass.
     pub soaks: Begun,
-    /// Rule that the plan breaks in any world.
+    /// Rule that the plan breaks, found by a check that does not depend on the world; `None` if it breaks none.
     pub broken: Option<Broken>,
 }
 
@@ -57,7 +57,7 @@ pub struct PoolPlan {
 pub struct Plans {
     /// Passes, by the view's hash.
     known: HashMap<u64, Arc<PassDecisions>, Fast>,
-    /// Plans for all namings of the nodes, by the view's hash.
+    /// Plans for all permutations of the node names, by the view's hash.
     named: HashMap<u64, Arc<Vec<Vec<PoolPlan>>>, Fast>,
     objects: ObjectCache,
     caches: Caches,

@@ -31,7 +31,7 @@ impl HostLock {
                 tracing::info!("another agent holds this host's lock, /run/berth/lock; waiting until that agent ends");
                 waiting = true;
             }
-            // Without this, systemd's watchdog would kill an agent that waits for the lock.
+            // Without this notification, systemd's watchdog would kill an agent that waits for the lock.
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             tokio::time::sleep(POLL_INTERVAL).await;
         }

@@ -55,7 +55,7 @@ impl BootcAnswer {
 
 impl Host {
     /// Chooses the backend and reads the deployments from it. Changes to the host use this backend until the next
-    /// survey. Fails with [`HostError::Busy`] while a pull or a tool of an earlier agent runs. Errors of the backends
+    /// survey. Fails with [`HostError::Busy`] while a pull or another host tool runs. Errors of the backends
     /// are in the result, as [`Os::Unusable`].
     pub async fn survey(&self, terms: &Terms) -> Result<Survey, HostError> {
         self.refuse_while_pulling().await?;
@@ -128,7 +128,7 @@ impl Host {
                 };
                 (seen, Some(*status))
             }
-            // A tool of an earlier agent still runs. The survey is repeated after the tool has ended.
+            // A host tool that an earlier agent process started still runs. The survey is repeated after its end.
             Err(error @ HostError::Busy(_)) => return Err(error),
             Err(error) => (BootcFinding::Silent(Reason::StatusFailed, format!("{error:#}")), None),
         };

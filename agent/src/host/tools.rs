@@ -45,8 +45,8 @@ impl Tools {
         self.root.boot_id().map_err(|e| HostError::Io(format!("{e:#}")))
     }
 
-    /// Fails while another host tool runs, such as a tool of an earlier agent, because it may be changing the
-    /// deployments.
+    /// Fails while a host tool runs that this agent or an earlier agent process started, because that tool may be
+    /// changing the deployments.
     async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
         let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
         if running.is_empty() {
@@ -87,9 +87,10 @@ impl Tools {
                 deadline,
                 &files::tail(&self.root.path(&stderr), STDERR_TAIL),
             )),
-            Err(error) if error.is(".UnitExists") => {
-                Err(HostError::Busy(format!("{} of an earlier agent still runs", spec.name)))
-            }
+            Err(error) if error.is(".UnitExists") => Err(HostError::Busy(format!(
+                "{} still runs; an earlier agent process started it",
+                spec.name
+            ))),
             Err(error) => Err(error.into()),
         }
     }

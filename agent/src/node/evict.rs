@@ -123,7 +123,7 @@ fn interpret_status(status: &Status) -> Answer {
         403 if has_cause(status, "NamespaceTerminating").is_some() => Answer::Ending(message),
         403 => Answer::Refused(message),
         500 if message.contains("more than one PodDisruptionBudget") => Answer::Misconfigured(format!(
-            "misconfigured: {message} Change the budgets so that only one selects it."
+            "misconfigured: {message} Change the PodDisruptionBudgets so that only one selects the pod."
         )),
         _ => Answer::Failed(message),
     }

@@ -203,9 +203,9 @@ impl<'a> Outlook<'a> {
             return blocks;
         };
         if bootc.status.is_none() {
-            blocks.push("no word from an agent yet".to_owned());
+            blocks.push("no agent has reported yet".to_owned());
         }
-        blocks.extend(silence(status, self.now).map(|age| format!("no word from its agent for {age}")));
+        blocks.extend(silence(status, self.now).map(|age| format!("its agent has not reported for {age}")));
         let wait = self.wait(member);
         blocks.extend(wait.and_then(|wait| self.wait_words(wait, member)));
         let degraded = condition::find_true(&status.conditions, condition::node::NODE_DEGRADED);

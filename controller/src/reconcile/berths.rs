@@ -369,7 +369,7 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
                 }
                 WriteReason::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
                 WriteReason::Window => {
-                    tracing::info!(%pool, berth = %lease, node, "the latest reboot start of the holder was changed")
+                    tracing::info!(%pool, berth = %lease, node, "changed the time until which the holder may start its reboot")
                 }
                 WriteReason::Excluded => {
                     tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is excluded and not Ready");

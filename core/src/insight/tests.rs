@@ -119,7 +119,7 @@ fn each_phase_has_its_line() {
     let nothing = BootcNodeStatus::default();
     assert_eq!(
         line(&nothing, '2', |_| {}),
-        "Unknown CannotDetermine ? ? no word from an agent yet"
+        "Unknown CannotDetermine ? ? no agent has reported yet"
     );
     let idle = status(Phase::Idle);
     assert_eq!(
@@ -220,7 +220,7 @@ fn an_update_is_not_unavailability_and_errors_go_first() {
     );
 }
 
-const SILENT: &str = "no word from its agent";
+const SILENT: &str = "its agent does not report";
 
 fn silent(f: &mut Inputs<'_>) {
     f.silent = Some(SILENT);
@@ -230,12 +230,20 @@ fn silent(f: &mut Inputs<'_>) {
 #[test]
 fn a_silent_agent_degrades_its_node() {
     for (phase, desired, expected) in [
-        (Phase::Updated, '1', "Degraded Updated 1.0 ? no word from its agent"),
-        (Phase::Updated, '2', "Degraded Pending 1.0 ? no word from its agent"),
-        (Phase::Waiting, '2', "Degraded Pending 1.0 ? no word from its agent"),
-        (Phase::Staging, '2', "Degraded Updating 1.0 ? no word from its agent"),
-        (Phase::Draining, '2', "Degraded Draining 1.0 ? no word from its agent"),
-        (Phase::Rebooting, '2', "Degraded Rebooting 1.0 ? no word from its agent"),
+        (Phase::Updated, '1', "Degraded Updated 1.0 ? its agent does not report"),
+        (Phase::Updated, '2', "Degraded Pending 1.0 ? its agent does not report"),
+        (Phase::Waiting, '2', "Degraded Pending 1.0 ? its agent does not report"),
+        (Phase::Staging, '2', "Degraded Updating 1.0 ? its agent does not report"),
+        (
+            Phase::Draining,
+            '2',
+            "Degraded Draining 1.0 ? its agent does not report",
+        ),
+        (
+            Phase::Rebooting,
+            '2',
+            "Degraded Rebooting 1.0 ? its agent does not report",
+        ),
     ] {
         assert_eq!(line(&status(phase), desired, silent), expected, "{phase:?}");
         let not_ready = line(&status(phase), desired, |f| {
@@ -246,7 +254,7 @@ fn a_silent_agent_degrades_its_node() {
     let nothing = BootcNodeStatus::default();
     assert_eq!(
         line(&nothing, '2', silent),
-        "Degraded CannotDetermine ? ? no word from its agent"
+        "Degraded CannotDetermine ? ? its agent does not report"
     );
     let mut troubled = status(Phase::Draining);
     troubled.conditions.push(condition(
@@ -256,7 +264,7 @@ fn a_silent_agent_degrades_its_node() {
     ));
     assert_eq!(
         line(&troubled, '2', silent),
-        "Degraded Draining 1.0 ? no word from its agent"
+        "Degraded Draining 1.0 ? its agent does not report"
     );
     let lost = condition(types::REBOOT_TIMED_OUT, "RebootTimedOut", "has not come back");
     let lost = std::slice::from_ref(&lost);

@@ -61,7 +61,7 @@ async fn try_until_locked(
     mut ended: oneshot::Receiver<()>,
     adopted: bool,
 ) {
-    // On an error, this agent no longer reads the pull's progress.
+    // An error means that this agent has stopped reading the pull's progress.
     if !adopted && (&mut staged).await.is_err() {
         return;
     }

@@ -60,7 +60,7 @@ impl BootcVersion {
 /// Answer of `bootc status`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BootcStatus {
-    /// The host was not booted from an image by bootc, or bootc ran inside a container.
+    /// bootc reports no booted image: the host was installed without bootc, or bootc ran inside a container.
     NotBootc,
     /// rpm-ostree has layered packages on the image; `switch` would silently drop them.
     Layered,

@@ -251,8 +251,8 @@ impl Drain {
             Answer::Ending(text) => entry.set(&format!("its namespace is being deleted: {text}"), false),
             Answer::Budget(text) => entry.set(text, true),
             Answer::Misconfigured(text) => entry.set(text, true),
-            Answer::Refused(text) => entry.set(&format!("the API server refuses to move it: {text}"), true),
-            Answer::Failed(text) => entry.set(&format!("the request to move it failed: {text}"), true),
+            Answer::Refused(text) => entry.set(&format!("the API server rejects the eviction: {text}"), true),
+            Answer::Failed(text) => entry.set(&format!("the eviction request failed: {text}"), true),
         }
         if entry.tries == 0 {
             tracing::info!(pod = name, reason = entry.reason, "the pod cannot be moved yet");
@@ -335,7 +335,7 @@ impl Drain {
         };
         let (since, end) = *self.volumes.get_or_insert((given.now, now + most));
         if let Some(rest) = wait(now, end) {
-            let reason = "no pod uses it any more; it is still attached to this node";
+            let reason = "no pod uses the volume, but it is still attached to this node";
             return DrainProgress::Waiting {
                 blockers: volume_blockers(lingering, reason, since),
                 next: rest.min(LOOK.1).max(LOOK.0),
@@ -348,7 +348,8 @@ impl Drain {
             volumes = lingering.join(" "),
             "volumes are still attached; the drain continues without waiting for them"
         );
-        let reason = "still attached to this node; pods that wait for it start when this node is back";
+        let reason =
+            "the volume is still attached to this node; pods on other nodes that need it start when this node is back";
         left_behind.extend(volume_blockers(lingering, reason, since));
         DrainProgress::Done { left_behind }
     }

@@ -216,7 +216,7 @@ fn check_entry(entry: &Value) -> Result<(), &'static str> {
     }
     match STANDARD.decode(auth) {
         Ok(plain) if plain.contains(&b':') => Ok(()),
-        _ => Err("has an auth that is not the base64 of USER:PASSWORD"),
+        _ => Err("has an invalid auth: it must be the base64 of USER:PASSWORD"),
     }
 }
 

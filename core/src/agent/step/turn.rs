@@ -67,8 +67,8 @@ fn drain_timeout(facts: &AgentFacts) -> Option<(Outcome, String)> {
     way::is_drain_given_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
 }
 
-/// Returns how to end a turn that cannot continue: the node is drained, but the deployments could not be read until the
-/// drain timeout passed.
+/// Returns the outcome of a turn whose node is drained, but whose deployments could not be read before the drain's
+/// timeout. `None` if the timeout has not passed.
 fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     let so_far = facts.drain.elapsed;
     // A node without pods to drain has no start time of its drain.
