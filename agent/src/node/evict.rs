@@ -191,7 +191,10 @@ mod tests {
         let Answer::Misconfigured(text) = answer(status(500, several, Value::Null)) else {
             panic!("not recognized")
         };
-        assert!(text.contains(several) && text.contains("only one selects it"), "{text}");
+        assert!(
+            text.contains(several) && text.contains("only one selects the pod"),
+            "{text}"
+        );
         assert_eq!(
             answer(status(500, "etcd", Value::Null)),
             Answer::Failed("etcd".to_owned())

@@ -369,7 +369,7 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
                 }
                 WriteReason::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
                 WriteReason::Window => {
-                    tracing::info!(%pool, berth = %lease, node, "changed the time until which the holder may start its reboot")
+                    tracing::info!(%pool, berth = %lease, node, "the holder has a new deadline for the start of its reboot (open-until)")
                 }
                 WriteReason::Excluded => {
                     tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is excluded and not Ready");

@@ -216,9 +216,9 @@ fn only_files_that_host_tools_read_are_accepted() {
             r#"{"auths":{"quay.io":{"username":"u","password":"s3cret"}}}"#,
             "has no auth",
         ),
-        (r#"{"auths":{"quay.io":{"auth":"s3cret!"}}}"#, "not the base64"),
+        (r#"{"auths":{"quay.io":{"auth":"s3cret!"}}}"#, "must be the base64"),
         // A user without a password.
-        (r#"{"auths":{"quay.io":{"auth":"czNjcmV0"}}}"#, "not the base64"),
+        (r#"{"auths":{"quay.io":{"auth":"czNjcmV0"}}}"#, "must be the base64"),
     ] {
         let why = check(bad.as_bytes()).unwrap_err();
         assert!(why.contains(words) && !why.contains("s3cret"), "{bad}: {why}");
