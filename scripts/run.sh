@@ -111,10 +111,10 @@ model_check() {
     cargo run $quiet --profile model -p berth-model --features seeded-bugs -- "$@"
 }
 
-# Runs the model at random in large worlds: rollouts and every deliberate bug on one core, a rollout of 65,000 nodes on another.
+# Runs the model at random in large worlds: rollouts and every deliberate bug on one core, a rollout of 20,000 nodes on another.
 simulation() {
     local large well=0
-    model_check --rollouts 0 --huge 65000 &
+    model_check --rollouts 0 --huge 20000 &
     large=$!
     model_check --rollouts 300 --bugs 40 || well=1
     wait "$large" || well=1
