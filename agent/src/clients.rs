@@ -249,6 +249,19 @@ impl KubeletClient {
         }
     }
 
+    /// Returns the host and the port of the API server in the kubelet's kubeconfig; `None` if it cannot be read.
+    pub async fn server(&self) -> Option<(String, u16)> {
+        let read = kubelet_config(&self.root, &self.path, KubeconfigParts::Server)
+            .await
+            .ok()?;
+        let url = read.config.cluster_url;
+        let port = url.port_u16().or_else(|| match url.scheme_str() {
+            Some("http") => Some(80),
+            _ => Some(443),
+        })?;
+        Some((url.host()?.to_owned(), port))
+    }
+
     async fn make(&self) -> anyhow::Result<CachedClient> {
         let KubeletConfig { config, files } =
             kubelet_config(&self.root, &self.path, KubeconfigParts::Credentials).await?;

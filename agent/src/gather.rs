@@ -39,8 +39,13 @@ impl Agent {
         self.contact.silent_at = None;
         self.learn(Event::Services(services));
         self.learn(Event::Pull(pull));
-        if self.knowledge.pulls.processed.is_some() {
+        if self.knowledge.pulls.processed.is_some() || self.knowledge.has_fired_guard() {
             self.remember();
+        }
+        if self.knowledge.may_forget_fired_guard()
+            && let Err(error) = self.host.forget_fired_guard()
+        {
+            tracing::warn!(%error, "cannot remove the rollback guard's record of a rollback; retrying");
         }
         if let Some(digest) = self.knowledge.pull_to_forget()
             && let Err(error) = self.host.forget_pull(digest).await
@@ -145,6 +150,7 @@ impl Agent {
         let boot_id = host.boot_id()?;
         let mut services = Services::under(boot_id.clone());
         services.shutting_down = shutting_down;
+        services.rollback_guard = host.guard_state()?;
         if shutting_down || !self.knowledge.is_reboot_ahead() {
             services.clock_synchronized = self.contact.clock.known();
             return Ok(services);

@@ -12,6 +12,7 @@ use berth_core::agent::facts::{AgentFacts, Past};
 use berth_core::agent::knowledge::{Event, Knowledge};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Machine, Subject, report};
+use berth_core::agent::rollback_guard::{self, Duty};
 use berth_core::agent::step::{Step, WaitReason, step, taken_away};
 use berth_shell::retry;
 use kube::Client;
@@ -120,6 +121,12 @@ impl Agent {
         let timers = Timers::begin(setup.heartbeat);
         let past = setup.host.memory();
         let boot_id = setup.host.boot_id()?;
+        if let Err(error) = setup.host.show_agent_to_guard(&boot_id) {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "cannot show the rollback guard that an agent runs"
+            );
+        }
         let machine = Machine {
             firstboot: RecordFile::new(setup.host.root()).load().map(|record| record.status),
             platform_variant: cpu::platform_variant(setup.host.root()),
@@ -222,6 +229,9 @@ impl Agent {
             return Ok(Duration::ZERO);
         }
         if let Step::Wait(why, wait) = next {
+            if rollback_guard::duty(&facts, &next) == Duty::Disarm {
+                self.host.disarm_guard()?;
+            }
             self.learn(Event::Rests(why));
             let status = self.api.status.due().unwrap_or(LONGEST_WAIT);
             let due = self.timers.due().min(status).max(Duration::from_millis(10));

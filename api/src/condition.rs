@@ -39,6 +39,9 @@ pub mod node {
     /// False while the API server accepts the agent's writes to other nodes' objects, True after it rejects them again.
     /// Absent until such a write was first accepted.
     pub const GUARDED: &str = "Guarded";
+    /// The host has the rollback guard, which rolls an unproven boot back even if no agent runs. Absent until the agent
+    /// has looked.
+    pub const ROLLBACK_GUARD: &str = "RollbackGuard";
     /// The node belongs to no pool, and Berth's changes to the node are undone. Not set until the node first leaves a
     /// pool.
     pub const RELEASED: &str = "Released";
@@ -65,6 +68,7 @@ pub mod node {
         UPDATE_COMPLETE,
         NODE_DEGRADED,
         GUARDED,
+        ROLLBACK_GUARD,
         RELEASED,
         REBOOT_TIMED_OUT,
         WAITING,

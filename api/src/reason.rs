@@ -171,6 +171,16 @@ reasons! {
         HealthCheckFailed,
         /// The boot was not proven in time, and the node rolls back.
         RollingBack,
+        /// No agent proved the boot in time, so the host's rollback guard rolled it back.
+        RollbackGuardFired,
+        /// The agent has installed the rollback guard's unit on the host.
+        InstalledByAgent,
+        /// The host's image has the rollback guard's unit.
+        InImage,
+        /// The agent could not install the rollback guard's unit on the host.
+        NotInstalled,
+        /// The pool does not roll unproven boots back.
+        NotWanted,
         /// The image of the spec is not resolved.
         ImageNotResolved,
         /// The selector matches no node.

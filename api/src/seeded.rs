@@ -96,6 +96,12 @@ bugs! {
     UndoneAlways => "undone-always",
     /// Roll back to any deployment of the host.
     RollbackToAny => "rollback-to-any",
+    /// Leave the host's rollback guard armed after the proof of a boot.
+    GuardLeftArmed => "guard-left-armed",
+    /// Arm the host's rollback guard although the image that it would go back to is not proven.
+    GuardToAny => "guard-to-any",
+    /// Let the host's rollback guard act without its order.
+    GuardFiresDisarmed => "guard-fires-disarmed",
     /// Try a digest again that fell back under its berth.
     FellBackTriedAgain => "fell-back-tried-again",
     /// Stage and boot an image again that the host left by a rollback without a berth.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use berth_api::backend::NodeBackend;
 use berth_api::berth::{BerthState, HoldPhase, lease};
-use berth_api::condition::{CommonReason, node as types};
+use berth_api::condition::{self, CommonReason, node as types};
 use berth_api::firstboot::NodeFirstboot;
 use berth_api::node::timeline::{Chapter, ImageVersion, NodeUpdate, TurnRecord};
 use berth_api::node::{BootSafeguard, BootcNode, DrainBlocker, Phase};
@@ -48,6 +48,8 @@ pub struct Story {
     /// Guards of the host's boots below the agent, if an agent has read them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boot_safeguards: Option<Vec<BootSafeguard>>,
+    /// True if the host has Berth's rollback guard.
+    pub rollback_guard: bool,
     /// Berths that the node is offered or holds, with their states.
     pub berths: Vec<BerthLine>,
     /// The node's updates, the newest first.
@@ -94,6 +96,7 @@ pub fn story(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Story, S
         first_chapter: status.timeline.firstboot.clone(),
         backend: status.backend.clone(),
         boot_safeguards: status.boot_safeguards.clone(),
+        rollback_guard: condition::is_true(&status.conditions, types::ROLLBACK_GUARD),
         berths: berths(snapshot, node),
         blockers: status.drain_blockers.clone(),
         conditions: blocking.map(Warning::from).collect(),
@@ -206,7 +209,7 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
         format!("  runs {}, should run {}", or_dash(&row.version), or_dash(&row.target)),
     ];
     lines.extend(story.backend.as_ref().map(backend));
-    lines.extend(story.boot_safeguards.as_ref().map(|found| safeguards(found)));
+    lines.extend(safeguards(story));
     lines.extend(story.firstboot.as_ref().map(first_boot));
     lines.extend(story.berths.iter().map(|b| format!("  berth {}: {}", b.name, b.state)));
     // Leave out a message that the conditions or blockers below repeat in full.
@@ -253,13 +256,17 @@ fn backend(backend: &NodeBackend) -> String {
     line
 }
 
-/// `boots are guarded by greenboot, a hardware watchdog`.
-fn safeguards(found: &[BootSafeguard]) -> String {
-    if found.is_empty() {
-        return "  no boot counting, greenboot or hardware watchdog guards its boots".to_owned();
+/// `boots are guarded by greenboot, Berth's rollback guard`. `None` if no agent has read the safeguards.
+fn safeguards(story: &Story) -> Option<String> {
+    let found = story.boot_safeguards.as_ref()?;
+    let mut words: Vec<_> = found.iter().map(|safeguard| safeguard.words()).collect();
+    if story.rollback_guard {
+        words.push("Berth's rollback guard");
     }
-    let words: Vec<_> = found.iter().map(|safeguard| safeguard.words()).collect();
-    format!("  boots are guarded by {}", words.join(", "))
+    if words.is_empty() {
+        return Some("  no boot counting, greenboot, hardware watchdog or rollback guard guards its boots".to_owned());
+    }
+    Some(format!("  boots are guarded by {}", words.join(", ")))
 }
 
 fn first_boot(first: &NodeFirstboot) -> String {

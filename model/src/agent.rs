@@ -2,8 +2,9 @@
 
 use berth_api::seeded::Bug;
 
-use crate::decide::{Act, Decision, Put, Steps};
+use crate::decide::{Act, Decision, Put, SmallDuty, Steps};
 use crate::fault::Fault;
+use crate::host::Switch;
 use crate::judge;
 use crate::mind::{self, Mind, Observation};
 use crate::state::{
@@ -30,6 +31,9 @@ pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) ->
     let mut decision = steps.next(world, state, node);
     for _ in 0..8 {
         settle(state, node, &decision.gathered);
+        if decision.forgets_guard {
+            state.nodes[node].host.switch = Switch::Disarmed;
+        }
         let here = &state.nodes[node];
         let observation = match decision.act {
             Act::Look => Observation::Looked(look(&here.host)),
@@ -92,6 +96,10 @@ pub fn is_request(act: Act) -> bool {
 
 /// Executes a step that was decided on the facts in this state.
 pub fn act(world: &World, mut state: State, node: usize, decision: Decision, delivery: Delivery) -> After {
+    if world.guards && decision.act != Act::Forgets && !set_guard(&mut state.nodes[node].host, decision.duty) {
+        settle(&mut state, node, &decision.skipped);
+        return (state, None);
+    }
     let blocked = state.nodes[node].host.blocked;
     let broken = match decision.act {
         Act::Put(put, slot, berth) => return write(world, state, node, &decision, (put, slot, berth), delivery),
@@ -127,6 +135,24 @@ pub fn act(world: &World, mut state: State, node: usize, decision: Decision, del
         Act::Rollback => roll_back(&mut state, node, decision),
     };
     (state, broken)
+}
+
+/// Arms or disarms the rollback guard before a step. False if the guard has fired, so that the step is not performed.
+fn set_guard(host: &mut Host, duty: SmallDuty) -> bool {
+    match (duty, host.switch) {
+        (SmallDuty::None, _) => {}
+        (SmallDuty::Arm(target, previous), _) => {
+            let booted = false;
+            host.switch = Switch::Armed {
+                target,
+                previous,
+                booted,
+            };
+        }
+        (SmallDuty::Disarm, Switch::Fired { .. }) => return false,
+        (SmallDuty::Disarm, _) => host.switch = Switch::Disarmed,
+    }
+    true
 }
 
 fn reboot(state: &mut State, node: usize, decision: Decision, delivery: Delivery) -> Option<Broken> {

@@ -101,6 +101,9 @@ bugs! {
     RollbackTwice { images: &[2, 3], bad: 1 << 2 } [Queue: 1] breaks judge::I2_UNDO;
     RollbackToAny { images: &[2, 3], bad: 1 << 2 } [Edit: 1] breaks judge::I2_UNDO;
     UndoneAlways {} [] breaks judge::I5_UNDO;
+    GuardLeftArmed { guards: true } [] breaks judge::I5_GUARD;
+    GuardToAny { nodes: 1, images: &[2, 3], bad: 1 << 2, guards: true } [Edit: 1, Mute: 1] breaks judge::I2_UNDO;
+    GuardFiresDisarmed { guards: true } [] breaks judge::I5_GUARD;
     FellBackTriedAgain {} [FallBack: 1] breaks judge::I8_FAILED;
     RollbackForgotten {} [Rollback: 1] breaks judge::I8_FAILED;
     RollbackAnswered {} [Rollback: 1] breaks judge::I2_REBOOT;

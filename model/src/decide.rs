@@ -10,6 +10,7 @@ use berth_core::agent::facts::AgentFacts;
 use berth_core::agent::knowledge::{DrainProgress, Ending, Event, Knowledge};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Machine, Subject, report};
+use berth_core::agent::rollback_guard::{self, Duty};
 use berth_core::agent::step::{Step, WaitReason, step};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -64,6 +65,15 @@ pub enum Put {
     GiveBack,
 }
 
+/// An agent's work on the rollback guard before a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SmallDuty {
+    None,
+    /// Arm the guard: target and previous image.
+    Arm(Image, Image),
+    Disarm,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     pub act: Act,
@@ -73,12 +83,18 @@ pub struct Decision {
     pub work: Work,
     /// `lastTurn` of the report.
     pub turn: Image,
+    /// The agent's work on the rollback guard before the step.
+    pub duty: SmallDuty,
+    /// True if the record has the rollback by the guard, whose file the agent then removes.
+    pub forgets_guard: bool,
     /// Knowledge after the facts were gathered.
     pub gathered: Mind,
     /// Knowledge at the start of the step.
     pub begun: Mind,
     /// Knowledge after the step succeeded. For a drain: after no pods are left.
     pub done: Mind,
+    /// Knowledge after the step was not needed, because the rollback guard has fired.
+    pub skipped: Mind,
     /// Knowledge after the step failed or was rejected, or without a known result. For a drain: while pods are left.
     pub failed: Mind,
 }
@@ -139,8 +155,14 @@ fn decide(view: &AgentView) -> Decision {
     let mut knowledge = mind::knowledge(view);
     mind::gather(&mut knowledge, view);
     let gathered = mind::mind(&knowledge, view);
+    let forgets_guard = knowledge.may_forget_fired_guard();
     let facts = knowledge.facts(&now);
     let next = step(&facts);
+    let duty = match rollback_guard::duty(&facts, &next) {
+        Duty::None => SmallDuty::None,
+        Duty::Arm(order) => SmallDuty::Arm(rich::image(Some(&order.target)), rich::image(Some(&order.previous))),
+        Duty::Disarm => SmallDuty::Disarm,
+    };
     let subject = Subject {
         generation: Some(1),
         step: &next,
@@ -151,17 +173,18 @@ fn decide(view: &AgentView) -> Decision {
     let reported = report(&facts, &subject, &BootcNodeStatus::default());
     // A step that needs the memory fails if the memory cannot be written.
     let is_forgotten = next.needs_memory() && view.host.read_only;
-    let (begun, done, failed) = if let Step::Wait(why, _) = &next {
+    let (begun, done, skipped, failed) = if let Step::Wait(why, _) = &next {
         let rests = after(&knowledge, Event::Rests(*why), view);
-        (knowledge, rests.clone(), rests)
+        (knowledge, rests.clone(), rests.clone(), rests)
     } else {
         let mut begun = after(&knowledge, Event::Begins(&next), view);
         if is_forgotten {
             begun = after(&begun, Event::Memory(Some(mind::READ_ONLY.to_owned())), view);
         }
         let done = after(&begun, Event::Ends(&next, done(&next)), view);
+        let skipped = after(&begun, Event::Ends(&next, Ending::NotNeeded), view);
         let failed = after(&begun, Event::Ends(&next, failed(&next)), view);
-        (begun, done, failed)
+        (begun, done, skipped, failed)
     };
     Decision {
         act: if is_forgotten { Act::Forgets } else { act(&facts, &next) },
@@ -169,9 +192,12 @@ fn decide(view: &AgentView) -> Decision {
         released: condition::is_true(&reported.conditions, condition::node::RELEASED),
         work: work(&reported),
         turn: reported.last_turn.map_or(0, |t| rich::image(Some(&t.digest))),
+        duty,
+        forgets_guard,
         gathered,
         begun: mind::mind(&begun, view),
         done: mind::mind(&done, view),
+        skipped: mind::mind(&skipped, view),
         failed: mind::mind(&failed, view),
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::fault::Fault;
 use crate::nature::{
-    age, boot, create, drain_is_over, edit, fall_back, forget_left, guard_is_due, has_unnoticed_silence, is_refused,
-    is_well, kubelet, land, later, mutes, notice_silence, permits, pulled, pulled_in_part, roll_back, soak, window,
+    age, boot, create, drain_is_over, edit, fall_back, forget_left, guard_fires, guard_is_due, guard_reboots,
+    has_fired, has_unnoticed_silence, is_refused, is_well, kubelet, land, later, may_fire, mutes, notice_silence,
+    permits, pulled, pulled_in_part, roll_back, soak, window,
 };
 use crate::set::Set;
 use crate::state::{
@@ -21,6 +22,10 @@ pub enum Event {
     PulledInPart,
     PullFailed,
     Boots,
+    /// The rollback guard takes its one shot.
+    GuardFires,
+    /// The rollback guard queues the rollback and reboots the host.
+    GuardReboots,
     BootsUnfinalized,
     PowerLost,
     /// The host boots its previous image after a shutdown that has finalized the staged one.
@@ -211,6 +216,14 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
     }
     if here.host.down {
         events.add(Event::Boots, |s| boot(s, node, true, true));
+    }
+    if may_fire(world, state, node) {
+        let mut after = state.clone();
+        let broken = guard_fires(&mut after, node);
+        (events.push)(events.node, Event::GuardFires, after, broken);
+    }
+    if has_fired(&here.host) {
+        events.add(Event::GuardReboots, |s| guard_reboots(s, node));
     }
     if has_unnoticed_silence(state, node) {
         events.add(Event::NotHeard, |s| notice_silence(s, node));

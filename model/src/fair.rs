@@ -283,6 +283,10 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
     if here.host.silent && here.agent.silence == Begun::Lately {
         here.agent.silence = Begun::LongAgo;
     }
+    if nature::has_fired(&here.host) {
+        nature::guard_reboots(state, node);
+    }
+    let here = &mut state.nodes[node];
     if here.host.down {
         nature::boot(state, node, true, true);
     } else if let Some(later) = nature::later(here) {

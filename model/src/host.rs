@@ -71,6 +71,8 @@ pub struct Host {
     pub proof: Begun,
     /// Result of a pull that the agent does not know yet.
     pub ended: Ended,
+    /// The rollback guard.
+    pub switch: Switch,
     /// The agent's memory on disk; `None` if it equals the process's memory.
     pub disk: Option<Memory>,
 }
@@ -175,6 +177,32 @@ impl Host {
         }
         let memory = self.memory();
         self.disk.take_if(|disk| *disk == memory);
+    }
+}
+
+/// State of a host's rollback guard.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Switch {
+    #[default]
+    Disarmed,
+    /// The guard rolls the target back to the previous image. `booted`: the host has rebooted since.
+    Armed {
+        target: Image,
+        previous: Image,
+        booted: bool,
+    },
+    /// The guard has taken its one shot at the target. `here`: in the running boot.
+    Fired { target: Image, here: bool },
+}
+
+impl Switch {
+    /// Updates the guard at a boot.
+    pub fn boots(&mut self) {
+        match self {
+            Self::Disarmed => {}
+            Self::Armed { booted, .. } => *booted = true,
+            Self::Fired { here, .. } => *here = false,
+        }
     }
 }
 

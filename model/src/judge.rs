@@ -32,6 +32,7 @@ rules! {
     I2_REBOOT: "I2 a reboot has a license";
     I2_UNDO: "I2 a rollback boots the last proven image, once";
     I5_UNDO: "I5 only an unproven boot is undone";
+    I5_GUARD: "I5 the rollback guard undoes only an unproven boot under a license";
     I2_ONCE: "I2 a license is for one boot";
     I2_COMMIT: "I2 a commit needs a cordoned and drained node and the complete staged image";
     I3_ARMED: "I3 no image is armed without a license";
@@ -153,6 +154,20 @@ pub fn undo(state: &State, node: usize) -> Option<Broken> {
     }
     // A rollback that has begun is finished.
     (is_ready && !here.host.undoes && os.queued == 0).then_some(I5_UNDO)
+}
+
+/// Checks the rollback guard of a host when it fires. It goes back to `previous`. An excluded or deleted Node needs no
+/// berth.
+pub fn guard(state: &State, node: usize, previous: Image) -> Option<Broken> {
+    let here = &state.nodes[node];
+    if !here.object.exists || here.object.excluded {
+        return None;
+    }
+    let held = holder(state, node).filter(|held| here.ghost.unproven && held.target == here.host.booted);
+    match held {
+        Some(held) => (held.from != previous || here.ghost.undone).then_some(I2_UNDO),
+        None => Some(I5_GUARD),
+    }
 }
 
 /// Checks a waiting agent: it has committed to the staged image that it has seen, or that image is locked.

@@ -7,8 +7,8 @@ use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, DesiredImage, Failure, Staging, Turn as BadTurn};
 use berth_api::{Digest, Written};
 use berth_core::agent::facts::{
-    ClusterNode, Deployments, Desired, FellBack, Guard as Answer, HostHealth, LastBooted, Member, Os as HostOs,
-    OutsideBoot, Past, PullFacts, StepFailure, Undone,
+    ClusterNode, Deployments, Desired, FellBack, Fired, Guard as Answer, HostHealth, LastBooted, Member, Os as HostOs,
+    OutsideBoot, Past, PullFacts, RollbackGuard, StepFailure, Undone,
 };
 use berth_core::agent::knowledge::{
     Ending, Event, HostFailure, Knowledge, LockRetry, Look, PullReading, Services, Since, Turn,
@@ -22,6 +22,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::agent_view::AgentView;
+use crate::host::Switch;
 use crate::rich;
 use crate::state::{
     Agent, Begun, Cordon, Ended, Failing, Guard, Host, Image, Lease, NONE, NodeRead, Object, Os, Phase, Reboot, Spec,
@@ -164,7 +165,7 @@ pub fn gather(knowledge: &mut Knowledge, view: &AgentView) {
     } else {
         knowledge.after(Event::Services(services(knowledge, host)), &now_on(host));
         knowledge.after(Event::Pull(pull(host)), &now_on(host));
-        if knowledge.pulls.processed.is_some() {
+        if knowledge.pulls.processed.is_some() || knowledge.has_fired_guard() {
             remember(knowledge, view);
         }
         if knowledge.pull_to_forget().is_some() {
@@ -194,6 +195,14 @@ fn services(knowledge: &Knowledge, host: &Host) -> Services {
     services.clock_synchronized = Some(!host.ahead);
     // In the model, the only fault of a bad image is that its Node never becomes Ready.
     services.health = Some(HostHealth::default());
+    services.rollback_guard = match host.switch {
+        Switch::Disarmed => RollbackGuard::Disarmed,
+        Switch::Armed { .. } => RollbackGuard::Armed,
+        Switch::Fired { target, here } => RollbackGuard::Fired(Fired {
+            digest: rich::digest(target),
+            boot_id: rich::boot(if here { 0 } else { 1 }),
+        }),
+    };
     if knowledge.is_reboot_ahead() {
         services.shutdown_scheduled = host.scheduled;
         if host.inhibited {

@@ -1,8 +1,14 @@
 //! Effects of events outside of Berth: hosts pull and boot, kubelets report, time passes, admins act.
 
+use berth_api::seeded::Bug;
+use berth_core::agent::rollback_guard::{Fire, fires};
+
+use crate::host::Switch;
+use crate::number::Image;
 use crate::set::Set;
 use crate::state::{
-    Agent, Begun, Berth, Ended, Guard, NONE, Node, Number, Object, Phase, Reboot, Request, State, Until, Work, Write,
+    Agent, Begun, Berth, Ended, Guard, Host, NONE, Node, Number, Object, Phase, Reboot, Request, State, Until, Work,
+    Write,
 };
 use crate::world::{Broken, World};
 use crate::{agent, controller, judge};
@@ -15,6 +21,7 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     let here = &mut state.nodes[node];
     let host = &mut here.host;
     host.recall();
+    host.switch.boots();
     let applies = clean && host.staged != 0 && !host.locked;
     host.unfinalized = applies && !finalized;
     if applies && finalized {
@@ -71,6 +78,59 @@ pub fn roll_back(state: &mut State, node: usize) {
     (host.booted, host.previous) = (host.previous, host.booted);
     (host.staged, host.locked) = (0, false);
     boot(state, node, true, true);
+}
+
+/// Returns the action of the host's rollback guard, with the target and the previous image; `None` if it has no order for the running boot.
+fn fire(host: &Host) -> Option<(Image, Image, Fire)> {
+    let (target, previous) = match host.switch {
+        Switch::Armed {
+            target,
+            previous,
+            booted: true,
+        } => (target, previous),
+        Switch::Disarmed if Bug::GuardFiresDisarmed.is_awake() => (host.booted, host.previous),
+        _ => return None,
+    };
+    let next = if host.queued { host.previous } else { host.booted };
+    let deployed = host.previous == previous && previous != 0;
+    Some((
+        target,
+        previous,
+        fires(&target, &previous, &host.booted, &next, deployed),
+    ))
+}
+
+/// True if the time of the rollback guard may be over: its order is about the running boot, which nothing has proven
+/// for long, or no agent runs.
+pub fn may_fire(world: &World, state: &State, node: usize) -> bool {
+    let here = &state.nodes[node];
+    let is_late = !is_well(world, state, node) || here.mute || !here.ghost.unproven;
+    world.guards && !here.host.down && is_late && fire(&here.host).is_some_and(|(.., plan)| plan != Fire::No)
+}
+
+/// The rollback guard takes its one shot. Returns the rule that this breaks.
+pub fn guard_fires(state: &mut State, node: usize) -> Option<Broken> {
+    let (target, previous, _) = fire(&state.nodes[node].host)?;
+    let broken = judge::guard(state, node, previous);
+    state.nodes[node].host.switch = Switch::Fired { target, here: true };
+    broken
+}
+
+/// The rollback guard makes the next boot take the previous image, and reboots the host.
+pub fn guard_reboots(state: &mut State, node: usize) {
+    let here = &mut state.nodes[node];
+    if !here.host.queued {
+        here.host.queued = true;
+        (here.host.staged, here.host.locked) = (0, false);
+        (here.ghost.armed, here.ghost.partial) = (0, 0);
+    }
+    here.host.down = true;
+    here.ghost.undoes = true;
+}
+
+/// True if the rollback guard has fired in the running boot, and the host has not gone down yet.
+pub fn has_fired(host: &Host) -> bool {
+    !host.down && matches!(host.switch, Switch::Fired { here: true, .. })
 }
 
 /// True if the agent has applied all retries that the admin has asked for: a later one allows every image again.

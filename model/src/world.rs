@@ -62,6 +62,8 @@ pub struct World {
     pub tries_guard: bool,
     /// Image of the hosts' rollback deployment at the start; 0 if none.
     pub previous: u8,
+    /// True if the hosts have the rollback guard.
+    pub guards: bool,
     /// Number of failures that halts the rollout.
     pub max_failures: usize,
     /// How often each fault may happen in one history.

@@ -30,6 +30,7 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         keep_blocked: false,
         tries_guard: false,
         previous: 0,
+        guards: false,
         max_failures: 9,
         faults: vec![],
     }
@@ -127,6 +128,9 @@ worlds! {
         { nodes: 2, images: &[2, 3], bad: 1 << 2 } [Rollback: 2, Retry: 1] deep [AgentCrash: 1, Edit: 1];
     "fall-back" "hosts boot their previous image again, by the boot loader or by an admin"
         { nodes: 2, keep_blocked: true } [FallBack: 1, Rollback: 1, AgentCrash: 1] deep [Retry: 1, Power: 1, Finalize: 1];
+    "switch" "hosts roll back bad images without an agent"
+        { nodes: 1, images: &[2, 3], bad: 1 << 2, guards: true }
+        [AgentCrash: 1, Edit: 1, Power: 1, Mute: 1] deep [Retry: 1, Inhibit: 1, Late: 1];
     "stage" "pulls fail, cannot lock, or are canceled"
         { nodes: 2, images: &[2, 3], staged: false } [Pull: 1, Edit: 1] deep [AgentCrash: 1, Rival: 1];
     "drain" "a node that cannot be drained does not block others"

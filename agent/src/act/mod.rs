@@ -11,14 +11,16 @@ use berth_api::condition::one_line;
 use berth_api::node::DrainBlocker;
 use berth_core::agent::facts::{ClusterNode, Guard};
 use berth_core::agent::knowledge::{Ending, Event, Look};
+use berth_core::agent::report::GuardUnit;
 use berth_core::agent::rivals;
+use berth_core::agent::rollback_guard::{self, Duty};
 use berth_core::agent::step::Step;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 
 use crate::clients::KubeletClient;
-use crate::host::{HostError, Terms};
+use crate::host::{Disarmed, HostError, Terms};
 use crate::node::cordon::{self, NodeError};
 use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::{Agent, error_reason};
@@ -31,10 +33,11 @@ const MAX_BLOCKER_REASON: usize = 512;
 
 impl Agent {
     pub(crate) async fn act(&mut self, step: &Step) -> Result<()> {
+        let duty = rollback_guard::duty(&self.knowledge.facts(&self.timers.now()), step);
         let repeats = self.knowledge.turn.repeats(step);
         self.learn(Event::Begins(step));
         let done = match self.write_memory_first(step) {
-            Ok(()) => self.perform(step, repeats).await,
+            Ok(()) => self.prepare_and_perform(step, &duty, repeats).await,
             Err(error) => Err(error),
         };
         let ending = match &done {
@@ -64,6 +67,27 @@ impl Agent {
                 describe(step)
             )
         })
+    }
+
+    /// Arms or disarms the host's rollback guard, as the step requires, and performs the step. Does not perform it if
+    /// the guard has fired meanwhile.
+    async fn prepare_and_perform(&mut self, step: &Step, duty: &Duty, repeats: bool) -> Result<Ending> {
+        match duty {
+            Duty::None => {}
+            Duty::Arm(order) => {
+                let server = self.api.kubelet.server().await;
+                let server = server.as_ref().map(|(host, port)| (host.as_str(), *port));
+                let armed = self.host.arm_guard(&order.text(server));
+                armed.context("cannot arm the host's rollback guard")?;
+            }
+            Duty::Disarm => {
+                let disarmed = self.host.disarm_guard();
+                if disarmed.context("cannot disarm the host's rollback guard")? == Disarmed::Fired {
+                    return Ok(Ending::NotNeeded);
+                }
+            }
+        }
+        self.perform(step, repeats).await
     }
 
     async fn perform(&mut self, step: &Step, repeats: bool) -> Result<Ending> {
@@ -139,6 +163,9 @@ impl Agent {
         let survey = self.host.survey(&terms).await.context("cannot survey the host")?;
         self.look_for_boot_image().await;
         self.look_for_safeguards().await;
+        if rollback_guard::is_wanted(&self.knowledge.desired, &survey.os) {
+            self.look_for_guard().await;
+        }
         if survey.bootc_version.is_some() {
             self.machine.bootc_version = survey.bootc_version;
         }
@@ -176,6 +203,21 @@ impl Agent {
                 tracing::warn!(%error, "cannot read what guards the host's boots; the next survey of the host retries")
             }
         }
+    }
+
+    /// Installs the host's rollback guard at each survey until that succeeds. The update does not wait for it.
+    async fn look_for_guard(&mut self) {
+        if matches!(self.machine.guard_unit, Some(GuardUnit::InImage | GuardUnit::Installed)) {
+            return;
+        }
+        let found = match self.host.install_guard().await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "cannot install the rollback guard; the next survey of the host retries");
+                GuardUnit::Missing(one_line(&error.to_string()))
+            }
+        };
+        self.machine.guard_unit = Some(found);
     }
 
     /// Returns the names of rival updaters' pods on this node; empty if the node has no desired image. During a turn,

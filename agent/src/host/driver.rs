@@ -57,6 +57,10 @@ pub struct HostStatus {
     pub unreadable_lock: Option<String>,
     /// True if the staged image was pulled under an enforced signature policy.
     pub staged_signed: bool,
+    /// ostree commit of the booted deployment; `None` without ostree.
+    pub booted_commit: Option<String>,
+    /// ostree commit of the staged deployment; `None` without ostree.
+    pub staged_commit: Option<String>,
     /// The rollback deployment: the first one that is neither booted nor staged.
     pub rollback: Option<Deployment>,
     /// True if the rollback deployment boots next.

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 use berth_api::backend::Backend;
 use berth_api::node::{BootSafeguard, Deployment, DesiredImage, Progress};
 use berth_api::{BootId, Digest};
-use berth_core::agent::facts::{BootComplete, Checks, HostHealth, Past};
+use berth_core::agent::facts::{BootComplete, Checks, HostHealth, Past, RollbackGuard};
 use berth_core::agent::host_policy::credentials::Claim;
 use berth_core::agent::host_policy::registries::Registries;
 use berth_core::agent::host_policy::signatures::Policy;
+use berth_core::agent::report::GuardUnit;
 use berth_core::agent::rivals;
 use berth_core::agent::storage::{OstreeLock, StagingLock};
 use tokio::sync::watch;
@@ -23,6 +24,7 @@ use super::lock::HostLock;
 use super::login::{self, Inhibitor};
 use super::memory_file::MemoryFile;
 use super::record::RecordFile;
+use super::rollback_guard::{self, Disarmed, GuardFiles};
 use super::root::HostRoot;
 use super::rpm_ostree::RpmOstree;
 use super::tools::Tools;
@@ -40,6 +42,7 @@ pub struct Host {
     chosen: Mutex<Backend>,
     record: RecordFile,
     memory: MemoryFile,
+    guard: GuardFiles,
     checks: CheckRuns,
     auth: HostAuth,
     allowed_registries: Vec<String>,
@@ -72,6 +75,7 @@ impl Host {
             bus,
             record: RecordFile::new(&root),
             memory: MemoryFile::new(&root),
+            guard: GuardFiles::new(&root),
             checks: CheckRuns::new(tools.clone(), changes.clone()),
             auth: HostAuth::new(root.clone(), AuthSource::default()),
             allowed_registries: vec![],
@@ -405,6 +409,56 @@ impl Host {
     /// end of a check wakes the agent. See [`CheckRuns::poll`].
     pub fn run_checks(&self, boot_id: &BootId, node_ready: bool, boot_complete: BootComplete) -> Checks {
         self.checks.poll(boot_id, node_ready, boot_complete)
+    }
+
+    /// Makes sure that the host has the rollback guard's script and unit.
+    ///
+    /// # Errors
+    /// When a file cannot be written, or systemd does not enable the unit.
+    pub async fn install_guard(&self) -> Result<GuardUnit, HostError> {
+        self.refuse_while_pulling().await?;
+        rollback_guard::install(&self.tools, &self.guard).await
+    }
+
+    /// Arms the host's rollback guard with this order, durably.
+    ///
+    /// # Errors
+    /// When the order cannot be written.
+    pub fn arm_guard(&self, order: &str) -> anyhow::Result<()> {
+        self.guard.arm(order)
+    }
+
+    /// Disarms the host's rollback guard.
+    ///
+    /// # Errors
+    /// When the guard's files cannot be read or renamed.
+    pub fn disarm_guard(&self) -> anyhow::Result<Disarmed> {
+        self.guard.disarm()
+    }
+
+    /// Returns the state of the host's rollback guard.
+    ///
+    /// # Errors
+    /// When the guard's files cannot be read.
+    pub fn guard_state(&self) -> Result<RollbackGuard, HostError> {
+        let state = self.guard.state();
+        state.map_err(|error| HostError::Io(format!("cannot read the state of the rollback guard: {error}")))
+    }
+
+    /// Removes the record of a rollback by the guard, which the agent's memory now has.
+    ///
+    /// # Errors
+    /// When the file cannot be removed.
+    pub fn forget_fired_guard(&self) -> std::io::Result<()> {
+        self.guard.forget_fired()
+    }
+
+    /// Shows the guard that an agent runs under this boot.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn show_agent_to_guard(&self, boot_id: &BootId) -> anyhow::Result<()> {
+        self.guard.show_agent(boot_id)
     }
 
     /// Reads the agent's memory on the host.

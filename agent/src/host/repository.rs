@@ -18,13 +18,17 @@ const IMAGES: &str = "ostree/container/image";
 /// invalid.
 pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<PathBuf> {
     let is_name = !stateroot.is_empty() && !stateroot.starts_with('.') && !stateroot.contains('/');
-    let is_checksum = checksum.len() == 64 && checksum.bytes().all(|b| b.is_ascii_hexdigit());
-    if !is_name || !is_checksum {
+    if !is_name || !is_commit(checksum) {
         return None;
     }
     Some(PathBuf::from(format!(
         "/sysroot/ostree/deploy/{stateroot}/deploy/{checksum}.{serial}"
     )))
+}
+
+/// True if the text has the form of an ostree commit's checksum.
+pub(super) fn is_commit(checksum: &str) -> bool {
+    checksum.len() == 64 && checksum.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// Removes the refs of an image, so that its next pull checks the signature policy. The layers stay, so they are not

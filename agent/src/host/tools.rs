@@ -29,6 +29,7 @@ const TOOL_UNITS: &[&str] = &[
     "berth-inspect-config.service",
     "berth-list-images.service",
     "berth-forget-image.service",
+    "berth-install-rollback-guard.service",
 ];
 /// Limit for a tool's output, in bytes. Longer output is an error, because a cut output could be misread.
 const MAX_OUTPUT: usize = 1 << 20;

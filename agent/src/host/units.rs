@@ -253,20 +253,47 @@ pub(super) async fn boot_complete(bus: &Bus) -> Result<BootComplete, BusError> {
     Ok(BootComplete::Unused)
 }
 
-/// True if another unit wants or requires this one.
-async fn is_wanted(bus: &Bus, unit: &Listed) -> Result<bool, BusError> {
-    let target = Target {
+fn target_of(unit: &Listed) -> Target<'_> {
+    Target {
         service: SYSTEMD.service,
         path: unit.6.as_str(),
         interface: "org.freedesktop.systemd1.Unit",
-    };
+    }
+}
+
+/// True if another unit wants or requires this one.
+async fn is_wanted(bus: &Bus, unit: &Listed) -> Result<bool, BusError> {
     for dependents in ["RequiredBy", "WantedBy"] {
-        let names: Vec<String> = bus.property(target, dependents).await?;
+        let names: Vec<String> = bus.property(target_of(unit), dependents).await?;
         if !names.is_empty() {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Returns the path of a unit's file if the host has the unit and starts it at boot.
+pub(super) async fn enabled_fragment(bus: &Bus, name: &str) -> Result<Option<String>, BusError> {
+    let listed = list(bus, &[name]).await?;
+    let Some(unit) = listed.first().filter(|unit| unit.2 == "loaded") else {
+        return Ok(None);
+    };
+    if !is_wanted(bus, unit).await? {
+        return Ok(None);
+    }
+    let path: String = bus.property(target_of(unit), "FragmentPath").await?;
+    Ok(Some(path))
+}
+
+/// Loads a new unit file, and makes the host start the unit at boot.
+pub(super) async fn enable(bus: &Bus, name: &str) -> Result<(), BusError> {
+    let () = bus.call(SYSTEMD, "Reload", &()).await?;
+    let is_runtime = false;
+    let is_forced = true;
+    let _: (bool, Vec<(String, String, String)>) = bus
+        .call(SYSTEMD, "EnableUnitFiles", &(&[name][..], is_runtime, is_forced))
+        .await?;
+    bus.call(SYSTEMD, "Reload", &()).await
 }
 
 /// Returns what guards the host's boots below the agent. Boot counting shows only under a boot that was counted: systemd

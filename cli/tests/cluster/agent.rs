@@ -12,7 +12,7 @@ use berth_core::agent::facts::{
 };
 use berth_core::agent::knowledge::Knowledge;
 use berth_core::agent::node::{CordonRecord, NodeFacts as AgentsNode};
-use berth_core::agent::report::{Machine, Subject, report};
+use berth_core::agent::report::{GuardUnit, Machine, Subject, report};
 use berth_core::agent::step::step;
 use berth_core::{Moment, Now};
 use jiff::{SignedDuration, Timestamp};
@@ -54,6 +54,7 @@ impl World<'_> {
         });
         let installed = facts.installed.clone().unwrap_or_else(|| self.facts.version(1));
         let machine = Machine {
+            guard_unit: Some(GuardUnit::Installed),
             boot_safeguards: None,
             bootc_version: None,
             platform_variant: None,

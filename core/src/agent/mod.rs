@@ -2,8 +2,9 @@
 //!
 //! [`knowledge`] has everything that the agent knows between two passes of its loop; [`facts`] is the part that a
 //! decision reads. [`step`] returns the next action, [`maintenance`] the Node's lifecycle conditions, and [`report`]
-//! the BootcNode's status. [`past`] records failures, [`timeline`] records the node's updates. [`pace`] delays the
-//! write of a status that may change within a second, and [`gauges`] exports the status to Prometheus.
+//! the BootcNode's status. [`rollback_guard`] prepares the rollback that the host makes without the agent. [`past`]
+//! records failures, [`timeline`] records the node's updates. [`pace`] delays the write of a status that may change
+//! within a second, and [`gauges`] exports the status to Prometheus.
 
 pub mod backend;
 pub mod deployments;
@@ -20,6 +21,7 @@ pub mod past;
 pub mod reason;
 pub mod report;
 pub mod rivals;
+pub mod rollback_guard;
 pub mod staged;
 pub mod step;
 pub mod storage;

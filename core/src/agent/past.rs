@@ -10,7 +10,7 @@ use berth_api::node::{BootcNodeStatus, Failure, Turn};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::agent::facts::{Past, Undone};
+use crate::agent::facts::{Fired, Past, Undone};
 use crate::agent::reason::Reason;
 use crate::{BootMoment, Moment};
 
@@ -159,6 +159,25 @@ impl Past {
             boot_id: boot_id.clone(),
             reason: reason.as_str().to_owned(),
             why: one_line(why),
+        });
+    }
+
+    /// Records the rollback that the host's rollback guard began, and that its target failed, unless the agent itself began to undo the same boot.
+    pub fn guard_fired(&mut self, fired: &Fired) {
+        if self
+            .undone
+            .as_ref()
+            .is_some_and(|undone| undone.boot_id == fired.boot_id)
+        {
+            return;
+        }
+        // No agent may have seen the target run. It has failed all the same.
+        self.digest_failed(&fired.digest);
+        self.undone = Some(Undone {
+            digest: fired.digest.clone(),
+            boot_id: fired.boot_id.clone(),
+            reason: CommonReason::RollbackGuardFired.as_str().to_owned(),
+            why: String::new(),
         });
     }
 

@@ -48,6 +48,9 @@ pub fn known(bug: Bug) -> Known {
         Bug::RollbackTwice | Bug::RollbackToAny | Bug::UndoneAlways => {
             OutOfReach("no boot of a rollout waits for its proof until health.deadline")
         }
+        Bug::GuardLeftArmed | Bug::GuardToAny | Bug::GuardFiresDisarmed => {
+            OutOfReach("no boot of a rollout lasts until the time of the rollback guard is over")
+        }
         Bug::FellBackTriedAgain | Bug::RollbackForgotten | Bug::RollbackAnswered => {
             OutOfReach("no host of a rollout boots its previous image without the agent")
         }

@@ -61,3 +61,46 @@ async fn an_unhealthy_boot_is_rolled_back() -> Result<()> {
     }
     cluster.judge()
 }
+
+/// Under the bad image neither the kubelet nor the agent starts. The host rolls itself back, and the agent reports it.
+#[tokio::test]
+async fn a_host_without_an_agent_rolls_itself_back() -> Result<()> {
+    let cluster = Cluster::start(ClusterOptions::of(2)).await?;
+    let body = async {
+        let bad = cluster.publish("2.0.0").await?;
+        for host in &cluster.fleet.hosts {
+            host.settings(|s| s.kubelet_dead = [bad.digest.to_string()].into());
+        }
+        let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%", "paused": true });
+        cluster.pool("workers", &bad.reference, rollout).await?;
+        let go = json!({ "health": { "deadline": "2s" }, "rollout": { "paused": false } });
+        cluster.patch_pool("workers", go).await?;
+        let halted = ("RolloutHalted", "True", "TooManyFailures", "");
+        cluster.until_says("workers", halted, LONG).await?;
+        let boots = cluster.boots();
+        let (failed, _) = boots
+            .iter()
+            .find(|(_, boots)| **boots == 3)
+            .context("no host rolled back")?;
+        ensure!(
+            boots.values().sum::<usize>() == 4,
+            "only the first host rebooted: {boots:?}"
+        );
+        let words = "no agent proved the boot in time; the host's rollback guard rolled it back";
+        let said = ("NodeDegraded", "True", "DigestFailed", words);
+        cluster.until_node_says(failed, said, LONG).await?;
+        let status = cluster.node_status(failed).await?;
+        let guard = ("RollbackGuard", "True", "InstalledByAgent", "/etc/systemd/system");
+        ensure!(has_condition(&status.conditions, guard), "{:?}", status.conditions);
+        let turn = status.turns.first().context("the turn is not recorded")?;
+        ensure!(turn.reason.as_deref() == Some("RollbackGuardFired"), "{turn:?}");
+        let good = cluster.publish("3.0.0").await?;
+        cluster.set_image("workers", &good.reference).await?;
+        cluster.until_all_run(&good, LONG).await
+    };
+    if let Err(error) = body.await {
+        eprintln!("{}", cluster.describe().await);
+        return Err(error);
+    }
+    cluster.judge()
+}

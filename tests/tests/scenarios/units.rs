@@ -66,6 +66,27 @@ fn a_link_in_etc_is_replaced_by_the_images() -> Result<()> {
 }
 
 #[test]
+fn the_rollback_guards_unit_is_valid() -> Result<()> {
+    if find_program("systemd-analyze").is_none()
+        && let Err(error) = ensure_packages(&["systemd"])
+    {
+        println!("SKIPPED: this machine has no systemd-analyze, which reads the unit: {error:#}");
+        return Ok(());
+    }
+    let name = "berth-rollback-guard.service";
+    let text = read(&format!("systemd/{name}"))?;
+    let scratch = Scratch::new("berth-units-")?;
+    let unit = scratch.path().join(name);
+    std::fs::write(&unit, &text)?;
+    let words = analyze(&["verify", "--man=no"], &unit)?;
+    ensure!(!words.contains(name), "{words}");
+    std::fs::write(&unit, text.replace("OOMScoreAdjust=", "OOMScoresAdjust="))?;
+    let words = analyze(&["verify", "--man=no"], &unit)?;
+    ensure!(words.contains("OOMScoresAdjust"), "no mistake in {words}");
+    Ok(())
+}
+
+#[test]
 fn units_are_valid_and_confined() -> Result<()> {
     if find_program("systemd-analyze").is_none()
         && let Err(error) = ensure_packages(&["systemd"])

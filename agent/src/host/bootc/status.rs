@@ -174,8 +174,11 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
             image: Some(image),
             pinned,
             composefs,
+            ostree,
             ..
         }) => BootcStatus::Host(Box::new(HostStatus {
+            booted_commit: commit(ostree.as_ref()),
+            staged_commit: commit(status.staged.as_ref().and_then(|staged| staged.ostree.as_ref())),
             storage: composefs.map_or(Storage::Ostree, |_| Storage::Composefs),
             staged_files: files(status.staged.as_ref()),
             staged_verity: verity(status.staged.as_ref()),
@@ -201,6 +204,12 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
 
 fn enforced(image: &RawImage) -> bool {
     image.image.signature.as_ref().is_some_and(RawSignature::enforced)
+}
+
+/// Returns the deployment's commit, if it has the form of one.
+fn commit(ostree: Option<&RawOstree>) -> Option<String> {
+    let checksum = &ostree?.checksum;
+    repository::is_commit(checksum).then(|| checksum.clone())
 }
 
 fn files(entry: Option<&RawEntry>) -> Option<PathBuf> {

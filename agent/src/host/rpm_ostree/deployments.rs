@@ -62,6 +62,8 @@ pub(super) fn parse(entries: &[Entry], lock: Lock) -> Result<HostStatus, String>
     };
     Ok(HostStatus {
         booted: deployment(booted, false),
+        booted_commit: commit(booted),
+        staged_commit: staged.and_then(commit),
         staged: staged.map(|entry| deployment(entry, lock == Lock::Locked)),
         unreadable_lock,
         staged_signed: staged.is_some_and(is_signed),
@@ -84,6 +86,10 @@ fn files(entry: &Entry) -> Option<PathBuf> {
     };
     let serial = u32::try_from(*serial).ok()?;
     repository::checkout(&text(entry, "osname")?, &text(entry, "checksum")?, serial)
+}
+
+fn commit(entry: &Entry) -> Option<String> {
+    text(entry, "checksum").filter(|checksum| repository::is_commit(checksum))
 }
 
 fn is_signed(entry: &Entry) -> bool {

@@ -6,6 +6,7 @@ use berth_api::names::BootId;
 use berth_api::node::{Deployment, Progress};
 
 use super::health::HostHealth;
+use super::rollback_guard::RollbackGuard;
 use crate::agent::host_policy::Rules;
 use crate::agent::reason::Reason;
 use crate::agent::storage::{StagingLock, Storage};
@@ -49,6 +50,8 @@ pub struct HostFacts {
     pub clock_synchronized: Option<bool>,
     /// Health of the running boot; `None` outside a turn, and until it is read.
     pub health: Option<HostHealth>,
+    /// State of the host's rollback guard.
+    pub rollback_guard: RollbackGuard,
 }
 
 /// The staged image could not be locked in several attempts.
@@ -107,8 +110,12 @@ pub struct Deployments {
     pub stages_locked: bool,
     /// The booted deployment.
     pub booted: Deployment,
+    /// ostree commit of the booted deployment; `None` on a composefs host.
+    pub booted_commit: Option<String>,
     /// The staged deployment.
     pub staged: Option<Deployment>,
+    /// ostree commit of the staged deployment; `None` on a composefs host.
+    pub staged_commit: Option<String>,
     /// True if someone on the host changed the layered packages of the staged deployment, and the backend keeps that
     /// change in the next image that it stages.
     pub staged_layers: bool,

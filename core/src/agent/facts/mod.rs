@@ -7,6 +7,7 @@ mod desired;
 mod health;
 mod host;
 mod past;
+mod rollback_guard;
 
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ pub use self::desired::{Desired, Member};
 pub use self::health::{BootComplete, Checks, HealthBefore, HostHealth};
 pub use self::host::{Deployments, HostFacts, LockFailure, Os, PullFacts, Reboot, Unreachable};
 pub use self::past::{Past, Undone, Verified};
+pub use self::rollback_guard::{Fired, RollbackGuard};
 use crate::agent::host_policy::Objection;
 use crate::agent::reason::Reason;
 use crate::finding::{self, Finding, Subject};

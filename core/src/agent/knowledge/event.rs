@@ -7,7 +7,7 @@ use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeUid};
 use berth_api::node::{BootcNodeStatus, DrainBlocker};
 
-use crate::agent::facts::{ClusterNode, Desired, Guard, HostHealth, Os, PullFacts};
+use crate::agent::facts::{ClusterNode, Desired, Guard, HostHealth, Os, PullFacts, RollbackGuard};
 use crate::agent::host_policy::Rules;
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
@@ -27,6 +27,8 @@ pub struct Services {
     pub clock_synchronized: Option<bool>,
     /// Health of the running boot; `None` outside a turn.
     pub health: Option<HostHealth>,
+    /// State of the host's rollback guard.
+    pub rollback_guard: RollbackGuard,
 }
 
 impl Services {
@@ -39,6 +41,7 @@ impl Services {
             inhibitors: vec![],
             clock_synchronized: None,
             health: None,
+            rollback_guard: RollbackGuard::Disarmed,
         }
     }
 }

@@ -56,7 +56,7 @@ use super::event::{Event, HostFailure, Look, PullReading, Services};
 use super::state::Knowledge;
 use crate::Now;
 use crate::agent::backend::CommonReason;
-use crate::agent::facts::{ClusterNode, Deployments, Desired, Os, Verified};
+use crate::agent::facts::{ClusterNode, Deployments, Desired, Os, RollbackGuard, Verified};
 use crate::agent::reason::Reason;
 
 /// Average interval between reads of the Node and the berths while the agent has nothing else to do.
@@ -159,6 +159,9 @@ impl Knowledge {
     }
 
     fn answered(&mut self, services: Services, now: &Now) {
+        if let RollbackGuard::Fired(fired) = &services.rollback_guard {
+            self.past.guard_fired(fired);
+        }
         if self.host.answered(services, now) {
             // While the host's services were silent, no heartbeat read the Node.
             self.cluster.node = ClusterNode::Unread;

@@ -9,7 +9,7 @@ use super::failures::Failures;
 use super::host::HostView;
 use super::pulls::Pulls;
 use super::turn::{Since, Turn};
-use crate::agent::facts::{AgentFacts, Desired, HostFacts, Past, Unreachable};
+use crate::agent::facts::{AgentFacts, Desired, HostFacts, Past, RollbackGuard, Unreachable};
 use crate::{Moment, Now};
 
 /// The status reports a step only after this number of failures in a row. Fewer failures are normal in a cluster.
@@ -116,6 +116,7 @@ impl Knowledge {
             reboot: self.turn.reboot.facts(now),
             clock_synchronized: host.services.clock_synchronized,
             health: host.services.health,
+            rollback_guard: host.services.rollback_guard,
         }
     }
 
@@ -123,6 +124,20 @@ impl Knowledge {
     /// that pull by now.
     pub fn pull_to_forget(&self) -> Option<&Digest> {
         self.pulls.processed.as_ref().filter(|_| self.failures.memory.is_none())
+    }
+
+    /// True if the rollback guard's file on the host shows that the guard has fired.
+    pub fn has_fired_guard(&self) -> bool {
+        matches!(self.host.services.rollback_guard, RollbackGuard::Fired(_))
+    }
+
+    /// True if the record has the rollback that the guard made in an earlier boot, so that the guard's file may be
+    /// removed from the host.
+    pub fn may_forget_fired_guard(&self) -> bool {
+        match &self.host.services.rollback_guard {
+            RollbackGuard::Fired(fired) => fired.boot_id != *self.host.boot_id() && self.failures.memory.is_none(),
+            RollbackGuard::Disarmed | RollbackGuard::Armed => false,
+        }
     }
 
     /// True if the agent has nothing to do: the node runs the desired image, or is in no pool.

@@ -2,11 +2,13 @@ use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::condition::{self, CommonReason, Verdict, Word, node as types};
 use berth_api::digest::Digest;
 use berth_api::node::Phase;
+use berth_api::pool::OnFailure;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::degraded::{degraded, drains_too_long, unguarded};
 use super::phase::{is_blocked, is_staged};
-use crate::agent::facts::{AgentFacts, ClusterNode};
+use super::subject::GuardUnit;
+use crate::agent::facts::{AgentFacts, ClusterNode, Desired};
 use crate::agent::reason::{self, Reason};
 use crate::agent::step::{Missing, Step, WaitReason, closed_window, inhibited, is_inhibited, missing, rollback_queued};
 use crate::finding::Finding;
@@ -56,6 +58,32 @@ fn guarded(facts: &AgentFacts, before: &[Condition]) -> Option<Verdict> {
         None if facts.guard.unguarded().is_some() => None,
         None => condition::find(before, types::GUARDED).map(|_| Verdict::yes(CommonReason::AsExpected, "")),
     }
+}
+
+/// Returns the condition `RollbackGuard`: True if the host rolls an unproven boot back even without an agent. `None`
+/// if the agent has not looked for the guard, or does not know the pool's setting.
+pub(super) fn rollback_guard(facts: &AgentFacts, unit: Option<&GuardUnit>) -> Option<Verdict> {
+    let unit = unit?;
+    let Desired::Member(member) = &facts.desired else {
+        return None;
+    };
+    if member.health.on_failure() == OnFailure::Hold {
+        return Some(Verdict::no(CommonReason::NotWanted, "health.onFailure is Hold"));
+    }
+    Some(match unit {
+        GuardUnit::InImage => Verdict::yes(
+            CommonReason::InImage,
+            "the host's image has berth-rollback-guard.service",
+        ),
+        GuardUnit::Installed => Verdict::yes(
+            CommonReason::InstalledByAgent,
+            "the agent has installed berth-rollback-guard.service in /etc/systemd/system",
+        ),
+        GuardUnit::Missing(why) => Verdict::no(
+            CommonReason::NotInstalled,
+            format!("berth-rollback-guard.service cannot be installed: {why}"),
+        ),
+    })
 }
 
 fn update_conditions(

@@ -12,10 +12,10 @@ use berth_api::condition::{self, CommonReason, Verdict, node as types};
 use berth_api::node::{BootcNodeStatus, DrainBlocker, NotApplied, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use self::conditions::{conditions, rest_conditions, verdict};
+use self::conditions::{conditions, rest_conditions, rollback_guard, verdict};
 use self::degraded::degraded;
 pub use self::phase::phase;
-pub use self::subject::{Machine, Subject};
+pub use self::subject::{GuardUnit, Machine, Subject};
 use crate::agent::deployments;
 use crate::agent::facts::{AgentFacts, Os};
 use crate::agent::reason::Reason;
@@ -78,7 +78,10 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
         conditions: before.conditions.clone(),
         insight: None,
     };
-    for (type_, verdict) in conditions(facts, holding, phase, subject.step, &before.conditions) {
+    let mut verdicts = conditions(facts, holding, phase, subject.step, &before.conditions);
+    let guard = rollback_guard(facts, machine.guard_unit.as_ref());
+    verdicts.extend(guard.map(|verdict| (types::ROLLBACK_GUARD, verdict)));
+    for (type_, verdict) in verdicts {
         condition::set(&mut status.conditions, type_, verdict, subject.generation, facts.now);
     }
     status.insight = insight::of(facts, subject, &status, before);

@@ -14,12 +14,25 @@ pub struct Machine {
     pub platform_variant: Option<&'static str>,
     /// Features of the host that guard its boots, such as greenboot; `None` until they are read.
     pub boot_safeguards: Option<Vec<BootSafeguard>>,
+    /// The rollback guard's unit on the host; `None` until the agent has looked.
+    pub guard_unit: Option<GuardUnit>,
     /// Image that the machine was installed from, which never changes. The outer `None` means that the agent has not
     /// read it yet, the inner `None` that the host has no record of it.
     pub boot_image: Option<Option<NodeBootImage>>,
     /// Record of the machine's first-boot check, if it had one. Read only when the agent starts: an admin who has dealt
     /// with a failure removes the record's file and restarts the agent.
     pub firstboot: Option<NodeFirstboot>,
+}
+
+/// The rollback guard's unit on a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GuardUnit {
+    /// The host's image has the unit.
+    InImage,
+    /// The agent has installed the unit in the host's `/etc`.
+    Installed,
+    /// The host lacks the unit: why the agent could not install it.
+    Missing(String),
 }
 
 /// Input of a status report, in addition to the facts.

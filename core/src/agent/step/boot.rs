@@ -30,6 +30,9 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
     {
         return wait;
     }
+    if let Some(wait) = undo::await_guard(facts) {
+        return wait;
+    }
     let next = next_image(facts, holding, node);
     if let Some(pull) = &facts.host.pull {
         // While a pull runs, the agent cannot read the deployments and so cannot prove the boot. Only a pull of the
@@ -111,12 +114,7 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
         );
     }
     if let Some(undone) = facts.past.undone.as_ref().filter(|undone| undone.digest == *target) {
-        let cause = match undone.why.as_str() {
-            "" => String::new(),
-            why => format!(" ({why})"),
-        };
-        let message = format!("not proven within health.deadline{cause}; the agent rolled the host back");
-        return (Outcome::Failed, message);
+        return (Outcome::Failed, undo::outcome(undone));
     }
     if let Some(message) = outside::fell_back(facts, target) {
         return (Outcome::Failed, message);

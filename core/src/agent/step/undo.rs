@@ -5,10 +5,10 @@ use berth_api::condition::CommonReason;
 use berth_api::pool::OnFailure;
 use berth_api::seeded::Bug;
 
-use super::action::{LOOK_INTERVAL_MAX, Step, WaitReason};
+use super::action::{LOOK_INTERVAL, LOOK_INTERVAL_MAX, Step, WaitReason};
 use super::proof::{Missing, missing};
 use super::way::{await_reboot, is_inhibited, reboot_held_up};
-use crate::agent::facts::{AgentFacts, Desired};
+use crate::agent::facts::{AgentFacts, Desired, RollbackGuard, Undone};
 use crate::agent::node::NodeFacts;
 
 /// Whether the agent undoes an unproven boot of the target.
@@ -59,6 +59,29 @@ pub(crate) fn undo(facts: &AgentFacts, holding: &Holding, missing: Option<&Missi
         return Undo::Due;
     }
     Undo::Hold(format!("the host has no rollback deployment of {from}"))
+}
+
+/// Returns a wait while the host's rollback guard rolls the running boot back. A rollback by the agent at the same time
+/// would revert that.
+pub(super) fn await_guard(facts: &AgentFacts) -> Option<Step> {
+    match &facts.host.rollback_guard {
+        RollbackGuard::Fired(fired) if fired.boot_id == facts.host.boot_id => {
+            Some(Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL)))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the message of a turn whose boot was undone.
+pub(super) fn outcome(undone: &Undone) -> String {
+    if undone.reason == CommonReason::RollbackGuardFired.as_str() {
+        return "no agent proved the boot in time; the host's rollback guard rolled it back".to_owned();
+    }
+    let cause = match undone.why.as_str() {
+        "" => String::new(),
+        why => format!(" ({why})"),
+    };
+    format!("not proven within health.deadline{cause}; the agent rolled the host back")
 }
 
 /// Returns the next step of a rollback: make the next boot take the rollback deployment, then reboot. `None` if no

@@ -3,6 +3,7 @@
 //! A pure state machine without time, processes or files, so that its rules can be tested one by one. It is the ground truth of
 //! "nothing armed by accident" (I3): only [`Deployments::shut_down`] decides what a reboot boots.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
@@ -363,6 +364,23 @@ impl Deployments {
         host
     }
 
+    /// Output of `ostree admin status`.
+    pub fn listed(&self) -> String {
+        let mut lines = vec![];
+        if let Some(staged) = &self.staged {
+            lines.push(line(' ', &staged.deployment, " (staged)"));
+        }
+        for (at, deployment) in self.finalized.iter().enumerate() {
+            let (mark, is) = match at.cmp(&self.booted) {
+                Ordering::Less => (' ', " (pending)"),
+                Ordering::Equal => ('*', ""),
+                Ordering::Greater => (' ', " (rollback)"),
+            };
+            lines.push(line(mark, deployment, is));
+        }
+        lines.join("\n")
+    }
+
     /// Output of `bootc status --format=json`.
     pub fn status(&self, view: View) -> Value {
         let mut host = json!(self.host(view));
@@ -374,6 +392,14 @@ impl Deployments {
         }
         host
     }
+}
+
+fn line(mark: char, deployment: &Deployment, is: &str) -> String {
+    let (checksum, serial) = (deployment.checksum(), deployment.serial);
+    format!(
+        "{mark} {STATEROOT} {checksum}.{serial}{is}\n    Version: {}",
+        deployment.version
+    )
 }
 
 fn entry(deployment: &Deployment, locked: bool, view: View) -> BootEntry {

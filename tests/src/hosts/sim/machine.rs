@@ -11,6 +11,7 @@ use zbus::Connection;
 
 use super::agent::Agents;
 use super::bus::Bus;
+use super::guard::{self, Guard};
 use super::kubelet::{Boot, Kubelet};
 use super::login::Login;
 use super::process::Os;
@@ -51,6 +52,8 @@ pub(super) struct Up {
     clients: AbortHandle,
     /// Task that starts rpm-ostreed when the bus activates it.
     activations: AbortHandle,
+    /// The rollback guard, if it is armed.
+    guard: Option<Guard>,
 }
 
 /// A host. A lock serializes all changes of its power.
@@ -172,6 +175,9 @@ impl Machine {
         let is_incomplete = fault == Some(Unhealthy::BootIncomplete);
         self.units
             .fix("boot-complete.target", is_incomplete.then_some(("inactive", "dead")));
+        if let Some(name) = guard::enabled(&self.root) {
+            self.units.fix(name, Some(("inactive", "dead")));
+        }
         self.apply_settings();
         self.login.set_preparing(false);
         self.bus.start().await?;
@@ -184,6 +190,8 @@ impl Machine {
             version,
         };
         *self.boot_id_slot() = Some(boot_id);
+        let directory = self.root.parent().unwrap_or(&self.root);
+        let guard = Guard::start(&self.root, directory, &self.os, &self.login)?;
         if let Some(kubelet) = self.kubelet.as_ref().filter(|_| !dead) {
             kubelet.start(boot.clone());
             // Without a kubelet the agent would not be started either.
@@ -197,6 +205,7 @@ impl Machine {
             login,
             clients,
             activations,
+            guard,
         })
     }
 
@@ -237,6 +246,7 @@ impl Machine {
         }
         up.clients.abort();
         up.activations.abort();
+        drop(up.guard);
         self.rpm_ostree.stop().await;
         self.units.clear();
         // A killed command releases the sysroot a moment later; no change may happen between that and the boot.

@@ -12,6 +12,7 @@ pub mod fleet;
 pub mod kubelet;
 pub mod settings;
 
+mod guard;
 mod host;
 mod login;
 mod machine;

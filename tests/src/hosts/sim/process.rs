@@ -233,8 +233,17 @@ impl Os {
                 io.out("rpm-ostree:\n Version: '2026.2'");
                 0
             }
-            "/usr/bin/ostree" => self.ostree(arguments, &settings, io).await,
             "/usr/bin/ln" => self.link(arguments, io),
+            "/usr/bin/install" => self.install(arguments, io),
+            "/usr/bin/rpm-ostree" if settings.rpm_ostree && arguments == ["rollback"] => {
+                let done = self.deployments(Deployments::toggle_rollback);
+                done.map_or_else(|text| io.fail(&text), |()| 0)
+            }
+            "/usr/bin/ostree" if arguments == ["admin", "status"] => {
+                io.out(&self.deployments(|d| d.listed()));
+                0
+            }
+            "/usr/bin/ostree" => self.ostree(arguments, &settings, io).await,
             "/usr/bin/skopeo" => self.skopeo(arguments, &settings, io).await,
             "/usr/bin/sh" => self.script(arguments, io).await,
             "/usr/bin/flock" => self.drain(arguments).await,
@@ -462,6 +471,17 @@ impl Os {
             _ => Err("Permission denied".to_owned()),
         };
         made.map_or_else(|text| io.fail(&text), |()| 0)
+    }
+
+    /// Runs `install` for one file.
+    fn install(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
+        let ["-m", "0644", source, target] = arguments else {
+            return 1;
+        };
+        let target = self.on_host(target);
+        let made = target.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let copied = made.and_then(|()| std::fs::copy(self.on_host(source), target));
+        copied.map_or_else(|error| io.fail(&format!("install: {error}")), |_| 0)
     }
 
     async fn switch(

@@ -11,6 +11,7 @@ use zbus::message::Header;
 use zbus::object_server::ResponseDispatchNotifier;
 use zbus::{Connection, ObjectPath, ObjectServer, OwnedObjectPath, OwnedVariant, Variant, interface};
 
+use super::guard;
 use super::rpm_ostree::RpmOstree;
 use super::transient::Transient;
 use super::units::{Notice, Unit, Units};
@@ -263,6 +264,22 @@ impl Manager {
         Ok(response)
     }
 
+    async fn reload(&self) {}
+
+    async fn enable_unit_files(
+        &self,
+        names: Vec<String>,
+        _runtime: bool,
+        _force: bool,
+    ) -> Result<(bool, Vec<(String, String, String)>), NamedError> {
+        for name in names {
+            let enabled = guard::enable(self.units.root(), &name);
+            enabled.map_err(|error| NamedError::systemd("NoSuchUnit", error.to_string()))?;
+            self.units.fix(&name, Some(("inactive", "dead")));
+        }
+        Ok((true, vec![]))
+    }
+
     async fn get_unit(
         &self,
         name: String,
@@ -431,7 +448,15 @@ impl UnitFace {
 
     #[zbus(property(emits_changed_signal = "const"))]
     async fn wanted_by(&self) -> Vec<&'static str> {
+        if guard::enabled(self.units.root()) == Some(self.name.as_str()) {
+            return vec!["multi-user.target"];
+        }
         vec![]
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    async fn fragment_path(&self) -> String {
+        format!("/etc/systemd/system/{}", self.name)
     }
 
     #[zbus(property(emits_changed_signal = "false"))]

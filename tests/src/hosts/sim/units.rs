@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nix::fcntl::OFlag;
@@ -145,6 +145,11 @@ impl Units {
             state: Arc::default(),
             bus: Arc::default(),
         }
+    }
+
+    /// Root directory of the host.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     pub(super) fn bus(&self) -> Option<Connection> {

@@ -28,7 +28,7 @@ use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL, READY_LOOK_INTERVAL};
 use super::*;
 use crate::agent::facts::{
     Deployments, DrainFacts, Guard, GuardFacts, HostFacts, HostHealth, LockFailure, Member, Past, PullFacts, Reboot,
-    Unreachable,
+    RollbackGuard, Unreachable,
 };
 use crate::agent::host_policy::Rules;
 use crate::agent::host_policy::registries::Registries;
@@ -138,6 +138,7 @@ fn facts() -> AgentFacts {
             reboot: Reboot::NotAsked,
             clock_synchronized: Some(true),
             health: Some(HostHealth::default()),
+            rollback_guard: RollbackGuard::Disarmed,
         },
         cluster_node: ClusterNode::Is(node()),
         berths: Some(vec![]),

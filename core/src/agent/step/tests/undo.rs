@@ -3,7 +3,7 @@ use berth_api::pool::OnFailure;
 
 use super::reports::shown;
 use super::*;
-use crate::agent::facts::Undone;
+use crate::agent::facts::{Fired, Undone};
 
 /// A node that runs 2 under b2, not Ready after its deadline. The rollback deployment is 1.
 fn failing() -> AgentFacts {
@@ -134,4 +134,25 @@ fn the_record_keeps_the_failure_when_the_turn_goes_on() {
     facts.past.relicensed(&holding, &digest(3), &"b3".into());
     assert_eq!(facts.past.failed_digests, [digest(2)]);
     assert_eq!(facts.past.undone, None);
+}
+
+#[test]
+fn the_agent_waits_while_the_guard_rolls_back() {
+    let mut facts = failing();
+    facts.host.rollback_guard = RollbackGuard::Fired(Fired {
+        digest: digest(2),
+        boot_id: "b2".into(),
+    });
+    assert!(matches!(step(&facts), Step::Wait(WaitReason::Rebooting, Some(_))));
+    ready(&mut facts, true);
+    assert!(matches!(step(&facts), Step::Wait(WaitReason::Rebooting, Some(_))));
+    let mut back = rebooted(&committed(), 1);
+    back.past.undone = Some(Undone {
+        digest: digest(2),
+        boot_id: "b2".into(),
+        reason: "RollbackGuardFired".to_owned(),
+        why: String::new(),
+    });
+    let words = "no agent proved the boot in time; the host's rollback guard rolled it back";
+    assert_eq!(release(&back), (Outcome::Failed, words.to_owned()));
 }

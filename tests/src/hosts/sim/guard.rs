@@ -1,0 +1,128 @@
+//! The rollback guard on a simulated host: the script that the agent has installed, as a process of this computer. The
+//! host's programs in its `PATH` pass each call to the simulated host, through files.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio as Pipes};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::task::AbortHandle;
+
+use super::login::Login;
+use super::process::{Os, Stdio};
+use crate::process::with_parent;
+
+const UNIT: &str = "berth-rollback-guard.service";
+const STATE: &str = "var/lib/berth/rollback-guard";
+/// The link that `systemctl enable` makes.
+const WANTS: &str = "etc/systemd/system/multi-user.target.wants/berth-rollback-guard.service";
+/// Programs that the script calls on the host.
+const PROGRAMS: [&str; 4] = ["bootc", "ostree", "rpm-ostree", "systemctl"];
+/// Passes a call to the host: its words in a file, one per line. Waits for the exit status.
+const PROGRAM: &str = r#"#!/bin/sh
+call=$(mktemp -d "$BERTH_CALLS/XXXXXX") || exit 1
+for word in "${0##*/}" "$@"; do echo "$word"; done >"$call/words.new"
+mv "$call/words.new" "$call/words"
+while [ ! -e "$call/status" ]; do sleep 0.05; done
+cat "$call/out"
+exit "$(cat "$call/status")"
+"#;
+/// Interval between two looks for calls.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Makes the host start this unit at boot, as systemd does for `EnableUnitFiles`. Only the guard's unit is known.
+pub(super) fn enable(root: &Path, name: &str) -> Result<()> {
+    anyhow::ensure!(
+        name == UNIT && root.join("etc/systemd/system").join(UNIT).exists(),
+        "Unit file {name} does not exist."
+    );
+    let link = root.join(WANTS);
+    fs::create_dir_all(link.parent().unwrap_or(root)).context("cannot make the directory of wanted units")?;
+    fs::write(link, "").context("cannot enable the guard's unit")
+}
+
+/// Name of the guard's unit if the host starts it at boot.
+pub(super) fn enabled(root: &Path) -> Option<&'static str> {
+    root.join(WANTS).exists().then_some(UNIT)
+}
+
+/// The guard's process, which is killed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Guard {
+    process: std::process::Child,
+    calls: AbortHandle,
+}
+
+impl Guard {
+    /// Starts the guard as systemd does at boot: if its unit is enabled and the guard is armed.
+    pub(super) fn start(root: &Path, directory: &Path, os: &Arc<Os>, login: &Login) -> Result<Option<Self>> {
+        if enabled(root).is_none() || !root.join(STATE).join("armed").exists() {
+            return Ok(None);
+        }
+        let (programs, calls) = (directory.join("guard-programs"), directory.join("guard-calls"));
+        for path in [&programs, &calls] {
+            fs::create_dir_all(path).context("cannot make the directories of the guard's programs")?;
+        }
+        for name in PROGRAMS {
+            let path = programs.join(name);
+            fs::write(&path, PROGRAM).context("cannot write a program for the guard")?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        }
+        let mut sh = Command::new("/bin/sh");
+        sh.arg(root.join(STATE).join("run"));
+        let mut sh = with_parent(&sh);
+        sh.env("BERTH_ROOT", root).env("BERTH_CALLS", &calls);
+        sh.env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(directory.join("guard.log"))?;
+        sh.stdin(Pipes::null()).stdout(Pipes::null()).stderr(log);
+        let process = sh.spawn().context("cannot start the rollback guard")?;
+        let calls = tokio::spawn(serve(calls, os.clone(), login.clone())).abort_handle();
+        Ok(Some(Self { process, calls }))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.calls.abort();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+async fn serve(calls: PathBuf, os: Arc<Os>, login: Login) {
+    loop {
+        for entry in fs::read_dir(&calls).into_iter().flatten().flatten() {
+            let Ok(words) = fs::read_to_string(entry.path().join("words")) else {
+                continue;
+            };
+            let _ = fs::remove_file(entry.path().join("words"));
+            let words: Vec<String> = words.lines().map(str::to_owned).collect();
+            let status = run(&words, &entry.path(), &os, &login).await;
+            let new = entry.path().join("status.new");
+            let _ = fs::write(&new, status.to_string()).and_then(|()| fs::rename(&new, entry.path().join("status")));
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+async fn run(words: &[String], call: &Path, os: &Os, login: &Login) -> i32 {
+    let mut io = Stdio {
+        out: fs::File::create(call.join("out")).ok(),
+        ..Stdio::default()
+    };
+    let [program, arguments @ ..] = words else { return 1 };
+    if program == "systemctl" {
+        // Root's systemctl ignores inhibitors with -i.
+        let done = arguments == ["-i", "reboot"] && login.request(0).is_ok();
+        return i32::from(!done);
+    }
+    let path = format!("/usr/bin/{program}");
+    let argv: Vec<String> = std::iter::once(path).chain(arguments.iter().cloned()).collect();
+    os.run(&argv, &mut io).await
+}
