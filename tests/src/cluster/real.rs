@@ -204,10 +204,24 @@ impl RealCluster {
 
     /// Builds and pushes an OS image with a required health check: a script that runs these lines.
     pub async fn publish_checked(&self, version: &str, script: &str) -> Result<Published> {
-        let path = "usr/lib/berth/health.d/required.d/10-storage".to_owned();
-        let script = format!("#!/bin/sh\n{script}\n").into_bytes();
+        let path = "usr/lib/berth/health.d/required.d/10-storage";
+        self.publish_with(version, (path, 0o755, &format!("#!/bin/sh\n{script}\n")))
+            .await
+    }
+
+    /// Builds and pushes an OS image whose kubelet never starts.
+    pub async fn publish_without_kubelet(&self, version: &str) -> Result<Published> {
+        let path = "usr/lib/systemd/system/kubelet.service.d/broken.conf";
+        self.publish_with(
+            version,
+            (path, 0o644, "[Service]\nExecStart=\nExecStart=/usr/bin/false\n"),
+        )
+        .await
+    }
+
+    async fn publish_with(&self, version: &str, (path, mode, text): (&str, u32, &str)) -> Result<Published> {
         let spec = OsVersion {
-            files: vec![(path, 0o755, script)],
+            files: vec![(path.to_owned(), mode, text.as_bytes().to_vec())],
             ..os_version(version)
         };
         self.push(version, spec).await

@@ -37,9 +37,11 @@ const ALL: &str = "BERTH_TEST_REAL";
 const ONLY_IN_TEST_REAL: &str = "ONLY IN TEST-REAL: ";
 
 /// The scenarios left out of `make test`, and why. `three_real_hosts_of_rpm_ostree` is left out as a whole.
-const LEFT_OUT: [(&str, &str); 3] = [
+const LEFT_OUT: [(&str, &str); 5] = [
     ("the_api_server_is_away", "it waits for 30 s; rollout_sim has it too"),
     ("a_power_cut_during_the_rollback", "the model has it in every place"),
+    ("a_power_cut_before_finalization", "rollout_sim has it too"),
+    ("a_node_that_flaps", "it waits for a soak that is never over"),
     (
         "a_previous_image_that_is_bad_too",
         "it waits for two deadlines; the model has it too",
@@ -462,6 +464,9 @@ async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.scenario(a_budget_blocks_then_yields).await?;
     rig.scenario(an_image_without_its_bound_image).await?;
     rig.scenario(undo::an_image_that_fails_its_check).await?;
+    rig.scenario(undo::an_image_whose_kubelet_never_starts).await?;
+    rig.scenario(undo::a_node_that_flaps).await?;
+    rig.scenario(undo::a_power_cut_before_finalization).await?;
     rig.scenario(undo::a_power_cut_during_the_rollback).await?;
     rig.scenario(undo::a_previous_image_that_is_bad_too).await?;
     rig.scenario(outside::a_boot_that_falls_back).await?;

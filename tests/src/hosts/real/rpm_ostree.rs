@@ -24,7 +24,12 @@ pub fn is_rpm_ostree_real() -> bool {
     real().is_some()
 }
 
-const SERVICE: [(&str, &str); 3] = [
+const SERVICE: [(&str, &str); 4] = [
+    // The rollback guard calls the command line tool.
+    (
+        "etc/systemd/system/berth-rollback-guard.service.d/rpm-ostree.conf",
+        "[Service]\nEnvironment=PATH=/var/lib/rpm-ostreed/bin:/usr/sbin:/usr/bin\n",
+    ),
     (
         "etc/systemd/system/rpm-ostreed.service",
         include_str!("../../../osimage/rpm-ostreed.service"),
@@ -39,6 +44,12 @@ const SERVICE: [(&str, &str); 3] = [
     ),
 ];
 
+/// The command line tool, as far as it does not ask the daemon.
+const TOOL: &str = "#!/bin/sh
+[ \"$*\" = rollback ] && exec /var/lib/rpm-ostreed/standin roll-back
+exit 1
+";
+
 /// Files that install rpm-ostree on a host, unless its image has a real one.
 pub fn rpm_ostree() -> Result<Vec<HostFile>> {
     if is_rpm_ostree_real() {
@@ -51,5 +62,6 @@ pub fn rpm_ostree() -> Result<Vec<HostFile>> {
         .map(|(path, text)| ((*path).to_owned(), 0o644, text.as_bytes().to_vec()))
         .collect();
     files.push(("var/lib/rpm-ostreed/standin".to_owned(), 0o755, program));
+    files.push(("var/lib/rpm-ostreed/bin/rpm-ostree".to_owned(), 0o755, TOOL.into()));
     Ok(files)
 }

@@ -1,5 +1,8 @@
 //! Images that boot but cannot be proven: the node rolls back once, under the berth of its update.
 
+use berth_tests::cluster::has_condition;
+use kube::api::{Patch, PatchParams};
+
 use super::*;
 
 /// Time from the boot of a bad image to its rollback.
@@ -33,6 +36,88 @@ pub(super) async fn an_image_that_fails_its_check(rig: &mut Rig) -> Result<()> {
     ensure_rebooted_twice(&before, &boots, &rebooting)?;
     ensure!(begin.elapsed() >= DEADLINE / 2, "the deadline was not awaited");
     mend(rig, "8.1.0", &boots).await
+}
+
+/// Under the image neither the kubelet nor the agent runs: the host goes back without either.
+pub(super) async fn an_image_whose_kubelet_never_starts(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let version = format!("8.7.0{}", rig.series);
+    let bad = rig.cluster.publish_without_kubelet(&version).await?;
+    rig.desire(&bad, 1).await?;
+    rig.cluster
+        .patch_pool("workers", json!({ "health": { "deadline": "5s" } }))
+        .await?;
+    let host = rig.some_in("Rebooting").await?;
+    let name = host.name().to_owned();
+    let digest = bad.digest.to_string();
+    let runs_it = async || Ok(host.boot().is_some_and(|boot| boot.digest == digest));
+    rig.cluster.until("the bad image runs", SOON, runs_it).await?;
+    let begin = Instant::now();
+    let words = "the host's rollback guard rolled it back";
+    let said = ("NodeDegraded", "True", "DigestFailed", words);
+    rig.cluster.until_node_says(&name, said, LONG).await?;
+    println!(
+        "{:<44} {:>5.1} s after the boot",
+        "a host without a kubelet is back",
+        begin.elapsed().as_secs_f64()
+    );
+    let status = rig.cluster.node_status(&name).await?;
+    let reason = status.turns.first().and_then(|turn| turn.reason.clone());
+    ensure!(reason.as_deref() == Some("RollbackGuardFired"), "{:?}", status.turns);
+    ensure!(!rig.cluster.is_cordoned(&name).await?, "{name} is still cordoned");
+    let boots = rig.cluster.boots();
+    ensure_rebooted_twice(&before, &boots, &name)?;
+    mend(rig, "8.8.0", &boots).await
+}
+
+/// The Node is Ready and not Ready in turn, so it is never Ready for the soak time: the agent waits for it, and undoes
+/// the boot in a moment in which the Node is not Ready.
+pub(super) async fn a_node_that_flaps(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let image = publish(rig, "8.9.0", "exit 0").await?;
+    desire_strictly(rig, &image).await?;
+    let health = json!({ "health": { "deadline": "15s", "soakTime": "8s" } });
+    rig.cluster.patch_pool("workers", health).await?;
+    let name = rig.some_in("Proving").await?.name().to_owned();
+    let nodes = rig.cluster.nodes();
+    let said = ("NodeDegraded", "True", "DigestFailed", "did not become Ready");
+    let begin = Instant::now();
+    let mut is_ready = false;
+    loop {
+        let conditions = rig.cluster.node_status(&name).await?.conditions;
+        if has_condition(&conditions, said) {
+            break;
+        }
+        ensure!(begin.elapsed() < LONG, "{name} does not go back: {conditions:?}");
+        let status = if is_ready { "True" } else { "False" };
+        is_ready = !is_ready;
+        let ready = json!({ "type": "Ready", "status": status, "reason": "Flaps", "message": "" });
+        let patch = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
+        // Fails while the Node's old kubelet writes it.
+        let _ = nodes.patch_status(&name, &PatchParams::default(), &patch).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    let boots = rig.cluster.boots();
+    ensure_rebooted_twice(&before, &boots, &name)?;
+    mend(rig, "8.10.0", &boots).await
+}
+
+/// The power fails after the unlock, before the shutdown has finalized the image: the previous image boots, and the
+/// node tries again.
+pub(super) async fn a_power_cut_before_finalization(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let image = publish(rig, "8.11.0", "exit 0").await?;
+    rig.block_drains().await?;
+    rig.desire(&image, 1).await?;
+    let host = rig.some_in("Draining").await?;
+    delay_shutdown(host).await?;
+    rig.cluster.remove_budget("web").await?;
+    until_going_down(rig, host).await?;
+    host.power_cut();
+    rig.cluster.until_all_run(&image, LONG).await?;
+    ensure_rebooted_once_more(&before, &rig.cluster.boots(), host.name())?;
+    rig.now = image;
+    rig.cluster.judge()
 }
 
 /// The power fails after the rollback was queued, before the host has shut down: the previous image boots all the same.
@@ -102,6 +187,20 @@ async fn desire_strictly(rig: &Rig, image: &Published) -> Result<()> {
 fn ensure_rebooted_twice(before: &BTreeMap<String, usize>, boots: &BTreeMap<String, usize>, name: &str) -> Result<()> {
     for (host, n) in boots {
         let more = if host == name { 2 } else { 0 };
+        let old = before.get(host).copied().unwrap_or_default();
+        ensure!(*n == old + more, "{before:?}, then {boots:?}");
+    }
+    Ok(())
+}
+
+/// Each host has rebooted once, and this one twice.
+fn ensure_rebooted_once_more(
+    before: &BTreeMap<String, usize>,
+    boots: &BTreeMap<String, usize>,
+    name: &str,
+) -> Result<()> {
+    for (host, n) in boots {
+        let more = if host == name { 2 } else { 1 };
         let old = before.get(host).copied().unwrap_or_default();
         ensure!(*n == old + more, "{before:?}, then {boots:?}");
     }
