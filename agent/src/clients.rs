@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use berth_shell::request::{NoAnswer, within};
+use kube::client::Body;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
 use kube::{Client, Config};
@@ -99,6 +100,22 @@ pub async fn client_of(path: &Path) -> anyhow::Result<Client> {
     build(config)
 }
 
+/// Makes an HTTP GET, and returns the status code of the answer. The server's certificate is not verified. `origin`:
+/// scheme, host and port.
+///
+/// # Errors
+/// When the address is invalid, or no answer arrives within [`REQUEST_TIMEOUT`].
+pub async fn http_status(origin: &str, path: &str) -> anyhow::Result<u16> {
+    let mut config = Config::new(origin.parse().with_context(|| format!("{origin} is not an address"))?);
+    config.accept_invalid_certs = true;
+    config.root_cert = Some(vec![]);
+    let request = http::Request::get(path).body(Body::empty())?;
+    let client = berth_shell::client::direct_client(prepared(config))?;
+    let answer = with_deadline(REQUEST_TIMEOUT, client.send(request)).await;
+    let answer = answer.with_context(|| format!("GET {origin}{path}"))?;
+    Ok(answer.status().as_u16())
+}
+
 /// Returns a configuration with this server and the pod's service account. kube reloads the account's token and CA file
 /// when they change.
 fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
@@ -120,7 +137,11 @@ fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-fn build(mut config: Config) -> anyhow::Result<Client> {
+fn build(config: Config) -> anyhow::Result<Client> {
+    berth_shell::client::client(prepared(config)).context("cannot create a client for the API server")
+}
+
+fn prepared(mut config: Config) -> Config {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // Otherwise a watch of a dead server would hang forever. A live server ends each watch before this timeout.
@@ -130,7 +151,7 @@ fn build(mut config: Config) -> anyhow::Result<Client> {
     config
         .headers
         .push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
-    berth_shell::client::client(config).context("cannot create a client for the API server")
+    config
 }
 
 /// Returns the real path of a file. A path under the host's root is resolved as the host would resolve it. Any other

@@ -39,6 +39,7 @@ impl Agent {
         self.contact.silent_at = None;
         self.learn(Event::Services(services));
         self.learn(Event::Pull(pull));
+        self.make_pool_checks().await;
         if self.knowledge.pulls.processed.is_some() || self.knowledge.has_fired_guard() {
             self.remember();
         }

@@ -18,6 +18,7 @@ pub mod host;
 mod ledger;
 pub mod metrics;
 pub mod node;
+mod pool_checks;
 pub mod ready;
 pub mod run;
 pub mod status;

@@ -169,6 +169,12 @@ reasons! {
         UnitsFailed,
         /// A required health check of the host did not succeed in the new boot in time.
         HealthCheckFailed,
+        /// Pods that a check of the pool selects were not Ready in the new boot in time.
+        PodsNotReady,
+        /// An HTTP GET of a check of the pool did not succeed in the new boot in time.
+        HttpCheckFailed,
+        /// The Node did not have the condition of a check of the pool in the new boot in time.
+        NodeConditionWrong,
         /// The boot was not proven in time, and the node rolls back.
         RollingBack,
         /// No agent proved the boot in time, so the host's rollback guard rolled it back.

@@ -96,6 +96,8 @@ bugs! {
     UndoneAlways => "undone-always",
     /// Roll back to any deployment of the host.
     RollbackToAny => "rollback-to-any",
+    /// Count a boot as proven without the pool's checks.
+    PoolChecksIgnored => "pool-checks-ignored",
     /// Leave the host's rollback guard armed after the proof of a boot.
     GuardLeftArmed => "guard-left-armed",
     /// Arm the host's rollback guard although the image that it would go back to is not proven.

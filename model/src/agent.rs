@@ -132,7 +132,7 @@ pub fn act(world: &World, mut state: State, node: usize, decision: Decision, del
         }
         Act::Pull(image) | Act::Cancel(image) => pull(&mut state, node, decision, image),
         Act::Lock | Act::Unlock | Act::Unstage => change(&mut state, node, decision),
-        Act::Rollback => roll_back(&mut state, node, decision),
+        Act::Rollback => roll_back(world, &mut state, node, decision),
     };
     (state, broken)
 }
@@ -245,8 +245,8 @@ fn change(state: &mut State, node: usize, decision: Decision) -> Option<Broken> 
 }
 
 /// Queues the rollback deployment. bootc then discards the staged deployment.
-fn roll_back(state: &mut State, node: usize, decision: Decision) -> Option<Broken> {
-    let broken = judge::undo(state, node);
+fn roll_back(world: &World, state: &mut State, node: usize, decision: Decision) -> Option<Broken> {
+    let broken = judge::undo(world, state, node);
     settle(state, node, &decision.done);
     let here = &mut state.nodes[node];
     if here.host.previous != 0 {

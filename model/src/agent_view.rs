@@ -8,6 +8,8 @@ pub struct AgentView {
     pub agent: Agent,
     /// The memory on the host, and the facts that the agent reads from the host in each pass.
     pub host: Host,
+    /// True if the pool's check fails under the running image.
+    pub fails_check: bool,
     /// Berths of the agent's node, with their pools, numbered by their index.
     pub berths: Vec<(u8, Berth)>,
 }
@@ -48,6 +50,7 @@ impl AgentView {
             spec: here.spec,
             agent,
             host,
+            fails_check: world.failing & (1 << here.host.booted) != 0,
             berths,
         };
         (view, slots)

@@ -2,9 +2,9 @@
 
 use crate::fault::Fault;
 use crate::nature::{
-    age, boot, create, drain_is_over, edit, fall_back, forget_left, guard_fires, guard_is_due, guard_reboots,
-    has_fired, has_unnoticed_silence, is_refused, is_well, kubelet, land, later, may_fire, mutes, notice_silence,
-    permits, pulled, pulled_in_part, roll_back, soak, window,
+    age, becomes_ready, boot, create, drain_is_over, edit, fall_back, forget_left, guard_fires, guard_is_due,
+    guard_reboots, has_fired, has_unnoticed_silence, is_refused, is_well, kubelet, land, later, may_fire, mutes,
+    notice_silence, permits, pulled, pulled_in_part, roll_back, soak, window,
 };
 use crate::set::Set;
 use crate::state::{
@@ -228,8 +228,8 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
     if has_unnoticed_silence(state, node) {
         events.add(Event::NotHeard, |s| notice_silence(s, node));
     }
-    let well = is_well(world, state, node);
-    if here.object.exists && !here.host.down && (here.object.boot != 0 || here.object.ready != well) {
+    let ready = becomes_ready(world, state, node);
+    if here.object.exists && !here.host.down && (here.object.boot != 0 || here.object.ready != ready) {
         events.add(Event::Kubelet, |s| kubelet(world, s, node));
     }
     if let Some(later) = later(here) {

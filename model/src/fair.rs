@@ -94,9 +94,9 @@ pub fn heal(world: &World, state: &mut State) {
     state.unwritable = refused.take(most.into()).collect();
     for pool in &mut state.pools {
         (pool.paused, pool.outside) = (false, false);
-        if world.bad & (1 << pool.target | 1 << pool.tagged) != 0 {
+        if !world.is_good(pool.target) || !world.is_good(pool.tagged) {
             // The admin changes to a good image.
-            let good = world.images.iter().find(|i| world.bad & (1 << **i) == 0);
+            let good = world.images.iter().find(|i| world.is_good(**i));
             pool.target = good.copied().unwrap_or(pool.target);
             pool.tagged = pool.target;
         }
@@ -148,7 +148,7 @@ fn heal_node(world: &World, state: &mut State, node: usize) {
     }
     let here = &mut state.nodes[node];
     // A control plane node counts for the majority. If it is excluded, it would never leave a bad image.
-    if here.labels.server && here.object.excluded && world.bad & (1 << here.host.booted) != 0 {
+    if here.labels.server && here.object.excluded && !world.is_good(here.host.booted) {
         here.object.excluded = false;
         state.touch_node(node);
     }

@@ -142,7 +142,7 @@ fn undoes(here: &Node, held: &Held) -> bool {
     is_new_boot && os.any(|os| os.booted == held.target && os.queued != 0 && os.queued == held.from)
 }
 
-pub fn undo(state: &State, node: usize) -> Option<Broken> {
+pub fn undo(world: &World, state: &State, node: usize) -> Option<Broken> {
     let here = &state.nodes[node];
     let held = holder(state, node).filter(|held| held.phase == Phase::Committed && held.boot != 0);
     let (Some(held), Some(os)) = (held, here.agent.os) else {
@@ -152,8 +152,9 @@ pub fn undo(state: &State, node: usize) -> Option<Broken> {
     if os.booted != held.target || os.previous != held.from {
         return Some(I2_UNDO);
     }
+    let is_well = is_ready && world.is_good(here.host.booted);
     // A rollback that has begun is finished.
-    (is_ready && !here.host.undoes && os.queued == 0).then_some(I5_UNDO)
+    (is_well && !here.host.undoes && os.queued == 0).then_some(I5_UNDO)
 }
 
 /// Checks the rollback guard of a host when it fires. It goes back to `previous`. An excluded or deleted Node needs no

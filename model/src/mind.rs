@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, DesiredImage, Failure, Staging, Turn as BadTurn};
+use berth_api::pool::{Health, HttpGet, PoolCheck};
 use berth_api::{Digest, Written};
 use berth_core::agent::facts::{
-    ClusterNode, Deployments, Desired, FellBack, Fired, Guard as Answer, HostHealth, LastBooted, Member, Os as HostOs,
-    OutsideBoot, Past, PullFacts, RollbackGuard, StepFailure, Undone,
+    CheckAnswer, CheckReading, ClusterNode, Deployments, Desired, FellBack, Fired, Guard as Answer, HostHealth,
+    LastBooted, Member, Os as HostOs, OutsideBoot, Past, PullFacts, RollbackGuard, StepFailure, Undone,
 };
 use berth_core::agent::knowledge::{
     Ending, Event, HostFailure, Knowledge, LockRetry, Look, PullReading, Services, Since, Turn,
@@ -32,6 +33,8 @@ use crate::state::{
 const OVER: Duration = Duration::from_secs(23 * 3600);
 /// How far a wall clock jumps ahead: longer than every timeout, and shorter than the host's uptime.
 const AHEAD: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// Name of the pool's check.
+const CHECK: &str = "app";
 const NO_ANSWER: &str = "no answer";
 pub const READ_ONLY: &str = "read-only";
 
@@ -139,7 +142,7 @@ fn desired(spec: Option<Spec>) -> Desired {
         }),
         staging: if spec.may_pull { Staging::Allowed } else { Staging::Held },
         drain: berth_api::pool::Drain::default(),
-        health: berth_api::pool::Health::default(),
+        health: health(),
         backend: berth_api::backend::BackendRule::Auto,
         rivals: berth_api::pool::RivalUpdaters::Wait,
         tolerated: vec![],
@@ -148,6 +151,26 @@ fn desired(spec: Option<Spec>) -> Desired {
         paused: false,
         estimates: berth_api::pool::PhaseDurations::default(),
     }))
+}
+
+/// A pool's settings with one check.
+fn health() -> Health {
+    let get = HttpGet {
+        host: None,
+        port: 1,
+        path: None,
+        scheme: None,
+    };
+    let check = PoolCheck {
+        name: CHECK.to_owned(),
+        pods_ready: None,
+        http_get: Some(get),
+        node_condition: None,
+    };
+    Health {
+        checks: vec![check],
+        ..Health::default()
+    }
 }
 
 /// Reads the facts for a decision, as the agent does at the start of a pass.
@@ -165,6 +188,11 @@ pub fn gather(knowledge: &mut Knowledge, view: &AgentView) {
     } else {
         knowledge.after(Event::Services(services(knowledge, host)), &now_on(host));
         knowledge.after(Event::Pull(pull(host)), &now_on(host));
+        let reading = CheckReading {
+            name: CHECK.to_owned(),
+            answer: CheckAnswer::Http(if view.fails_check { 503 } else { 200 }),
+        };
+        knowledge.after(Event::PoolChecks(vec![reading]), &now_on(host));
         if knowledge.pulls.processed.is_some() || knowledge.has_fired_guard() {
             remember(knowledge, view);
         }
@@ -472,6 +500,7 @@ fn node(object: &Object) -> NodeFacts {
         // No step depends on this field.
         control_plane: false,
         not_ready_taint: None,
+        conditions: Default::default(),
         signs: Signs::default(),
     }
 }

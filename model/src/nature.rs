@@ -141,16 +141,21 @@ fn has_applied_retries(state: &State, node: usize) -> bool {
 }
 
 pub(crate) fn is_well(world: &World, state: &State, node: usize) -> bool {
+    world.is_good(state.nodes[node].host.booted)
+}
+
+/// True if the running image lets the Node become Ready.
+pub(crate) fn becomes_ready(world: &World, state: &State, node: usize) -> bool {
     world.bad & (1 << state.nodes[node].host.booted) == 0
 }
 
 /// The kubelet reports in the running boot.
 pub fn kubelet(world: &World, state: &mut State, node: usize) {
-    let ready = is_well(world, state, node);
+    let (ready, well) = (becomes_ready(world, state, node), is_well(world, state, node));
     let here = &mut state.nodes[node];
     here.object.boot = 0;
     here.object.ready = ready;
-    here.ghost.ready |= ready;
+    here.ghost.ready |= well;
     state.touch_node(node);
 }
 

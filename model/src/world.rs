@@ -45,6 +45,8 @@ pub struct World {
     pub unlabelled: bool,
     /// Bit set of images that never let a node become Ready.
     pub bad: u8,
+    /// Bit set of images that let a node become Ready, but fail the pool's check.
+    pub failing: u8,
     /// Bit set of images that need a newer boot image than the machines have.
     pub too_old: u8,
     /// True if the first node's machine is newer than the others and has not reported its boot image yet.
@@ -89,6 +91,11 @@ impl World {
     /// True if the pools have a tag, whose image may differ from the target.
     pub fn has_tag(&self) -> bool {
         self.too_old != 0 || self.follows != Follows::AtOnce
+    }
+
+    /// True if a boot of this image can be proven.
+    pub fn is_good(&self, image: Image) -> bool {
+        (self.bad | self.failing) & (1 << image) == 0
     }
 
     /// Number of berths of all pools together.

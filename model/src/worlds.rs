@@ -22,6 +22,7 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         after: &[],
         images: &[2],
         bad: 0,
+        failing: 0,
         too_old: 0,
         newer: false,
         staged: true,
@@ -131,6 +132,8 @@ worlds! {
     "switch" "hosts roll back bad images without an agent"
         { nodes: 1, images: &[2, 3], bad: 1 << 2, guards: true }
         [AgentCrash: 1, Edit: 1, Power: 1, Mute: 1] deep [Retry: 1, Inhibit: 1, Late: 1];
+    "checks" "an image lets nodes become Ready, and fails the pool's check"
+        { nodes: 2, images: &[2, 3], failing: 1 << 2 } [Edit: 1, AgentCrash: 1] deep [Retry: 1, Rollback: 1];
     "stage" "pulls fail, cannot lock, or are canceled"
         { nodes: 2, images: &[2, 3], staged: false } [Pull: 1, Edit: 1] deep [AgentCrash: 1, Rival: 1];
     "drain" "a node that cannot be drained does not block others"

@@ -18,6 +18,11 @@ pub fn client(config: Config) -> anyhow::Result<Client> {
     client_in(config, &Environment::of_this_process())
 }
 
+/// Creates a client for this configuration that uses no proxy, for servers on this machine.
+pub fn direct_client(config: Config) -> anyhow::Result<Client> {
+    client_in(config, &Environment::default())
+}
+
 fn client_in(config: Config, environment: &Environment) -> anyhow::Result<Client> {
     let route = Route::to(&config, environment)?;
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(route)?);

@@ -117,7 +117,11 @@ impl Agent {
             Step::Drain => self.drain_pass().await,
             Step::Take(berth) => self.take(berth).await,
             Step::Cordon(berth) => self.cordon(berth).await,
-            Step::Commit(berth) => self.store(berth.committed(self.boot_id())?).await,
+            Step::Commit(berth) => {
+                self.record_containers().await;
+                self.remember();
+                self.store(berth.committed(self.boot_id())?).await
+            }
             // The new renewTime alone changes the berth's resourceVersion.
             Step::Fence(berth) => self.store(berth.clone()).await,
             Step::Uncommit(berth) => self.store(berth.uncommitted()?).await,

@@ -128,6 +128,7 @@ impl From<RawNode> for NodeFacts {
             excluded: labels.is_some_and(|labels| labels.contains_key(LABEL_EXCLUDE)),
             control_plane: labels.is_some_and(is_control_plane),
             not_ready_taint: not_ready.map(|taint| taint.key.clone()),
+            conditions: conditions.iter().map(|c| (c.type_.clone(), c.status.clone())).collect(),
             signs: Signs {
                 guards: Guard::ALL.map(|guard| Guarded {
                     value: metadata.annotation(guard.key()).map(str::to_owned),

@@ -173,6 +173,7 @@ mod tests {
             excluded: false,
             control_plane: false,
             not_ready_taint: None,
+            conditions: Default::default(),
             signs: Signs::default(),
         };
         fn change(type_: &'static str, set: bool) -> Change {

@@ -9,6 +9,7 @@ pub mod drain;
 pub mod evict;
 pub mod lifecycle;
 pub mod pods;
+pub mod ready_pods;
 pub mod rivals;
 pub mod settings;
 mod volumes;

@@ -7,6 +7,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::checks::PoolCheck;
 use crate::{Written, duration};
 
 /// Rules for the proof of a boot, and for a boot that is not proven in time.
@@ -38,6 +39,12 @@ pub struct Health {
     #[x_kube(validation = Rule::new(r"self.all(unit, unit.matches('^[a-zA-Z0-9:_.\\\\@-]+([*]|[.](service|socket|mount|automount|swap|target|path|timer|device|slice))$'))")
         .message("health.ignoredUnits must be full names of units, such as a.service, or prefixes followed by *, such as cloud-init*"))]
     pub ignored_units: Vec<String>,
+    /// Checks that the boot of a new image must pass, after the Node is Ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.all(check, self.exists_one(other, other.name == check.name))")
+        .message("the checks of health.checks must have different names"))]
+    pub checks: Vec<PoolCheck>,
 }
 
 /// Action when the boot of a new image is not proven in time.

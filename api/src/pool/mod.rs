@@ -13,6 +13,7 @@ use crate::boot_image::BootImagePolicy;
 use crate::quantity::Quantity;
 use crate::{ImageRef, Written, duration};
 
+mod checks;
 mod drain;
 mod health;
 mod host;
@@ -21,6 +22,7 @@ mod rollout;
 mod status;
 
 pub use crate::platform::PlatformDigest;
+pub use checks::{HttpGet, NodeCondition, PodsReady, PoolCheck, Scheme};
 pub use drain::{DEFAULT_DRAIN_TIMEOUT, Drain, OnTimeout};
 pub use health::{DEFAULT_HEALTH_DEADLINE, Health, OnFailure};
 pub use host::{PoolHost, SignatureRule};

@@ -180,6 +180,7 @@ fn agents_node(node: &Node, boot: BootId) -> AgentsNode {
         excluded: node.labels().contains_key(berth_api::keys::LABEL_EXCLUDE),
         control_plane: waves::is_control_plane(node.labels()),
         not_ready_taint: None,
+        conditions: Default::default(),
         signs: Default::default(),
     }
 }

@@ -1,5 +1,7 @@
 //! The parts of the agent's own Node that its decisions use, and the rules that decide who owns a cordon (I4).
 
+use std::collections::BTreeMap;
+
 use berth_api::{BootId, NodeUid, keys};
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +79,8 @@ pub struct NodeFacts {
     pub control_plane: bool,
     /// First taint that the Node Readiness Controller has set to keep pods off the node; `None` without such a taint.
     pub not_ready_taint: Option<String>,
+    /// Status of each of the Node's conditions, by type. Only checks of the pool read them.
+    pub conditions: BTreeMap<String, String>,
     /// Annotations and conditions that other tools read. No step of Berth depends on them.
     pub signs: Signs,
 }
@@ -202,6 +206,7 @@ mod tests {
             excluded: false,
             control_plane: false,
             not_ready_taint: None,
+            conditions: Default::default(),
             signs: Signs {
                 guards: [(); 3].map(|()| Guarded {
                     value: scale_down.map(str::to_owned),

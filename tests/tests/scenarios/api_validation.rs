@@ -231,6 +231,22 @@ const WRONG_FIELDS: &[(&str, &str)] = &[
     ),
     ("health: {ignoredUnits: [cloud-init]}", UNITS),
     ("health: {ignoredUnits: ['*.service']}", UNITS),
+    (
+        "health: {checks: [{name: a}]}",
+        "must have exactly one of podsReady, httpGet and nodeCondition",
+    ),
+    (
+        "health: {checks: [{name: a, httpGet: {port: 80}, nodeCondition: {type: Ready}}]}",
+        "must have exactly one of podsReady, httpGet and nodeCondition",
+    ),
+    (
+        "health: {checks: [{name: a, httpGet: {port: 80}}, {name: a, httpGet: {port: 81}}]}",
+        "the checks of health.checks must have different names",
+    ),
+    (
+        "health: {checks: [{name: a, httpGet: {port: 80, path: 'a b'}}]}",
+        "httpGet.path must begin with a slash",
+    ),
 ];
 
 /// Other wrong specs of a pool, and text that the refusal must contain.
@@ -290,6 +306,8 @@ const RIGHT_IMAGES: &[&str] = &[
 
 const RIGHT_FIELDS: &[&str] = &[
     "health: {deadline: 1m, soakTime: 30s, onFailure: Hold}",
+    "health: {checks: [{name: a, httpGet: {port: 6443, scheme: HTTPS, path: '/livez?verbose'}}]}",
+    "health: {checks: [{name: a, podsReady: {namespace: net, selector: {matchLabels: {app: cni}}}}]}",
     "health: {ignoredUnits: ['cloud-init*', 'a@b\\\\x2d1.service', 'var-lib.mount']}",
     "host: {signature: Required}",
     "bootImage: {}",

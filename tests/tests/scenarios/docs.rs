@@ -12,7 +12,7 @@ use clap::CommandFactory;
 const FOREIGN: &str = "
     --all --allow-missing-checksum --bound-object-kind --bound-object-name --bound-object-uid
     --docker-password --docker-server --docker-username --duration --enforce-container-sigpolicy
-    --features --field-selector --for --from-file --list --now --pending --preserve-digests --profile
+    --failed --features --field-selector --for --from-file --list --list-boots --no-pager --now --pending --preserve-digests --profile
     --progress-fd --release --server-side --strict --subresource --target --test --type --unlock --world";
 
 fn pages() -> Result<Vec<(PathBuf, String)>> {

@@ -7,6 +7,9 @@ use anyhow::{Context, Result, ensure};
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, has_condition, soon};
 use berth_tests::hosts::sim::{SimHost, Unhealthy};
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 const CHECK: &str = "usr/lib/berth/health.d/required.d/10-disk";
 
@@ -99,6 +102,71 @@ async fn a_host_without_an_agent_rolls_itself_back() -> Result<()> {
         cluster.until_all_run(&good, LONG).await
     };
     if let Err(error) = body.await {
+        eprintln!("{}", cluster.describe().await);
+        return Err(error);
+    }
+    cluster.judge()
+}
+
+/// Answers each HTTP request with the current status.
+async fn serve(listener: TcpListener, status: watch::Receiver<u16>) -> Result<()> {
+    loop {
+        let (mut connection, _) = listener.accept().await?;
+        let answer = format!("HTTP/1.1 {} Test\r\nContent-Length: 0\r\n\r\n", *status.borrow());
+        connection.write_all(answer.as_bytes()).await?;
+    }
+}
+
+/// The Node is Ready, but a check of the pool fails. When its cause is gone, the next image is proven.
+#[tokio::test]
+async fn a_boot_that_fails_a_pool_check_is_rolled_back() -> Result<()> {
+    let cluster = Cluster::start(ClusterOptions::of(1)).await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let port = listener.local_addr()?.port();
+    let (status, statuses) = watch::channel(503);
+    let server = tokio::spawn(serve(listener, statuses));
+    let body = async {
+        let node = cluster.host(1).name().to_owned();
+        let selector = json!({ "matchLabels": { "app": "cni" } });
+        let app = json!({ "name": "app", "httpGet": { "port": port } });
+        let cni = json!({ "name": "cni", "podsReady": { "namespace": "default", "selector": selector } });
+        let ready = json!({ "name": "ready", "nodeCondition": { "type": "Ready" } });
+        let bad = cluster.publish("2.0.0").await?;
+        let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%", "maxFailures": 9, "paused": true });
+        cluster.pool("workers", &bad.reference, rollout).await?;
+        let health = json!({ "deadline": "3s", "checks": [ready, app, cni] });
+        let go = json!({ "health": health, "rollout": { "paused": false } });
+        cluster.patch_pool("workers", go).await?;
+        let said = (
+            "NodeDegraded",
+            "True",
+            "DigestFailed",
+            "check app: the HTTP status is 503",
+        );
+        cluster.until_node_says(&node, said, LONG).await?;
+        status.send(200)?;
+        let worse = cluster.publish("3.0.0").await?;
+        cluster.set_image("workers", &worse.reference).await?;
+        let said = (
+            "NodeDegraded",
+            "True",
+            "DigestFailed",
+            "check cni: no pod of the selector",
+        );
+        cluster.until_node_says(&node, said, LONG).await?;
+        let turns = cluster.node_status(&node).await?.turns;
+        let reasons: Vec<_> = turns.iter().filter_map(|turn| turn.reason.as_deref()).collect();
+        ensure!(reasons == ["PodsNotReady", "HttpCheckFailed"], "{turns:?}");
+        cluster
+            .patch_pool("workers", json!({ "health": { "checks": [ready, app] } }))
+            .await?;
+        let good = cluster.publish("4.0.0").await?;
+        cluster.set_image("workers", &good.reference).await?;
+        cluster.until_all_run(&good, LONG).await
+    };
+    let done = body.await;
+    server.abort();
+    if let Err(error) = done {
         eprintln!("{}", cluster.describe().await);
         return Err(error);
     }

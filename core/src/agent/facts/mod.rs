@@ -7,6 +7,7 @@ mod desired;
 mod health;
 mod host;
 mod past;
+mod pool_checks;
 mod rollback_guard;
 
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub use self::desired::{Desired, Member};
 pub use self::health::{BootComplete, Checks, HealthBefore, HostHealth};
 pub use self::host::{Deployments, HostFacts, LockFailure, Os, PullFacts, Reboot, Unreachable};
 pub use self::past::{Past, Undone, Verified};
+pub use self::pool_checks::{CheckAnswer, CheckReading, PodReading};
 pub use self::rollback_guard::{Fired, RollbackGuard};
 use crate::agent::host_policy::Objection;
 use crate::agent::reason::Reason;
@@ -57,6 +59,8 @@ pub struct AgentFacts {
     /// How long this agent process has seen the Node Ready under this boot without a break; zero if the Node is not
     /// Ready.
     pub ready_for: Duration,
+    /// The last readings of the pool's checks, under this boot.
+    pub check_readings: Vec<CheckReading>,
     /// Whether the API server rejects writes to other nodes' objects.
     pub guard: GuardFacts,
     /// The agent's record of earlier pulls, turns and failures on this node.

@@ -7,7 +7,7 @@ use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeUid};
 use berth_api::node::{BootcNodeStatus, DrainBlocker};
 
-use crate::agent::facts::{ClusterNode, Desired, Guard, HostHealth, Os, PullFacts, RollbackGuard};
+use crate::agent::facts::{CheckReading, ClusterNode, Desired, Guard, HostHealth, Os, PullFacts, RollbackGuard};
 use crate::agent::host_policy::Rules;
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
@@ -165,6 +165,10 @@ pub enum Event<'a> {
     Looked(Look),
     /// The Node was read.
     NodeRead(ClusterNode),
+    /// The pool's checks were made under this boot.
+    PoolChecks(Vec<CheckReading>),
+    /// The containers of the pods that the pool's checks select were read, before the reboot of this turn.
+    ContainersBefore(Vec<String>),
     /// The guard probe ended: its result, or the error if there was no clear answer.
     Guard(Result<Guard, String>),
     /// The berths were read, or their watch reported a change.

@@ -100,6 +100,8 @@ impl Knowledge {
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
             Event::NodeRead(node) => self.node_read(node, now),
+            Event::PoolChecks(readings) => self.turn.pool_checks.made(readings, now),
+            Event::ContainersBefore(ids) => self.past.containers_before = ids,
             Event::Guard(answer) => self.cluster.guard_answered(answer, &self.node, now),
             Event::Berths(berths) => self.berths_read(berths),
             Event::Heartbeat => self.heartbeat(now),

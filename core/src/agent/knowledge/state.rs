@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeName, NodeUid};
+use berth_api::pool::PoolCheck;
 use berth_api::seeded::Bug;
 
 use super::cluster::ClusterView;
@@ -87,6 +88,7 @@ impl Knowledge {
                 .turn
                 .ready_since
                 .map_or(Duration::ZERO, |since| now.clock.since(since)),
+            check_readings: self.turn.pool_checks.readings.clone(),
             guard: self.cluster.guard.facts(now.clock),
             past: self.past.clone(),
             trouble: self.failures.trouble().filter(|t| t.attempts >= REPORT_AFTER).cloned(),
@@ -158,6 +160,20 @@ impl Knowledge {
     /// boot after it.
     pub fn is_in_turn(&self) -> bool {
         self.cluster.holding().is_some()
+    }
+
+    /// Returns the pool's checks that the agent makes now: the boot waits for its proof, the Node is Ready, and the last
+    /// reading is old enough. Checks of a Node condition are left out, since the Node has it.
+    pub fn due_checks(&self, now: &Now) -> Vec<PoolCheck> {
+        let is_ready = self.turn.ready_since.is_some();
+        if self.turn.proving.is_none() || !is_ready || !self.turn.pool_checks.are_due(now) {
+            return vec![];
+        }
+        let Desired::Member(member) = &self.desired else {
+            return vec![];
+        };
+        let checks = member.health.checks.iter();
+        checks.filter(|check| check.node_condition.is_none()).cloned().collect()
     }
 
     /// True if the node may soon reboot: it holds a berth, or an image is staged. The agent then also reads the

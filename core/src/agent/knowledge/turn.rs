@@ -4,7 +4,7 @@ use std::time::Duration;
 use berth_api::berth::HoldPhase;
 
 use super::event::DrainProgress;
-use crate::agent::facts::{DrainFacts, Reboot};
+use crate::agent::facts::{CheckReading, DrainFacts, Reboot};
 use crate::agent::step::Step;
 use crate::{Moment, Now};
 
@@ -23,6 +23,8 @@ pub struct Turn {
     /// When this agent process first saw the Node Ready under this boot; `None` if the Node was not Ready at the last
     /// read.
     pub(super) ready_since: Option<Moment>,
+    /// Readings of the pool's checks under this boot.
+    pub(super) pool_checks: PoolChecks,
     /// True if this agent process has written the Node since it began to give the berth back.
     pub restored: bool,
     /// True if the record on the host already has the end of this turn.
@@ -33,6 +35,28 @@ pub struct Turn {
     /// Kind of the last step that changed the staged image, if it succeeded. Cleared when the agent waits, or does any
     /// other step but a read.
     pub(super) changed: Option<Discriminant<Step>>,
+}
+
+/// Interval between two readings of the pool's checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Readings of the pool's checks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct PoolChecks {
+    pub(super) readings: Vec<CheckReading>,
+    /// When the checks were last made; `None` before the first time.
+    at: Option<Moment>,
+}
+
+impl PoolChecks {
+    pub(super) fn made(&mut self, readings: Vec<CheckReading>, now: &Now) {
+        self.readings = readings;
+        self.at = Some(now.clock);
+    }
+
+    pub(super) fn are_due(&self, now: &Now) -> bool {
+        self.at.is_none_or(|at| now.clock.since(at) >= CHECK_INTERVAL)
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]

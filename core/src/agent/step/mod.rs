@@ -9,6 +9,7 @@ mod action;
 mod boot;
 mod disarm;
 mod idle;
+mod pool_checks;
 mod proof;
 mod turn;
 mod undo;

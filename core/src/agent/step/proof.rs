@@ -8,6 +8,7 @@ use berth_api::pool::Health;
 use berth_api::seeded::Bug;
 
 use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL, READY_LOOK_INTERVAL, WaitReason};
+use super::pool_checks::{self, Failed};
 use crate::agent::facts::{AgentFacts, BootComplete, Checks, Desired, HealthBefore, HostHealth};
 use crate::agent::node::NodeFacts;
 
@@ -77,6 +78,10 @@ pub(crate) enum Missing {
     Ready,
     /// The Node still has this taint of the Node Readiness Controller.
     Taint(String),
+    /// A check of the pool fails: condition reason, and message.
+    PoolCheck(CommonReason, String),
+    /// A check of the pool could not be made yet: the message.
+    UnreadPoolCheck(String),
     /// The Node has not been Ready for `health.soakTime`, which is this long.
     Soak(Duration),
 }
@@ -90,6 +95,8 @@ impl Missing {
             | Self::Units(_)
             | Self::RunningChecks
             | Self::Checks(_)
+            | Self::PoolCheck(..)
+            | Self::UnreadPoolCheck(_)
             | Self::Soak(_) => WaitReason::Unhealthy,
         }
     }
@@ -100,14 +107,20 @@ impl Missing {
             Self::Starting | Self::BootComplete => CommonReason::BootIncomplete,
             Self::Units(_) => CommonReason::UnitsFailed,
             Self::RunningChecks | Self::Checks(_) => CommonReason::HealthCheckFailed,
-            Self::Unread | Self::Ready | Self::Taint(_) | Self::Soak(_) => CommonReason::NodeNotReady,
+            Self::PoolCheck(reason, _) => *reason,
+            Self::Unread | Self::Ready | Self::Taint(_) | Self::UnreadPoolCheck(_) | Self::Soak(_) => {
+                CommonReason::NodeNotReady
+            }
         }
     }
 
     /// True if the missing part is a fault of the boot, so that the boot is undone after `health.deadline`. False if
     /// the part is not known yet, or only needs time.
     pub(crate) fn is_fault(&self) -> bool {
-        !matches!(self, Self::Unread | Self::RunningChecks | Self::Soak(_))
+        !matches!(
+            self,
+            Self::Unread | Self::RunningChecks | Self::UnreadPoolCheck(_) | Self::Soak(_)
+        )
     }
 
     /// Returns a clause that names the missing part.
@@ -124,6 +137,7 @@ impl Missing {
             Self::Checks(failures) => format!("required health checks failed: {}", failures.join("; ")),
             Self::Ready => "the Node did not become Ready under this boot".to_owned(),
             Self::Taint(taint) => format!("the Node still has the taint {taint}"),
+            Self::PoolCheck(_, message) | Self::UnreadPoolCheck(message) => message.clone(),
             Self::Soak(time) => format!(
                 "the Node has not been Ready for health.soakTime ({}s) without a break",
                 time.as_secs()
@@ -165,6 +179,11 @@ pub(crate) fn missing(facts: &AgentFacts, node: &NodeFacts) -> Option<Missing> {
     }
     if let Some(taint) = &node.not_ready_taint {
         return Some(Missing::Taint(taint.clone()));
+    }
+    match rules.and_then(|rules| pool_checks::judge(facts, node, &rules.checks)) {
+        Some(Failed::Check(reason, message)) => return Some(Missing::PoolCheck(reason, message)),
+        Some(Failed::Unread(message)) => return Some(Missing::UnreadPoolCheck(message)),
+        None => {}
     }
     let soak = rules.map_or(Duration::ZERO, Health::soak_time);
     (facts.ready_for < soak).then_some(Missing::Soak(soak))

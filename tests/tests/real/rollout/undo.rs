@@ -71,7 +71,7 @@ pub(super) async fn an_image_whose_kubelet_never_starts(rig: &mut Rig) -> Result
 }
 
 /// The Node is Ready and not Ready in turn, so it is never Ready for the soak time: the agent waits for it, and undoes
-/// the boot in a moment in which the Node is not Ready.
+/// the boot while the Node is not Ready.
 pub(super) async fn a_node_that_flaps(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let image = publish(rig, "8.9.0", "exit 0").await?;
@@ -179,8 +179,17 @@ async fn publish(rig: &Rig, version: &str, script: &str) -> Result<Published> {
 async fn desire_strictly(rig: &Rig, image: &Published) -> Result<()> {
     rig.desire(image, 1).await?;
     let deadline = format!("{}s", DEADLINE.as_secs());
+    let agents = json!({ "namespace": "berth-system", "selector": { "matchLabels": { "app.kubernetes.io/name": "berth-agent" } } });
+    let checks = json!([
+        { "name": "kubelet", "httpGet": { "port": 10248, "path": "/healthz" } },
+        { "name": "agent", "podsReady": agents },
+        { "name": "ready", "nodeCondition": { "type": "Ready" } },
+    ]);
     rig.cluster
-        .patch_pool("workers", json!({ "health": { "deadline": deadline } }))
+        .patch_pool(
+            "workers",
+            json!({ "health": { "deadline": deadline, "checks": checks } }),
+        )
         .await
 }
 

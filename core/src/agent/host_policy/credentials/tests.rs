@@ -135,6 +135,7 @@ fn node(uid: &str, excluded: bool) -> ClusterNode {
         excluded,
         control_plane: false,
         not_ready_taint: None,
+        conditions: Default::default(),
         signs: Default::default(),
     })
 }

@@ -147,6 +147,7 @@ fn facts() -> AgentFacts {
         drain: DrainFacts::default(),
         proving_for: Duration::ZERO,
         ready_for: Duration::ZERO,
+        check_readings: vec![],
         guard: GuardFacts {
             answer: Guard::Refuses,
             next_try: HOUR,
@@ -168,6 +169,7 @@ fn node() -> NodeFacts {
         excluded: false,
         control_plane: false,
         not_ready_taint: None,
+        conditions: Default::default(),
         signs: Default::default(),
     }
 }

@@ -1,8 +1,10 @@
 //! Tests of the proof of a boot.
 
+use berth_api::condition::CommonReason;
+
 use super::reports::shown;
 use super::*;
-use crate::agent::facts::{BootComplete, Checks, HealthBefore};
+use crate::agent::facts::{BootComplete, CheckAnswer, CheckReading, Checks, HealthBefore, PodReading};
 
 /// Runs 2 under b2. The Node is Ready, so that only the host's health is missing.
 fn booted() -> AgentFacts {
@@ -175,4 +177,141 @@ fn without_a_record_of_the_reboot_no_failed_unit_counts() {
         facts.past.health_before = None
     });
     assert_eq!(release(&facts).0, Outcome::Updated);
+}
+
+/// The pool has one check of this kind, given as JSON.
+fn with_pool_check(kind: serde_json::Value) -> AgentFacts {
+    let mut check = serde_json::json!({ "name": "app" });
+    check.as_object_mut().unwrap().extend(kind.as_object().unwrap().clone());
+    change(booted(), |facts| {
+        publish(facts, |member| {
+            member.health.checks = vec![serde_json::from_value(check).unwrap()]
+        });
+    })
+}
+
+fn answered(mut facts: AgentFacts, answer: CheckAnswer) -> AgentFacts {
+    facts.check_readings = vec![CheckReading {
+        name: "app".to_owned(),
+        answer,
+    }];
+    facts
+}
+
+#[test]
+fn each_check_of_the_pool_is_needed() {
+    let get = || with_pool_check(serde_json::json!({ "httpGet": { "port": 80 } }));
+    let selector = serde_json::json!({ "matchLabels": { "app": "cni" } });
+    let pods = || {
+        let mut facts =
+            with_pool_check(serde_json::json!({ "podsReady": { "namespace": "net", "selector": selector } }));
+        facts.past.containers_before = vec!["old".to_owned()];
+        facts
+    };
+    let pod = |id: &str| {
+        CheckAnswer::Pods(vec![PodReading {
+            name: "net/cni".to_owned(),
+            ready: true,
+            is_ending: false,
+            containers: vec![id.to_owned()],
+        }])
+    };
+    let mut condition = with_pool_check(serde_json::json!({ "nodeCondition": { "type": "StorageReady" } }));
+    for (facts, reason, words) in [
+        (
+            answered(get(), CheckAnswer::Http(503)),
+            "HttpCheckFailed",
+            "app: the HTTP status is 503",
+        ),
+        (
+            answered(get(), CheckAnswer::NoHttp("connection refused".to_owned())),
+            "HttpCheckFailed",
+            "app: connection refused",
+        ),
+        (
+            answered(pods(), CheckAnswer::Pods(vec![])),
+            "PodsNotReady",
+            "no pod of the selector",
+        ),
+        (
+            answered(pods(), pod("old")),
+            "PodsNotReady",
+            "net/cni is not Ready under this boot",
+        ),
+        (
+            condition.clone(),
+            "NodeConditionWrong",
+            "StorageReady is absent, not True",
+        ),
+    ] {
+        assert!(
+            matches!(step(&facts), Step::Wait(WaitReason::Unhealthy, Some(_))),
+            "{words}"
+        );
+        let late = change(facts, |facts| {
+            facts.proving_for = HOUR;
+            publish(facts, |member| {
+                member.health.on_failure = Some(berth_api::pool::OnFailure::Hold)
+            });
+        });
+        let said = shown(&late, "NodeDegraded");
+        assert!(
+            said.starts_with(&format!("True {reason}")) && said.contains(words),
+            "{said}"
+        );
+    }
+    assert_eq!(release(&answered(get(), CheckAnswer::Http(204))).0, Outcome::Updated);
+    assert_eq!(release(&answered(pods(), pod("new"))).0, Outcome::Updated);
+    node_of(&mut condition, |node| {
+        node.conditions.insert("StorageReady".to_owned(), "True".to_owned());
+    });
+    assert_eq!(release(&condition).0, Outcome::Updated);
+}
+
+#[test]
+fn a_check_that_cannot_be_read_is_no_fault() {
+    for answer in [None, Some(CheckAnswer::Unread("no answer".to_owned()))] {
+        let mut facts = with_pool_check(serde_json::json!({ "httpGet": { "port": 80 } }));
+        deployments_of(&mut facts, |deployments| {
+            deployments.rollback = Some(deployment(1, false))
+        });
+        facts.proving_for = HOUR;
+        if let Some(answer) = answer {
+            facts = answered(facts, answer);
+        }
+        assert!(matches!(step(&facts), Step::Wait(WaitReason::Unhealthy, Some(_))));
+    }
+}
+
+#[test]
+fn each_reason_of_an_unproven_boot_has_a_section() {
+    let page = include_str!("../../../../../docs/unproven.md");
+    let parts = [
+        Missing::Unread,
+        Missing::Starting,
+        Missing::BootComplete,
+        Missing::Units(vec![]),
+        Missing::RunningChecks,
+        Missing::Checks(vec![]),
+        Missing::Ready,
+        Missing::Taint(String::new()),
+        Missing::PoolCheck(CommonReason::PodsNotReady, String::new()),
+        Missing::PoolCheck(CommonReason::HttpCheckFailed, String::new()),
+        Missing::PoolCheck(CommonReason::NodeConditionWrong, String::new()),
+        Missing::UnreadPoolCheck(String::new()),
+        Missing::Soak(HOUR),
+    ];
+    let others = [
+        CommonReason::BootUnproven,
+        CommonReason::RollbackGuardFired,
+        CommonReason::FellBack,
+    ];
+    for reason in parts.iter().map(Missing::reason).chain(others) {
+        let section = format!("\n## {}\n", reason.as_str());
+        assert!(
+            page.contains(&section),
+            "docs/unproven.md has no section {}",
+            reason.as_str()
+        );
+    }
 }

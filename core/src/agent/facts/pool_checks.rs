@@ -1,0 +1,36 @@
+//! Readings of the pool's checks: see [`berth_api::pool::PoolCheck`].
+
+/// Reading of one check of the pool. A check of a Node condition needs none, since the Node has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckReading {
+    /// Name of the check.
+    pub name: String,
+    /// Answer of the API server or of the HTTP server.
+    pub answer: CheckAnswer,
+}
+
+/// Answer to a check of the pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CheckAnswer {
+    /// The pods of the selector on this node.
+    Pods(Vec<PodReading>),
+    /// Status code of the HTTP answer.
+    Http(u16),
+    /// The HTTP server did not answer: the error message.
+    NoHttp(String),
+    /// The API server did not answer: the error message.
+    Unread(String),
+}
+
+/// A pod on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodReading {
+    /// Namespace and name.
+    pub name: String,
+    /// True if the pod's condition `Ready` is True.
+    pub ready: bool,
+    /// True for a pod that has ended or is being deleted. It does not count.
+    pub is_ending: bool,
+    /// IDs of its containers.
+    pub containers: Vec<String>,
+}
