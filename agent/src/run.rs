@@ -13,7 +13,7 @@ use berth_core::agent::knowledge::{Event, Knowledge};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Machine, Subject, report};
 use berth_core::agent::rollback_guard::{self, Duty};
-use berth_core::agent::step::{Step, WaitReason, step, taken_away};
+use berth_core::agent::step::{Step, WaitReason, proven_parts, step, taken_away};
 use berth_shell::retry;
 use kube::Client;
 use tokio::sync::watch;
@@ -206,6 +206,11 @@ impl Agent {
         let object = self.api.object();
         self.gather(object.as_ref()).await?;
         let facts = self.knowledge.facts(&self.timers.now());
+        if self.knowledge.turn.proving.is_some()
+            && let Some(parts) = proven_parts(&facts)
+        {
+            self.learn(Event::Proves(parts));
+        }
         let next = step(&facts);
         self.telemetry.log(&facts, &next, object.as_ref());
         self.api.berths.watch(needs_watch(&facts, &next));

@@ -6,7 +6,7 @@ use berth_api::backend::NodeBackend;
 use berth_api::berth::{BerthState, HoldPhase, lease};
 use berth_api::condition::{self, CommonReason, node as types};
 use berth_api::firstboot::NodeFirstboot;
-use berth_api::node::timeline::{Chapter, ImageVersion, NodeUpdate, TurnRecord};
+use berth_api::node::timeline::{Chapter, ImageVersion, NodeUpdate, ProofStep, TurnRecord};
 use berth_api::node::{BootSafeguard, BootcNode, DrainBlocker, Phase};
 use berth_core::agent::backend;
 use berth_core::finding::Finding;
@@ -165,6 +165,7 @@ pub fn render_story(snapshot: &Snapshot, node: &str, now: Timestamp, width: usiz
         let title = format!("\nUpdate {}", from_to(update));
         out += &(title + "\n");
         out += &columns(&["CHAPTER", "BEGAN", "TOOK"], &chapters(update, now), width);
+        out += &proof(&update.proof, width);
         if update.clock_set {
             out += &(cut("  the clock was set back; times from before that are not shown", width) + "\n");
         }
@@ -304,6 +305,18 @@ fn chapters(update: &NodeUpdate, now: Timestamp) -> Vec<Vec<String>> {
         .iter()
         .map(|chapter| chapter_row(chapter, now))
         .collect()
+}
+
+/// `  proof: Booted 0s, Started 4s, …`: the parts of the proof, with the time from the first start of the agent.
+fn proof(steps: &[ProofStep], width: usize) -> String {
+    if steps.is_empty() {
+        return String::new();
+    }
+    let parts: Vec<_> = steps
+        .iter()
+        .map(|step| format!("{} {}", step.name.as_str(), seconds(step.seconds.into())))
+        .collect();
+    wrapped(&format!("  proof: {}", parts.join(", ")), width, 4)
 }
 
 fn chapter_row(chapter: &Chapter, now: Timestamp) -> Vec<String> {

@@ -60,9 +60,45 @@ pub struct NodeUpdate {
     #[schemars(length(max = 6))]
     #[serde(default)]
     pub chapters: Vec<Chapter>,
+    /// The parts of the proof of the new boot, in order, up to the first part that was missing at its end. Absent until
+    /// the boot is proven or given up.
+    #[schemars(length(max = 7))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub proof: Vec<ProofStep>,
     /// True if the clock was set back during the update. Earlier times are then left out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clock_set: bool,
+}
+
+/// A part of the proof of a boot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProofStep {
+    /// Name of the part.
+    pub name: ProofPart,
+    /// Seconds from the first start of the agent in the new boot until the part was there.
+    pub seconds: u32,
+}
+
+reasons! {
+    /// Name of a part of the proof of a boot, in order.
+    #[derive(PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    pub enum ProofPart {
+        /// The host has a new boot ID and runs the target.
+        Booted,
+        /// systemd has started all units, and `boot-complete.target` is reached if a unit wants it.
+        Started,
+        /// No unit has failed that had not failed before.
+        UnitsHealthy,
+        /// Each required health check of the host has succeeded.
+        ChecksPassed,
+        /// The Node is Ready under the new boot.
+        NodeReady,
+        /// Each check of the pool has passed.
+        PoolChecksPassed,
+        /// The Node was Ready for `health.soakTime`.
+        Soaked,
+    }
 }
 
 /// Digest and version of an image.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::berth::lease;
-use berth_api::node::timeline::{Chapter, ChapterName, ImageVersion, NodeUpdate};
+use berth_api::node::timeline::{Chapter, ChapterName, ImageVersion, NodeUpdate, ProofPart, ProofStep};
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment, DrainBlocker};
 use berth_api::{BootId, NodeName, NodeUid, waves};
 use berth_core::agent::facts::{
@@ -212,6 +212,16 @@ fn measured(to: u8, [pull, drain, reboot]: [i64; 3], began: Timestamp) -> NodeUp
             version: None,
         },
         chapters: chapters.into(),
+        proof: proof(),
         clock_set: false,
     }
+}
+
+/// The parts of the proof of a healthy boot.
+fn proof() -> Vec<ProofStep> {
+    let seconds = [0, 3, 3, 4, 9, 10, 10];
+    let parts = ProofPart::ALL.iter().zip(seconds);
+    parts
+        .map(|(name, seconds)| ProofStep { name: *name, seconds })
+        .collect()
 }

@@ -42,7 +42,13 @@ pub enum UpdateState {
 /// first-boot check.
 pub fn reported(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timeline {
     let looked = firstboot.filter(|record| record.outcome != FirstbootOutcome::NotFirstBoot);
+    let mut updates = timeline.updates.clone();
+    // The parts of a running proof would cost a write each.
+    for update in updates.iter_mut().filter(|update| !update.is_over()) {
+        update.proof.clear();
+    }
     Timeline {
+        updates,
         firstboot: looked.map(|record| Chapter {
             name: ChapterName::Firstboot,
             start_time: record.start_time.clone(),
@@ -144,6 +150,7 @@ fn begin(updates: &mut Vec<NodeUpdate>, to: &ImageVersion) {
             from: None,
             to: to.clone(),
             chapters: vec![],
+            proof: vec![],
             clock_set: false,
         },
     );
@@ -181,6 +188,9 @@ fn enter(update: &mut NodeUpdate, name: ChapterName, now: &Time) {
     }
     notice_clock(update, now);
     close(update, now);
+    if name < ChapterName::Proven {
+        update.proof.clear();
+    }
     update.chapters.retain(|c| c.name < name);
     update.chapters.push(Chapter {
         name,

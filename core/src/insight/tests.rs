@@ -42,6 +42,7 @@ fn measured(drain: i64, reboot: i64) -> Timeline {
             version: None,
         },
         chapters: chapters.into(),
+        proof: vec![],
         clock_set: false,
     };
     Timeline {

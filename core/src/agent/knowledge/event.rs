@@ -5,6 +5,7 @@ use std::time::Duration;
 use berth_api::berth::Berth;
 use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeUid};
+use berth_api::node::timeline::ProofPart;
 use berth_api::node::{BootcNodeStatus, DrainBlocker};
 
 use crate::agent::facts::{CheckReading, ClusterNode, Desired, Guard, HostHealth, Os, PullFacts, RollbackGuard};
@@ -167,6 +168,8 @@ pub enum Event<'a> {
     NodeRead(ClusterNode),
     /// The pool's checks were made under this boot.
     PoolChecks(Vec<CheckReading>),
+    /// These parts of the running boot's proof are there.
+    Proves(&'static [ProofPart]),
     /// The containers of the pods that the pool's checks select were read, before the reboot of this turn.
     ContainersBefore(Vec<String>),
     /// The guard probe ended: its result, or the error if there was no clear answer.

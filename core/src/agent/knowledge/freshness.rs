@@ -101,6 +101,7 @@ impl Knowledge {
             Event::Looked(look) => self.looked_at(look, now),
             Event::NodeRead(node) => self.node_read(node, now),
             Event::PoolChecks(readings) => self.turn.pool_checks.made(readings, now),
+            Event::Proves(parts) => self.turn.proves(parts, now),
             Event::ContainersBefore(ids) => self.past.containers_before = ids,
             Event::Guard(answer) => self.cluster.guard_answered(answer, &self.node, now),
             Event::Berths(berths) => self.berths_read(berths),

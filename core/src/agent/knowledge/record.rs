@@ -51,6 +51,18 @@ impl Knowledge {
         self.turn.counted = true;
     }
 
+    /// Adds the parts of the running boot's proof to the record of the update.
+    pub(super) fn record_proof(&mut self) {
+        let target = self.cluster.holding().map(|holding| &holding.target);
+        let mut updates = self.past.timeline.updates.iter_mut();
+        let update = updates.next().filter(|update| Some(&update.to.digest) == target);
+        if let Some(update) = update
+            && !self.turn.proof.is_empty()
+        {
+            update.proof.clone_from(&self.turn.proof);
+        }
+    }
+
     /// Records when the node joined its pool. If the node joined before this agent process first read the BootcNode,
     /// the time stays unknown.
     pub(super) fn note_membership(&mut self, desired: &Desired, is_new: bool, now: &Now) {

@@ -57,6 +57,7 @@ impl Knowledge {
                 self.host_change_begins();
             }
             Step::Rollback(_, reason, why) => {
+                self.record_proof();
                 self.past
                     .undo_begins(self.host.os.booted(), self.host.boot_id(), *reason, why);
                 self.host_change_begins();
@@ -89,6 +90,7 @@ impl Knowledge {
                 }
             }
             Step::Release(_, _, message) => {
+                self.record_proof();
                 self.turn.message.clone_from(message);
                 self.turn.restored = false;
             }

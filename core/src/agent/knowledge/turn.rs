@@ -2,6 +2,7 @@ use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
 use berth_api::berth::HoldPhase;
+use berth_api::node::timeline::{ProofPart, ProofStep};
 
 use super::event::DrainProgress;
 use crate::agent::facts::{CheckReading, DrainFacts, Reboot};
@@ -25,6 +26,8 @@ pub struct Turn {
     pub(super) ready_since: Option<Moment>,
     /// Readings of the pool's checks under this boot.
     pub(super) pool_checks: PoolChecks,
+    /// Parts of the running boot's proof that this agent process has seen, each with its time.
+    pub(super) proof: Vec<ProofStep>,
     /// True if this agent process has written the Node since it began to give the berth back.
     pub restored: bool,
     /// True if the record on the host already has the end of this turn.
@@ -111,6 +114,18 @@ impl Turn {
     /// True if the last change of the staged image was a step of the same kind. That change then had no effect.
     pub fn repeats(&self, step: &Step) -> bool {
         self.changed == Some(discriminant(step))
+    }
+
+    /// Records the time of each part of the proof that was not there before.
+    pub(super) fn proves(&mut self, parts: &[ProofPart], now: &Now) {
+        let Some(proving) = self.proving else { return };
+        let seconds = proving.elapsed(now).as_secs();
+        for part in parts.iter().skip(self.proof.len()) {
+            self.proof.push(ProofStep {
+                name: *part,
+                seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
+            });
+        }
     }
 
     /// Forgets the previous turn. Keeps `proving`, since the running boot may still be unproven.

@@ -24,6 +24,7 @@ pub(crate) use self::disarm::is_unproven;
 use self::disarm::{held, settle};
 pub use self::idle::taken_away;
 pub(crate) use self::idle::{same_deployment, set_aside, unlockable};
+pub use self::proof::proven_parts;
 pub(crate) use self::proof::{Missing, missing};
 pub(crate) use self::undo::{Undo, undo};
 pub(crate) use self::way::{blockers, closed_window, is_drained, overdue};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use berth_api::berth::Holding;
 use berth_api::condition::CommonReason;
+use berth_api::node::timeline::ProofPart;
 use berth_api::pool::Health;
 use berth_api::seeded::Bug;
 
@@ -144,6 +145,26 @@ impl Missing {
             ),
         }
     }
+}
+
+/// Returns the parts of the running boot's proof that are there, up to the first missing one. `None` if the host does
+/// not run the target of its berth, or the Node is not read.
+pub fn proven_parts(facts: &AgentFacts) -> Option<&'static [ProofPart]> {
+    let (holding, node) = (facts.holding()?, facts.cluster_node.get()?);
+    if facts.host.os.booted() != Some(&holding.target) {
+        return None;
+    }
+    let next = match missing(facts, node) {
+        Some(Missing::Unread | Missing::Starting | Missing::BootComplete) => ProofPart::Started,
+        Some(Missing::Units(_)) => ProofPart::UnitsHealthy,
+        Some(Missing::RunningChecks | Missing::Checks(_)) => ProofPart::ChecksPassed,
+        Some(Missing::Ready | Missing::Taint(_)) => ProofPart::NodeReady,
+        Some(Missing::PoolCheck(..) | Missing::UnreadPoolCheck(_)) => ProofPart::PoolChecksPassed,
+        Some(Missing::Soak(_)) => ProofPart::Soaked,
+        None => return Some(ProofPart::ALL),
+    };
+    let there = ProofPart::ALL.iter().position(|part| *part == next)?;
+    ProofPart::ALL.get(..there)
 }
 
 /// Returns the first part of the running boot's proof that is missing; `None` if the boot is proven.

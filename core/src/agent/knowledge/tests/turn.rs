@@ -1,4 +1,5 @@
 use berth_api::node::DrainBlocker;
+use berth_api::node::timeline::ProofPart;
 
 use super::*;
 use crate::agent::facts::Guard;
@@ -203,4 +204,28 @@ fn a_held_berth_is_something_to_try() {
         knowledge.after(Event::Guard(Ok(Guard::NothingToTry)), &at(1));
         assert_eq!(knowledge.cluster.guard.answer, expected, "{berth:?}");
     }
+}
+
+#[test]
+fn the_parts_of_a_proof_are_recorded_when_it_ends() {
+    let mut knowledge = knowing(&committed());
+    knowledge.after(Event::Services(Services::under("b2".into())), &at(100));
+    knowledge.host.os = Os::Bootc(Box::new(Deployments {
+        booted: deployment(2, false),
+        ..Deployments::default()
+    }));
+    knowledge.after(Event::Berths(vec![committed()]), &at(100));
+    let parts = ProofPart::ALL;
+    knowledge.after(Event::Proves(&parts[..2]), &at(103));
+    knowledge.after(Event::Proves(&parts[..1]), &at(105));
+    knowledge.after(Event::Proves(&parts[..4]), &at(110));
+    let before = knowledge.past.timeline.updates[0].proof.clone();
+    assert_eq!(before, [], "a running proof costs no write of the memory");
+    let release = Step::Release(committed(), Outcome::Updated, String::new());
+    knowledge.after(Event::Begins(&release), &at(111));
+    let update = &knowledge.past.timeline.updates[0];
+    let steps: Vec<_> = update.proof.iter().map(|step| (step.name, step.seconds)).collect();
+    assert_eq!(steps, [(parts[0], 3), (parts[1], 3), (parts[2], 10), (parts[3], 10)]);
+    let reported = crate::agent::timeline::reported(&knowledge.past.timeline, None);
+    assert_eq!(reported.updates[0].proof, [], "the update is not over");
 }

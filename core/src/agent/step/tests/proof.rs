@@ -1,6 +1,7 @@
 //! Tests of the proof of a boot.
 
 use berth_api::condition::CommonReason;
+use berth_api::node::timeline::ProofPart;
 
 use super::reports::shown;
 use super::*;
@@ -314,4 +315,34 @@ fn each_reason_of_an_unproven_boot_has_a_section() {
             reason.as_str()
         );
     }
+}
+
+#[test]
+fn the_parts_of_a_proof_come_in_order() {
+    let all = ProofPart::ALL;
+    assert_eq!(proven_parts(&booted()), Some(all));
+    let starting = HostHealth {
+        starting: true,
+        ..HostHealth::default()
+    };
+    let soaking = change(booted(), |facts| {
+        publish(facts, |member| member.health.soak_time = Some("1m".into()));
+    });
+    let get = serde_json::json!({ "httpGet": { "port": 80 } });
+    for (facts, missing) in [
+        (with_health(starting), ProofPart::Started),
+        (with_health(failed(&["a.service"])), ProofPart::UnitsHealthy),
+        (with_health(checks(Checks::Running)), ProofPart::ChecksPassed),
+        (change(booted(), |facts| ready(facts, false)), ProofPart::NodeReady),
+        (with_pool_check(get), ProofPart::PoolChecksPassed),
+        (soaking, ProofPart::Soaked),
+    ] {
+        let there = proven_parts(&facts).unwrap();
+        assert_eq!(all.get(there.len()), Some(&missing));
+    }
+    assert_eq!(
+        proven_parts(&rebooted(&committed(), 1)),
+        None,
+        "the previous image runs"
+    );
 }
