@@ -11,12 +11,13 @@ use super::settings::{Run, runs};
 use super::turns;
 use crate::writes::{Kind, Writes};
 
-pub(super) const BENCHES: [&str; 5] = [
+pub(super) const BENCHES: [&str; 6] = [
     "rollout-overhead",
     "rollout-writes",
     "rollout-lease-writes",
     "rollout-pool-writes",
     "rollout-events",
+    "proof-after-ready",
 ];
 
 #[derive(Debug, Default)]
@@ -100,6 +101,11 @@ impl Measured {
                 .floor(&self.floor)
                 .detail("whole rollout, s", json!(round_median(&self.seconds)))
                 .detail("stretches of a turn, s", json!(stretches))
+                .print();
+        }
+        if let Some(proofs) = self.stretches.get(turns::PROOF).filter(|_| run.wants("proof-after-ready")) {
+            Figure::new("proof-after-ready", "s from a Ready Node to the end of its proof", proofs)
+                .aim(0.1)
                 .print();
         }
         let causes = self.causes.iter().map(|(cause, runs)| (cause, round_median(runs)));

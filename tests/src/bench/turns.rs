@@ -22,6 +22,8 @@ const MOMENTS: [&str; 8] = [
     "8 given back",
 ];
 
+/// The stretch from a Ready Node to the end of the boot's proof.
+pub(super) const PROOF: &str = MOMENTS[6];
 const FIRST: &str = "0 first offered";
 
 /// Seconds from each event of a turn to the next event, for all turns. The first event of a turn counts from the end of
