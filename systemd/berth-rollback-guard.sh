@@ -198,6 +198,8 @@ fire() {
         fi
         if [ "$plan" = reboot ]; then
             echo "nothing proved $target in ${limit} s: rebooting into $previous" >&2
+            # A rollback restarts the machine, even if a soft reboot is prepared.
+            export SYSTEMCTL_SKIP_AUTO_SOFT_REBOOT=1
             systemctl -i reboot || systemctl --force reboot
             exit 0
         fi
@@ -206,7 +208,17 @@ fire() {
     give_up 'the host commands failed'
 }
 
-read -r boot <"$root/proc/sys/kernel/random/boot_id"
+# read_boot: sets `boot` to the ID of the running boot. A soft reboot keeps the kernel's ID, and systemd counts it.
+read_boot() {
+    read -r boot <"$root/proc/sys/kernel/random/boot_id"
+    count=$(timeout "$command_limit" systemctl show --property=SoftRebootsCount --value 2>/dev/null)
+    case $count in
+        '' | 0 | *[!0-9]*) ;;
+        *) boot=$boot.soft$count ;;
+    esac
+}
+
+read_boot
 if ! read_order; then
     echo "$state/armed cannot be read; this boot has no guard" >&2
     exit 0

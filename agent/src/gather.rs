@@ -148,10 +148,13 @@ impl Agent {
             .shutting_down()
             .await
             .context("cannot ask logind whether the host is shutting down")?;
+        let soft_reboots = host.soft_reboots().await;
+        let soft_reboots = soft_reboots.context("cannot ask systemd how often the host has soft-rebooted")?;
         let boot_id = host.boot_id()?;
         let mut services = Services::under(boot_id.clone());
         services.shutting_down = shutting_down;
         services.rollback_guard = host.guard_state()?;
+        services.soft_reboots = soft_reboots;
         if shutting_down || !self.knowledge.is_reboot_ahead() {
             services.clock_synchronized = self.contact.clock.known();
             return Ok(services);

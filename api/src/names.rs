@@ -51,9 +51,32 @@ name!(
     PoolName
 );
 name!(
-    /// Boot ID of the kernel (`/proc/sys/kernel/random/boot_id`), new at every boot.
+    /// ID of a boot: the kernel's boot ID (`/proc/sys/kernel/random/boot_id`), new at every boot. After soft reboots,
+    /// which do not restart the kernel, it ends with `.soft` and their number.
     BootId
 );
+
+const SOFT: &str = ".soft";
+
+impl BootId {
+    /// Returns the ID of the userspace that runs after this number of soft reboots of a kernel.
+    pub fn after_soft_reboots(kernel: &str, count: u32) -> Self {
+        match count {
+            0 => Self::new(kernel),
+            _ => Self(format!("{kernel}{SOFT}{count}")),
+        }
+    }
+
+    /// Returns the kernel's boot ID, which the kubelet reports.
+    pub fn kernel(&self) -> &str {
+        self.0.split_once(SOFT).map_or(self.0.as_str(), |(kernel, _)| kernel)
+    }
+
+    /// True if the kernel has soft-rebooted at least once.
+    pub fn is_soft(&self) -> bool {
+        self.0.contains(SOFT)
+    }
+}
 
 const MAX_LABEL: usize = 63;
 

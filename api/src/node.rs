@@ -14,7 +14,7 @@ use crate::digest::Digest;
 use crate::firstboot::NodeFirstboot;
 use crate::image_ref::ImageRef;
 use crate::insight::NodeInsight;
-use crate::pool::{Drain, Health, PhaseDurations, RivalUpdaters, SignatureRule};
+use crate::pool::{Drain, Health, PhaseDurations, RebootPolicy, RivalUpdaters, SignatureRule};
 use crate::reasons;
 use crate::written::Written;
 
@@ -91,6 +91,9 @@ pub struct BootcNodeSpec {
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub reboot_timeout: Written<Duration>,
+    /// How the node reboots into a new image, copied from the pool.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub reboot_policy: RebootPolicy,
     /// Shortest time between two progress reports while staging, copied from the pool; `0` turns them off.
     #[schemars(length(max = 16))]
     #[serde(default)]
@@ -357,6 +360,10 @@ pub struct Deployment {
     /// deployed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
+    /// True for a staged deployment that the host can boot by a soft reboot: it has the kernel, initramfs, kernel
+    /// arguments and SELinux policy of the booted one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub soft_reboot_capable: bool,
 }
 
 reasons! {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::BootId;
 use berth_api::berth::HoldPhase;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -107,7 +108,10 @@ impl Sightings {
                     changes.push((first, up));
                     before = Some((id, first));
                 }
-                if let Some(ready) = boot.ready {
+                // The kubelet names only the kernel's boot ID. So its reports do not show that the Node became Ready after a
+                // soft reboot, nor that it did not.
+                let is_soft = BootId::new(id).is_soft();
+                if let Some(ready) = boot.ready.or(is_soft.then_some(first)) {
                     changes.push((ready.max(first), HostChange::Ready { boot_id: id.to_owned() }));
                 }
             }

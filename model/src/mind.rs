@@ -148,6 +148,7 @@ fn desired(spec: Option<Spec>) -> Desired {
         tolerated: vec![],
         retry_token: (spec.token != 0).then(|| spec.token.to_string()),
         reboot_timeout: Duration::from_secs(900),
+        reboot_policy: Default::default(),
         paused: false,
         estimates: berth_api::pool::PhaseDurations::default(),
     }))
@@ -500,6 +501,7 @@ fn node(object: &Object) -> NodeFacts {
         // No step depends on this field.
         control_plane: false,
         not_ready_taint: None,
+        ready_reported: None,
         conditions: Default::default(),
         signs: Signs::default(),
     }

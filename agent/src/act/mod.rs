@@ -14,6 +14,7 @@ use berth_core::agent::knowledge::{Ending, Event, Look};
 use berth_core::agent::report::GuardUnit;
 use berth_core::agent::rivals;
 use berth_core::agent::rollback_guard::{self, Duty};
+use berth_core::agent::soft_reboot;
 use berth_core::agent::step::Step;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -269,8 +270,14 @@ impl Agent {
     }
 
     async fn reboot_host(&mut self) -> Result<Ending> {
-        tracing::warn!("asking the host to reboot");
-        match self.host.reboot().await {
+        let is_soft = soft_reboot::is_chosen(&self.knowledge.facts(&self.timers.now()));
+        tracing::warn!(is_soft, "asking the host to reboot");
+        let asked = if is_soft {
+            self.host.soft_reboot().await
+        } else {
+            self.host.reboot().await
+        };
+        match asked {
             Ok(()) => Ok(Ending::Done),
             // The reboot was not started.
             Err(error @ HostError::Busy(_)) => Err(error.into()),

@@ -1,11 +1,11 @@
 //! Interface to the host for the rest of the agent.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use berth_api::backend::Backend;
 use berth_api::node::{BootSafeguard, Deployment, DesiredImage, Progress};
 use berth_api::{BootId, Digest};
-use berth_core::agent::facts::{BootComplete, Checks, HostHealth, Past, RollbackGuard};
+use berth_core::agent::facts::{BootComplete, Checks, HostHealth, Past, RollbackGuard, SoftReboots};
 use berth_core::agent::host_policy::credentials::Claim;
 use berth_core::agent::host_policy::registries::Registries;
 use berth_core::agent::host_policy::signatures::Policy;
@@ -28,7 +28,7 @@ use super::rollback_guard::{self, Disarmed, GuardFiles};
 use super::root::HostRoot;
 use super::rpm_ostree::RpmOstree;
 use super::tools::Tools;
-use super::{repository, rules, timedate, units};
+use super::{repository, rules, soft_reboots, timedate, units};
 
 /// The host that the agent runs on.
 #[derive(Debug)]
@@ -43,6 +43,7 @@ pub struct Host {
     record: RecordFile,
     memory: MemoryFile,
     guard: GuardFiles,
+    soft_reboots: OnceLock<SoftReboots>,
     checks: CheckRuns,
     auth: HostAuth,
     allowed_registries: Vec<String>,
@@ -76,6 +77,7 @@ impl Host {
             record: RecordFile::new(&root),
             memory: MemoryFile::new(&root),
             guard: GuardFiles::new(&root),
+            soft_reboots: OnceLock::new(),
             checks: CheckRuns::new(tools.clone(), changes.clone()),
             auth: HostAuth::new(root.clone(), AuthSource::default()),
             allowed_registries: vec![],
@@ -86,6 +88,8 @@ impl Host {
         };
         if let Err(error) = host.bus.ensure().await {
             tracing::warn!(%error, "cannot connect to the host's system bus yet; each later call tries again");
+        } else if let Err(error) = host.soft_reboots().await {
+            tracing::warn!(%error, "cannot read the number of soft reboots yet; each later pass tries again");
         }
         Ok(host)
     }
@@ -355,6 +359,19 @@ impl Host {
         Ok(timedate::is_synchronized(&self.bus).await?)
     }
 
+    /// Returns the host's support of soft reboots. The answer stays the same while this process runs: a soft reboot ends
+    /// it too.
+    ///
+    /// # Errors
+    /// When systemd does not answer.
+    pub async fn soft_reboots(&self) -> Result<SoftReboots, HostError> {
+        if let Some(known) = self.soft_reboots.get() {
+            return Ok(*known);
+        }
+        let found = soft_reboots::read(&self.bus, &self.root).await?;
+        Ok(*self.soft_reboots.get_or_init(|| found))
+    }
+
     /// Requests a reboot: from the backend if only the backend can unlock the deployment, otherwise from logind. A lost
     /// reply counts as accepted: the caller waits and checks [`Host::shutting_down`].
     ///
@@ -363,6 +380,18 @@ impl Host {
     pub async fn reboot(&self) -> Result<(), HostError> {
         match self.chosen() {
             Backend::Bootc => self.bootc.reboot().await,
+            Backend::RpmOstree => self.rpm_ostree.reboot().await,
+        }
+    }
+
+    /// Requests a soft reboot into the staged deployment. If the host cannot prepare it, requests a reboot as
+    /// [`Host::reboot`] does.
+    ///
+    /// # Errors
+    /// [`HostError::RebootRefused`] if the host refuses.
+    pub async fn soft_reboot(&self) -> Result<(), HostError> {
+        match self.chosen() {
+            Backend::Bootc => self.bootc.soft_reboot().await,
             Backend::RpmOstree => self.rpm_ostree.reboot().await,
         }
     }

@@ -70,15 +70,26 @@ fn is_real_shutdown(kind: &str) -> bool {
 /// that appears after the agent's own check still counts.
 const CHECK_INHIBITORS: u64 = 1;
 
+/// Flag of `RebootWithFlags`: restart only the userspace.
+const SOFT: u64 = 4;
+
 pub(super) async fn reboot(bus: &Bus) -> Result<(), HostError> {
     let asked: Result<(), BusError> = bus.call_once(LOGIND, "RebootWithFlags", &CHECK_INHIBITORS).await;
-    let asked = match asked {
+    accepted(match asked {
         // systemd before 247 lacks this method or the flag.
         Err(error) if error.is(".UnknownMethod") || error.is(".InvalidArgs") => {
             bus.call_once(LOGIND, "Reboot", &false).await
         }
         asked => asked,
-    };
+    })
+}
+
+pub(super) async fn soft_reboot(bus: &Bus) -> Result<(), HostError> {
+    let flags = CHECK_INHIBITORS | SOFT;
+    accepted(bus.call_once(LOGIND, "RebootWithFlags", &flags).await)
+}
+
+fn accepted(asked: Result<(), BusError>) -> Result<(), HostError> {
     match asked {
         // The shutdown also stops the bus, sometimes before the reply arrives.
         Ok(()) | Err(BusError::Lost { .. }) => Ok(()),

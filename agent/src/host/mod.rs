@@ -25,6 +25,7 @@ mod rollback_guard;
 pub mod root;
 mod rpm_ostree;
 mod rules;
+mod soft_reboots;
 mod stranded;
 mod survey;
 mod timedate;

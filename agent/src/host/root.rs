@@ -12,6 +12,9 @@ pub const RUN_DIR: &str = "/run/berth";
 /// Directory of the agent's durable files, as the host sees it.
 pub const STATE_DIR: &str = "/var/lib/berth";
 
+/// File with the number of soft reboots since the kernel has started, as the host sees it. Absent before the first one.
+pub(super) const SOFT_REBOOTS: &str = "/run/berth/soft-reboots";
+
 const MAX_LINKS: usize = 40;
 
 /// The directory where the agent sees the host's root.
@@ -39,13 +42,14 @@ impl HostRoot {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Returns the kernel's boot ID.
+    /// Returns the ID of the running boot: the kernel's boot ID, and the number of soft reboots since.
     pub fn boot_id(&self) -> anyhow::Result<BootId> {
         let path = self.path("/proc/sys/kernel/random/boot_id");
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let id = text.trim();
         anyhow::ensure!(!id.is_empty(), "{} is empty", path.display());
-        Ok(BootId::new(id))
+        let count = std::fs::read_to_string(self.path(SOFT_REBOOTS)).unwrap_or_default();
+        Ok(BootId::after_soft_reboots(id, count.trim().parse().unwrap_or(0)))
     }
 
     /// Creates the directory of the runtime files if it is missing. systemd writes the output of Berth's units there,

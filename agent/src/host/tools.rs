@@ -30,6 +30,8 @@ const TOOL_UNITS: &[&str] = &[
     "berth-list-images.service",
     "berth-forget-image.service",
     "berth-install-rollback-guard.service",
+    "berth-prepare-soft-reboot.service",
+    "berth-reset-soft-reboot.service",
 ];
 /// Limit for a tool's output, in bytes. Longer output is an error, because a cut output could be misread.
 const MAX_OUTPUT: usize = 1 << 20;

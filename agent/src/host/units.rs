@@ -285,6 +285,15 @@ pub(super) async fn enabled_fragment(bus: &Bus, name: &str) -> Result<Option<Str
     Ok(Some(path))
 }
 
+/// Returns when a unit last became active, in microseconds since 1970 by the host's wall clock; 0 if it never did.
+pub(super) async fn active_since(bus: &Bus, name: &str) -> Result<u64, BusError> {
+    let listed = list(bus, &[name]).await?;
+    match listed.first() {
+        Some(unit) => bus.property(target_of(unit), "ActiveEnterTimestamp").await,
+        None => Ok(0),
+    }
+}
+
 /// Loads a new unit file, and makes the host start the unit at boot.
 pub(super) async fn enable(bus: &Bus, name: &str) -> Result<(), BusError> {
     let () = bus.call(SYSTEMD, "Reload", &()).await?;

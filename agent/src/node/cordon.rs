@@ -13,6 +13,7 @@ use berth_api::waves::is_control_plane;
 use berth_api::{BootId, NodeUid};
 use berth_core::agent::lifecycle::Lifecycle;
 use berth_core::agent::node::{CordonRecord, GUARDED, Guard, GuardChange, Guarded, NodeFacts, Signs};
+use jiff::Timestamp;
 use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -94,12 +95,14 @@ struct RawStatus {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct RawCondition {
     #[serde(rename = "type", default)]
     type_: String,
     #[serde(default)]
     status: String,
     reason: Option<String>,
+    last_heartbeat_time: Option<Timestamp>,
 }
 
 #[derive(Deserialize)]
@@ -124,6 +127,10 @@ impl From<RawNode> for NodeFacts {
             unschedulable: node.spec.unschedulable.unwrap_or(false),
             ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
             boot_id: boot_id.filter(|id| !id.is_empty()).map(BootId::new),
+            ready_reported: conditions
+                .iter()
+                .find(|c| c.type_ == "Ready")
+                .and_then(|c| c.last_heartbeat_time),
             cordon: metadata.annotation(ANNOTATION_CORDON).map(record),
             excluded: labels.is_some_and(|labels| labels.contains_key(LABEL_EXCLUDE)),
             control_plane: labels.is_some_and(is_control_plane),

@@ -173,6 +173,7 @@ mod tests {
             excluded: false,
             control_plane: false,
             not_ready_taint: None,
+            ready_reported: None,
             conditions: Default::default(),
             signs: Signs::default(),
         };

@@ -28,8 +28,8 @@ pub use health::{DEFAULT_HEALTH_DEADLINE, Health, OnFailure};
 pub use host::{PoolHost, SignatureRule};
 pub use image::{DEFAULT_POLL_INTERVAL, MIN_POLL_INTERVAL, PoolImage};
 pub use rollout::{
-    DEFAULT_MAX_FAILURES, DEFAULT_PROGRESS_INTERVAL, DEFAULT_REBOOT_TIMEOUT, DEFAULT_ZONE_KEY, Exclusion, Rollout,
-    Wave, Window,
+    DEFAULT_MAX_FAILURES, DEFAULT_PROGRESS_INTERVAL, DEFAULT_REBOOT_TIMEOUT, DEFAULT_ZONE_KEY, Exclusion, RebootPolicy,
+    Rollout, Wave, Window,
 };
 pub use status::{
     Available, BerthCounts, BootcNodePoolStatus, DeployedImage, DigestFailures, ImageMetadata, NodeCounts,
@@ -208,6 +208,11 @@ impl BootcNodePoolSpec {
     pub fn max_staging(&self, members: usize) -> usize {
         let most = self.rollout().max_staging.unwrap_or(Quantity::Percent(25));
         most.rounded_up(members)
+    }
+
+    /// `rollout.rebootPolicy`, or its default.
+    pub fn reboot_policy(&self) -> RebootPolicy {
+        self.rollout().reboot_policy.unwrap_or_default()
     }
 
     /// `rollout.rebootTimeout`, or its default.

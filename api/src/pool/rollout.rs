@@ -5,6 +5,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::KubeSchema;
 use kube::core::Selector;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::quantity::Quantity;
@@ -81,6 +82,10 @@ pub struct Rollout {
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
         .message("rebootTimeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h"))]
     pub reboot_timeout: Option<Written<Duration>>,
+    /// `Reboot` or `AllowSoftReboot`: whether nodes whose staged image allows it restart only their userspace, which is
+    /// faster. Default Reboot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reboot_policy: Option<RebootPolicy>,
     /// Shortest time between two progress reports of a node that stages an image; `0` turns them off. Default 5s,
     /// longer if more than 50 nodes may stage at once.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,6 +101,17 @@ impl Rollout {
         let own = wave.and_then(|wave| wave.soak_time.as_ref());
         duration::or(own.or(self.soak_time.as_ref()), Duration::ZERO)
     }
+}
+
+/// How nodes reboot into a new image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RebootPolicy {
+    /// The machine reboots.
+    #[default]
+    Reboot,
+    /// A node restarts only its userspace if bootc reports that its staged image is capable of that, and its systemd
+    /// is new enough. Otherwise, and after a boot that was not proven, the machine reboots.
+    AllowSoftReboot,
 }
 
 /// A group of nodes that is updated before the others.

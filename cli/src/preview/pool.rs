@@ -6,7 +6,7 @@ use berth_api::condition::{self, CommonReason};
 use berth_api::keys;
 use berth_api::node::{BootcNodeStatus, DesiredImage, Phase};
 use berth_api::platform::{Choice, Variant};
-use berth_api::pool::{BootcNodePool, Target, WaveState};
+use berth_api::pool::{BootcNodePool, RebootPolicy, Target, WaveState};
 use berth_api::text::names;
 use berth_api::waves::is_control_plane;
 use berth_api::{Digest, NodeName, PoolName, Written};
@@ -183,7 +183,7 @@ impl<'a> Outlook<'a> {
             } else {
                 to
             },
-            state: state(&status, digest),
+            state: state(&status, digest, self.pool.spec.reboot_policy()),
             blocks: self.blocks(member, &status),
         }
     }
@@ -462,7 +462,7 @@ fn unresolved(pool: &BootcNodePool) -> String {
     }
 }
 
-fn state(status: &BootcNodeStatus, wanted: Option<&Digest>) -> String {
+fn state(status: &BootcNodeStatus, wanted: Option<&Digest>, policy: RebootPolicy) -> String {
     let staged = status
         .staged
         .as_ref()
@@ -471,7 +471,10 @@ fn state(status: &BootcNodeStatus, wanted: Option<&Digest>) -> String {
         (_, Some(phase @ (Phase::Draining | Phase::Rebooting | Phase::Proving | Phase::Releasing))) => {
             phase.as_str().to_lowercase()
         }
-        (Some(staged), _) if staged.locked => "staged".to_owned(),
+        (Some(staged), _) if staged.locked => {
+            let is_soft = policy == RebootPolicy::AllowSoftReboot && staged.soft_reboot_capable;
+            if is_soft { "staged, soft reboot" } else { "staged" }.to_owned()
+        }
         (Some(_), _) => "staged, not locked".to_owned(),
         (None, Some(Phase::Staging)) => match status.progress.filter(|p| p.bytes_total > 0) {
             Some(p) => format!("staging {}%", p.bytes.min(p.bytes_total) * 100 / p.bytes_total),

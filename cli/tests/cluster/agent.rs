@@ -93,7 +93,10 @@ impl World<'_> {
                     .unwrap_or_else(|| json!({"name": "Bootc", "reason": "BootcUsable"})),
             ),
             booted: self.deployment(facts, facts.runs, false),
-            staged: facts.staged.map(|number| self.deployment(facts, number, true)),
+            staged: facts.staged.map(|number| Deployment {
+                soft_reboot_capable: facts.soft_reboot_capable,
+                ..self.deployment(facts, number, true)
+            }),
             ..Deployments::default()
         }));
         seen.host.fresh = true;
@@ -180,6 +183,7 @@ fn agents_node(node: &Node, boot: BootId) -> AgentsNode {
         excluded: node.labels().contains_key(berth_api::keys::LABEL_EXCLUDE),
         control_plane: waves::is_control_plane(node.labels()),
         not_ready_taint: None,
+        ready_reported: None,
         conditions: Default::default(),
         signs: Default::default(),
     }

@@ -150,6 +150,8 @@ pub struct NodeFacts {
     pub runs: u8,
     /// Number of the image that is staged and locked.
     pub staged: Option<u8>,
+    /// True if the staged image is capable of a soft reboot.
+    pub soft_reboot_capable: bool,
     pub pulls: Option<Progress>,
     /// Version of the image that the machine was installed from, if not image 1.
     pub installed: Option<String>,
@@ -183,6 +185,7 @@ impl Default for NodeFacts {
             arch: None,
             runs: 1,
             staged: None,
+            soft_reboot_capable: false,
             pulls: None,
             installed: None,
             rebooted: false,

@@ -22,6 +22,7 @@ pub mod reason;
 pub mod report;
 pub mod rivals;
 pub mod rollback_guard;
+pub mod soft_reboot;
 pub mod staged;
 pub mod step;
 pub mod storage;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::{BootId, NodeUid, keys};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::lifecycle::Lifecycle;
@@ -69,8 +70,11 @@ pub struct NodeFacts {
     pub unschedulable: bool,
     /// True if the kubelet's last report, from the boot in `boot_id`, says Ready.
     pub ready: bool,
-    /// Boot ID in the kubelet's last report.
+    /// ID of the boot that the kubelet's last report is from. The kubelet names only the kernel's boot ID: see
+    /// [`Self::settle_boot`].
     pub boot_id: Option<BootId>,
+    /// When the kubelet last reported its condition Ready, by the host's wall clock.
+    pub ready_reported: Option<Timestamp>,
     /// Record of Berth's cordon; `None` if the Node is not cordoned by Berth.
     pub cordon: Option<CordonRecord>,
     /// True if an admin excluded the node: see [`berth_api::keys::LABEL_EXCLUDE`].
@@ -127,6 +131,24 @@ impl NodeFacts {
         CordonRecord {
             berth: berth.to_owned(),
             unschedulable,
+        }
+    }
+
+    /// Names the boot of the kubelet's report, which has only the kernel's boot ID. After a soft reboot, a report from
+    /// the userspace before does not count as one of this boot. `began`: when the running userspace began.
+    pub fn settle_boot(&mut self, boot_id: &BootId, began: Option<Timestamp>) {
+        let is_of_kernel = self
+            .boot_id
+            .as_ref()
+            .is_some_and(|seen| seen.kernel() == boot_id.kernel());
+        // The kubelet reports whole seconds.
+        let is_since = began.is_none_or(|began| {
+            let second = began.as_second();
+            self.ready_reported
+                .is_some_and(|reported| reported.as_second() >= second)
+        });
+        if boot_id.is_soft() && is_of_kernel && is_since {
+            self.boot_id = Some(boot_id.clone());
         }
     }
 
@@ -206,6 +228,7 @@ mod tests {
             excluded: false,
             control_plane: false,
             not_ready_taint: None,
+            ready_reported: None,
             conditions: Default::default(),
             signs: Signs {
                 guards: [(); 3].map(|()| Guarded {

@@ -103,10 +103,18 @@ impl Measured {
                 .detail("stretches of a turn, s", json!(stretches))
                 .print();
         }
-        if let Some(proofs) = self.stretches.get(turns::PROOF).filter(|_| run.wants("proof-after-ready")) {
-            Figure::new("proof-after-ready", "s from a Ready Node to the end of its proof", proofs)
-                .aim(0.1)
-                .print();
+        if let Some(proofs) = self
+            .stretches
+            .get(turns::PROOF)
+            .filter(|_| run.wants("proof-after-ready"))
+        {
+            Figure::new(
+                "proof-after-ready",
+                "s from a Ready Node to the end of its proof",
+                proofs,
+            )
+            .aim(0.1)
+            .print();
         }
         let causes = self.causes.iter().map(|(cause, runs)| (cause, round_median(runs)));
         let causes: BTreeMap<_, _> = causes.collect();

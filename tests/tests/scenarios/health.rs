@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Context, Result, ensure};
+use berth_api::BootId;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, has_condition, soon};
 use berth_tests::hosts::sim::{SimHost, Unhealthy};
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 const CHECK: &str = "usr/lib/berth/health.d/required.d/10-disk";
 
@@ -108,33 +108,35 @@ async fn a_host_without_an_agent_rolls_itself_back() -> Result<()> {
     cluster.judge()
 }
 
-/// Answers each HTTP request with the current status.
-async fn serve(listener: TcpListener, status: watch::Receiver<u16>) -> Result<()> {
+/// Answers each HTTP request: 503 while the host runs this image, otherwise 200.
+async fn serve(listener: TcpListener, host: SimHost, bad: String) -> Result<()> {
     loop {
         let (mut connection, _) = listener.accept().await?;
-        let answer = format!("HTTP/1.1 {} Test\r\nContent-Length: 0\r\n\r\n", *status.borrow());
+        let mut request = [0; 1024];
+        let _ = connection.read(&mut request).await?;
+        let status = if host.facts().booted == bad { 503 } else { 200 };
+        let answer = format!("HTTP/1.1 {status} Test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         connection.write_all(answer.as_bytes()).await?;
     }
 }
 
-/// The Node is Ready, but a check of the pool fails. When its cause is gone, the next image is proven.
+/// The Node is Ready, but a check of the pool fails under the image. The next image passes it.
 #[tokio::test]
 async fn a_boot_that_fails_a_pool_check_is_rolled_back() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions::of(1)).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let port = listener.local_addr()?.port();
-    let (status, statuses) = watch::channel(503);
-    let server = tokio::spawn(serve(listener, statuses));
+    let host = cluster.host(1).clone();
+    let bad = cluster.publish("2.0.0").await?;
+    let server = tokio::spawn(serve(listener, host.clone(), bad.digest.to_string()));
     let body = async {
-        let node = cluster.host(1).name().to_owned();
-        let selector = json!({ "matchLabels": { "app": "cni" } });
-        let app = json!({ "name": "app", "httpGet": { "port": port } });
-        let cni = json!({ "name": "cni", "podsReady": { "namespace": "default", "selector": selector } });
-        let ready = json!({ "name": "ready", "nodeCondition": { "type": "Ready" } });
-        let bad = cluster.publish("2.0.0").await?;
-        let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%", "maxFailures": 9, "paused": true });
+        let checks = json!([
+            { "name": "ready", "nodeCondition": { "type": "Ready" } },
+            { "name": "app", "httpGet": { "port": port } },
+        ]);
+        let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%", "paused": true });
         cluster.pool("workers", &bad.reference, rollout).await?;
-        let health = json!({ "deadline": "3s", "checks": [ready, app, cni] });
+        let health = json!({ "deadline": "3s", "checks": checks });
         let go = json!({ "health": health, "rollout": { "paused": false } });
         cluster.patch_pool("workers", go).await?;
         let said = (
@@ -143,30 +145,68 @@ async fn a_boot_that_fails_a_pool_check_is_rolled_back() -> Result<()> {
             "DigestFailed",
             "check app: the HTTP status is 503",
         );
-        cluster.until_node_says(&node, said, LONG).await?;
-        status.send(200)?;
-        let worse = cluster.publish("3.0.0").await?;
-        cluster.set_image("workers", &worse.reference).await?;
-        let said = (
-            "NodeDegraded",
-            "True",
-            "DigestFailed",
-            "check cni: no pod of the selector",
-        );
-        cluster.until_node_says(&node, said, LONG).await?;
-        let turns = cluster.node_status(&node).await?.turns;
+        cluster.until_node_says(host.name(), said, LONG).await?;
+        let turns = cluster.node_status(host.name()).await?.turns;
         let reasons: Vec<_> = turns.iter().filter_map(|turn| turn.reason.as_deref()).collect();
-        ensure!(reasons == ["PodsNotReady", "HttpCheckFailed"], "{turns:?}");
-        cluster
-            .patch_pool("workers", json!({ "health": { "checks": [ready, app] } }))
-            .await?;
-        let good = cluster.publish("4.0.0").await?;
+        ensure!(reasons == ["HttpCheckFailed"], "{turns:?}");
+        let good = cluster.publish("3.0.0").await?;
         cluster.set_image("workers", &good.reference).await?;
         cluster.until_all_run(&good, LONG).await
     };
     let done = body.await;
     server.abort();
     if let Err(error) = done {
+        eprintln!("{}", cluster.describe().await);
+        return Err(error);
+    }
+    cluster.judge()
+}
+
+/// ID of a host's boot.
+fn boot_of(host: &SimHost) -> Result<BootId> {
+    Ok(BootId::new(host.facts().boot_id.context("the host is down")?))
+}
+
+/// A pool that allows soft reboots restarts only the userspace of a host that is capable of it, and proves the new
+/// userspace. A bad image is undone by a reboot of the machine.
+#[tokio::test]
+async fn a_soft_reboot_is_proven_or_undone_by_a_reboot() -> Result<()> {
+    let cluster = Cluster::start(ClusterOptions::of(1)).await?;
+    let host = cluster.host(1);
+    install_check(host)?;
+    let body = async {
+        host.settings(|s| s.soft_reboot_capable = true);
+        let kernel = boot_of(host)?;
+        let good = cluster.publish("2.0.0").await?;
+        let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%", "rebootPolicy": "AllowSoftReboot" });
+        cluster.pool("workers", &good.reference, rollout).await?;
+        cluster
+            .patch_pool("workers", json!({ "health": { "deadline": "3s" } }))
+            .await?;
+        cluster.until_all_run(&good, LONG).await?;
+        let soft = boot_of(host)?;
+        let expected = BootId::after_soft_reboots(kernel.as_str(), 1);
+        ensure!(soft == expected, "{kernel}, then {soft}");
+
+        let bad = cluster.publish("3.0.0").await?;
+        host.settings(|s| s.unhealthy = [(bad.digest.to_string(), Unhealthy::FailedCheck)].into());
+        cluster.set_image("workers", &bad.reference).await?;
+        let said = ("NodeDegraded", "True", "DigestFailed", "10-disk: exit status 1");
+        cluster.until_node_says(host.name(), said, LONG).await?;
+        let back = boot_of(host)?;
+        ensure!(!back.is_soft() && back != kernel, "{back} after {soft}");
+        ensure!(host.facts().booted == good.digest.to_string(), "{:?}", host.facts());
+
+        // Not capable: the machine reboots.
+        host.settings(|s| s.soft_reboot_capable = false);
+        let better = cluster.publish("4.0.0").await?;
+        cluster.set_image("workers", &better.reference).await?;
+        cluster.until_all_run(&better, LONG).await?;
+        let full = boot_of(host)?;
+        ensure!(!full.is_soft() && full != back, "{full} after {back}");
+        Ok(())
+    };
+    if let Err(error) = body.await {
         eprintln!("{}", cluster.describe().await);
         return Err(error);
     }

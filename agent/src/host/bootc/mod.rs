@@ -22,6 +22,9 @@ use super::failure::{Failure, Reason};
 use super::login;
 use super::tools::Tools;
 
+/// File that ostree makes when it mounts a deployment for a soft reboot.
+const NEXT_ROOT: &str = "/run/ostree/nextroot-booted";
+
 #[derive(Debug, Clone)]
 struct KeptVersion {
     version: BootcVersion,
@@ -182,6 +185,7 @@ impl Bootc {
     }
 
     pub(super) async fn lock(&self) -> Result<(), HostError> {
+        self.reset_soft_reboot().await?;
         let command = ["/usr/bin/ostree", "admin", "lock-finalization"];
         self.tools.run("lock", &command).await.map(drop)
     }
@@ -193,5 +197,35 @@ impl Bootc {
 
     pub(super) async fn reboot(&self) -> Result<(), HostError> {
         login::reboot(&self.tools.bus).await
+    }
+
+    /// Mounts the staged deployment for a soft reboot, and requests it. If the deployment cannot be mounted, requests a
+    /// reboot of the machine.
+    pub(super) async fn soft_reboot(&self) -> Result<(), HostError> {
+        let command = ["/usr/bin/ostree", "admin", "prepare-soft-reboot", "0"];
+        match self.tools.run("prepare-soft-reboot", &command).await {
+            Ok(_) => {}
+            Err(error @ (HostError::Tool(_) | HostError::Timeout(_))) => {
+                tracing::warn!(%error, "cannot prepare a soft reboot; rebooting the machine");
+                self.reset_soft_reboot().await?;
+                return self.reboot().await;
+            }
+            Err(error) => return Err(error),
+        }
+        let asked = login::soft_reboot(&self.tools.bus).await;
+        if asked.is_err() {
+            self.reset_soft_reboot().await?;
+        }
+        asked
+    }
+
+    /// Unmounts a deployment that was mounted for a soft reboot. Otherwise `systemctl reboot` would boot it, although
+    /// it is locked.
+    async fn reset_soft_reboot(&self) -> Result<(), HostError> {
+        if !self.tools.root.path(NEXT_ROOT).exists() {
+            return Ok(());
+        }
+        let command = ["/usr/bin/ostree", "admin", "prepare-soft-reboot", "--reset"];
+        self.tools.run("reset-soft-reboot", &command).await.map(drop)
     }
 }

@@ -100,6 +100,7 @@ struct RawEntry {
     incompatible: Option<bool>,
     download_only: Option<bool>,
     pinned: Option<bool>,
+    soft_reboot_capable: Option<bool>,
     composefs: Option<RawComposefs>,
     ostree: Option<RawOstree>,
 }
@@ -226,6 +227,7 @@ fn verity(entry: Option<&RawEntry>) -> Option<String> {
 fn entry(entry: RawEntry) -> Deployment {
     Deployment {
         pinned: entry.pinned.unwrap_or(false),
+        soft_reboot_capable: entry.soft_reboot_capable.unwrap_or(false),
         ..deployment(entry.image, entry.download_only.unwrap_or(false))
     }
 }
@@ -247,6 +249,7 @@ fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
         timestamp: timestamp.map(Time::from),
         locked,
         pinned: false,
+        soft_reboot_capable: false,
     }
 }
 

@@ -37,7 +37,8 @@ impl Host {
             guard: GuardFiles::new(&root),
             scratch,
         };
-        host.program("systemctl", "echo \"systemctl $*\" >>\"$BERTH_ROOT/calls\"");
+        let systemctl = "case $1 in show) cat \"$BERTH_ROOT/soft\" 2>/dev/null ;; *) echo \"systemctl $*\" >>\"$BERTH_ROOT/calls\" ;; esac";
+        host.program("systemctl", systemctl);
         host
     }
 
@@ -204,6 +205,21 @@ fn the_boot_that_armed_the_guard_is_left_alone() {
     assert!(host.run().status.success());
     assert_eq!(host.calls(), "");
     assert_eq!(host.guard.state().unwrap(), RollbackGuard::Armed);
+}
+
+#[test]
+fn a_soft_reboot_begins_another_boot() {
+    let host = Host::new();
+    host.ostree(&status(&[(2, "booted"), (1, "rollback")]));
+    host.arm(0, true);
+    fs::write(host.scratch.path().join("proc/sys/kernel/random/boot_id"), "b1\n").unwrap();
+    fs::write(host.scratch.path().join("soft"), "1\n").unwrap();
+    host.run();
+    assert!(host.calls().ends_with("systemctl -i reboot\n"), "{}", host.calls());
+    match host.guard.state().unwrap() {
+        RollbackGuard::Fired(fired) => assert_eq!(fired.boot_id, BootId::from("b1.soft1")),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -117,6 +117,7 @@ fn deployment(entry: &Entry, locked: bool) -> Deployment {
         timestamp: seconds.and_then(|s| Timestamp::from_second(s).ok()).map(Time::from),
         locked,
         pinned: is_set(entry, "pinned"),
+        soft_reboot_capable: false,
     }
 }
 

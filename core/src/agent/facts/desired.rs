@@ -5,7 +5,7 @@ use berth_api::digest::Digest;
 use berth_api::duration;
 use berth_api::names::{NodeUid, PoolName};
 use berth_api::node::{BootcNode, DesiredImage, Staging};
-use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain, Health, PhaseDurations, RivalUpdaters};
+use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain, Health, PhaseDurations, RebootPolicy, RivalUpdaters};
 
 /// Spec of the BootcNode, as the agent uses it.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +44,8 @@ pub struct Member {
     /// How long a node may take from its reboot to the proof of the new boot. After that, the delay is reported, and a
     /// target that did not boot may be tried again.
     pub reboot_timeout: Duration,
+    /// How the node reboots into a new image.
+    pub reboot_policy: RebootPolicy,
     /// True if the pool or the fleet is paused. Only reported; no step depends on it.
     pub paused: bool,
     /// Median durations of updates in the pool. Used only to estimate when the update ends.
@@ -70,6 +72,7 @@ impl Desired {
             tolerated: spec.tolerated_updaters.clone(),
             retry_token: spec.retry_token.clone(),
             reboot_timeout: duration::or(Some(&spec.reboot_timeout), DEFAULT_REBOOT_TIMEOUT),
+            reboot_policy: spec.reboot_policy,
             paused: spec.paused,
             estimates: spec.estimates,
         }))

@@ -4,6 +4,7 @@ use berth_api::backend::NodeBackend;
 use berth_api::digest::Digest;
 use berth_api::names::BootId;
 use berth_api::node::{Deployment, Progress};
+use jiff::Timestamp;
 
 use super::health::HostHealth;
 use super::rollback_guard::RollbackGuard;
@@ -52,6 +53,17 @@ pub struct HostFacts {
     pub health: Option<HostHealth>,
     /// State of the host's rollback guard.
     pub rollback_guard: RollbackGuard,
+    /// The host's support of soft reboots.
+    pub soft_reboots: SoftReboots,
+}
+
+/// The host's support of soft reboots, which restart only the userspace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SoftReboots {
+    /// True if the host's systemd supports them.
+    pub supported: bool,
+    /// When the running userspace began, by the host's wall clock; `None` if it began with the kernel.
+    pub userspace_began: Option<Timestamp>,
 }
 
 /// The staged image could not be locked in several attempts.

@@ -23,7 +23,7 @@ pub use self::boots::{FellBack, LastBooted, OutsideBoot};
 pub use self::cluster::{ClusterNode, DrainFacts, Guard, GuardFacts};
 pub use self::desired::{Desired, Member};
 pub use self::health::{BootComplete, Checks, HealthBefore, HostHealth};
-pub use self::host::{Deployments, HostFacts, LockFailure, Os, PullFacts, Reboot, Unreachable};
+pub use self::host::{Deployments, HostFacts, LockFailure, Os, PullFacts, Reboot, SoftReboots, Unreachable};
 pub use self::past::{Past, Undone, Verified};
 pub use self::pool_checks::{CheckAnswer, CheckReading, PodReading};
 pub use self::rollback_guard::{Fired, RollbackGuard};

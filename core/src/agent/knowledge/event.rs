@@ -8,7 +8,9 @@ use berth_api::names::{BootId, NodeUid};
 use berth_api::node::timeline::ProofPart;
 use berth_api::node::{BootcNodeStatus, DrainBlocker};
 
-use crate::agent::facts::{CheckReading, ClusterNode, Desired, Guard, HostHealth, Os, PullFacts, RollbackGuard};
+use crate::agent::facts::{
+    CheckReading, ClusterNode, Desired, Guard, HostHealth, Os, PullFacts, RollbackGuard, SoftReboots,
+};
 use crate::agent::host_policy::Rules;
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
@@ -30,6 +32,8 @@ pub struct Services {
     pub health: Option<HostHealth>,
     /// State of the host's rollback guard.
     pub rollback_guard: RollbackGuard,
+    /// The host's support of soft reboots.
+    pub soft_reboots: SoftReboots,
 }
 
 impl Services {
@@ -43,6 +47,7 @@ impl Services {
             clock_synchronized: None,
             health: None,
             rollback_guard: RollbackGuard::Disarmed,
+            soft_reboots: SoftReboots::default(),
         }
     }
 }

@@ -118,7 +118,11 @@ impl Knowledge {
         self.recall(now);
     }
 
-    fn node_read(&mut self, node: ClusterNode, now: &Now) {
+    fn node_read(&mut self, mut node: ClusterNode, now: &Now) {
+        if let ClusterNode::Is(node) = &mut node {
+            let began = self.host.services.soft_reboots.userspace_began;
+            node.settle_boot(self.host.boot_id(), began);
+        }
         let is_ready = node.get().is_some_and(|node| node.is_ready(self.host.boot_id()));
         let since = self.turn.ready_since.unwrap_or(now.clock);
         self.turn.ready_since = is_ready.then_some(since);

@@ -119,6 +119,7 @@ impl Knowledge {
             clock_synchronized: host.services.clock_synchronized,
             health: host.services.health,
             rollback_guard: host.services.rollback_guard,
+            soft_reboots: host.services.soft_reboots,
         }
     }
 

@@ -72,6 +72,7 @@ fn node() -> ClusterNode {
         excluded: false,
         control_plane: false,
         not_ready_taint: None,
+        ready_reported: None,
         conditions: Default::default(),
         signs: Default::default(),
     })

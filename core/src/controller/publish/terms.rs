@@ -62,6 +62,7 @@ fn member_spec(pool: &Pool, spec: &BootcNodePoolSpec, least: Duration) -> BootcN
         tolerated_updaters: spec.tolerated_updaters.clone(),
         retry_token: Some(spec.retry_token().to_owned()).filter(|t| !t.is_empty()),
         reboot_timeout: spec.reboot_timeout().into(),
+        reboot_policy: spec.reboot_policy(),
         progress_interval: match spec.progress_interval() {
             Duration::ZERO => Duration::ZERO,
             asked => asked.max(least),

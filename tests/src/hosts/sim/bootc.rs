@@ -91,6 +91,8 @@ pub struct View {
     pub composefs: bool,
     /// bootc is older than 1.12 and has no `downloadOnly` and no `softRebootCapable`.
     pub old: bool,
+    /// Staged images are capable of a soft reboot.
+    pub soft_reboot_capable: bool,
 }
 
 /// All deployments of a host.
@@ -105,6 +107,8 @@ pub struct Deployments {
     /// Images with a ref in the repository: registry and signature policy are not checked for them.
     present: BTreeSet<String>,
     finalization_failed: bool,
+    /// True if the staged deployment is mounted for a soft reboot.
+    next_root: bool,
 }
 
 impl Deployments {
@@ -117,6 +121,33 @@ impl Deployments {
             finalized: vec![booted],
             booted: 0,
             finalization_failed: false,
+            next_root: false,
+        }
+    }
+
+    /// True if a deployment is mounted for a soft reboot.
+    pub fn has_next_root(&self) -> bool {
+        self.next_root
+    }
+
+    /// Runs `ostree admin prepare-soft-reboot 0`.
+    pub fn prepare_soft_reboot(&mut self) -> Result<(), String> {
+        if !self.is_armed() {
+            return Err("Cannot set soft-reboot target: the deployment is locked or missing".to_owned());
+        }
+        self.next_root = true;
+        Ok(())
+    }
+
+    /// Runs `ostree admin prepare-soft-reboot --reset`.
+    pub fn reset_soft_reboot(&mut self) {
+        self.next_root = false;
+    }
+
+    /// A soft reboot, after the shutdown. Only the mounted deployment is booted; without one, the old root stays.
+    pub fn soft_boot(&mut self) {
+        if std::mem::take(&mut self.next_root) {
+            self.booted = 0;
         }
     }
 
@@ -334,6 +365,7 @@ impl Deployments {
     /// The boot loader starts the first deployment whose boots do not hang, or else the last one. Returns the number of
     /// deployments that hang. They stay first in the boot order.
     pub fn boot(&mut self, hanging: &BTreeSet<String>) -> usize {
+        self.next_root = false;
         let works = self.finalized.iter().position(|d| !hanging.contains(&d.digest));
         self.booted = works.unwrap_or(self.finalized.len() - 1);
         self.booted
@@ -349,7 +381,10 @@ impl Deployments {
             list.push(Listed {
                 booted: false,
                 staged: true,
-                entry: entry(&staged.deployment, staged.locked, view),
+                entry: BootEntry {
+                    soft_reboot_capable: view.soft_reboot_capable,
+                    ..entry(&staged.deployment, staged.locked, view)
+                },
             });
         }
         for (deployment, booted) in self.finalized() {

@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 
 use super::login::Login;
 use super::process::{Os, Stdio};
+use super::units::Units;
 use crate::process::with_parent;
 
 const UNIT: &str = "berth-rollback-guard.service";
@@ -49,6 +50,14 @@ pub(super) fn enabled(root: &Path) -> Option<&'static str> {
     root.join(WANTS).exists().then_some(UNIT)
 }
 
+/// The parts of the host that answer the guard's calls.
+#[derive(Debug, Clone)]
+pub(super) struct Programs {
+    pub(super) os: Arc<Os>,
+    pub(super) login: Login,
+    pub(super) units: Units,
+}
+
 /// The guard's process, which is killed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Guard {
@@ -58,7 +67,7 @@ pub(super) struct Guard {
 
 impl Guard {
     /// Starts the guard as systemd does at boot: if its unit is enabled and the guard is armed.
-    pub(super) fn start(root: &Path, directory: &Path, os: &Arc<Os>, login: &Login) -> Result<Option<Self>> {
+    pub(super) fn start(root: &Path, directory: &Path, host: Programs) -> Result<Option<Self>> {
         if enabled(root).is_none() || !root.join(STATE).join("armed").exists() {
             return Ok(None);
         }
@@ -82,7 +91,7 @@ impl Guard {
             .open(directory.join("guard.log"))?;
         sh.stdin(Pipes::null()).stdout(Pipes::null()).stderr(log);
         let process = sh.spawn().context("cannot start the rollback guard")?;
-        let calls = tokio::spawn(serve(calls, os.clone(), login.clone())).abort_handle();
+        let calls = tokio::spawn(serve(calls, host)).abort_handle();
         Ok(Some(Self { process, calls }))
     }
 }
@@ -95,7 +104,7 @@ impl Drop for Guard {
     }
 }
 
-async fn serve(calls: PathBuf, os: Arc<Os>, login: Login) {
+async fn serve(calls: PathBuf, host: Programs) {
     loop {
         for entry in fs::read_dir(&calls).into_iter().flatten().flatten() {
             let Ok(words) = fs::read_to_string(entry.path().join("words")) else {
@@ -103,7 +112,7 @@ async fn serve(calls: PathBuf, os: Arc<Os>, login: Login) {
             };
             let _ = fs::remove_file(entry.path().join("words"));
             let words: Vec<String> = words.lines().map(str::to_owned).collect();
-            let status = run(&words, &entry.path(), &os, &login).await;
+            let status = run(&words, &entry.path(), &host).await;
             let new = entry.path().join("status.new");
             let _ = fs::write(&new, status.to_string()).and_then(|()| fs::rename(&new, entry.path().join("status")));
         }
@@ -111,18 +120,22 @@ async fn serve(calls: PathBuf, os: Arc<Os>, login: Login) {
     }
 }
 
-async fn run(words: &[String], call: &Path, os: &Os, login: &Login) -> i32 {
+async fn run(words: &[String], call: &Path, host: &Programs) -> i32 {
     let mut io = Stdio {
         out: fs::File::create(call.join("out")).ok(),
         ..Stdio::default()
     };
     let [program, arguments @ ..] = words else { return 1 };
     if program == "systemctl" {
+        if arguments == ["show", "--property=SoftRebootsCount", "--value"] {
+            io.out(&host.units.soft_reboots().to_string());
+            return 0;
+        }
         // Root's systemctl ignores inhibitors with -i.
-        let done = arguments == ["-i", "reboot"] && login.request(0).is_ok();
+        let done = arguments == ["-i", "reboot"] && host.login.request(0).is_ok();
         return i32::from(!done);
     }
     let path = format!("/usr/bin/{program}");
     let argv: Vec<String> = std::iter::once(path).chain(arguments.iter().cloned()).collect();
-    os.run(&argv, &mut io).await
+    host.os.run(&argv, &mut io).await
 }

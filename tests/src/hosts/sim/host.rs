@@ -12,7 +12,7 @@ use super::bootc::{self, Deployment, Deployments};
 use super::bus::Bus;
 use super::catalog::{Catalog, CatalogImage};
 use super::kubelet::{Kubelet, KubeletConfig};
-use super::login::Login;
+use super::login::{Login, Request};
 use super::machine::{Down, Machine};
 use super::process::Os;
 use super::rpm_ostree::RpmOstree;
@@ -395,12 +395,17 @@ fn deployment(catalog: &Catalog, image: &str, digest: &str, architecture: &str) 
 }
 
 /// Executes the reboots that logind accepted, each only if the boot that requested it still runs.
-async fn serve_requests(machine: Arc<Machine>, mut requests: mpsc::UnboundedReceiver<Duration>) {
-    while let Some(longer) = requests.recv().await {
+async fn serve_requests(machine: Arc<Machine>, mut requests: mpsc::UnboundedReceiver<Request>) {
+    while let Some(request) = requests.recv().await {
         let Some(boot) = machine.boot_id() else {
             continue;
         };
-        if let Err(error) = machine.reboot(Down::Orderly(longer), Some(&boot)).await {
+        let how = if request.is_soft {
+            Down::Soft(request.delay)
+        } else {
+            Down::Orderly(request.delay)
+        };
+        if let Err(error) = machine.reboot(how, Some(&boot)).await {
             tracing::error!(
                 host = machine.name,
                 error = format!("{error:#}"),

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use berth_api::BootId;
 use futures::TryStreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -307,7 +308,7 @@ fn node_status(node: &str, architecture: &str, boot: &Boot, ready: Value) -> Val
         "addresses": [{"type": "Hostname", "address": node}],
         "images": [{"names": ["registry.test/pause:1"], "sizeBytes": 700_000}],
         "nodeInfo": {
-            "bootID": boot.boot_id, "machineID": node, "systemUUID": node, "kernelVersion": "6.12.0",
+            "bootID": BootId::new(boot.boot_id.as_str()).kernel(), "machineID": node, "systemUUID": node, "kernelVersion": "6.12.0",
             "osImage": format!("Simulated OS {}", boot.version), "operatingSystem": "linux", "architecture": architecture,
             "containerRuntimeVersion": "simulated://1", "kubeletVersion": "v1.36.3", "kubeProxyVersion": "",
         },

@@ -23,12 +23,21 @@ const SOFT_REBOOT: u64 = 4;
 pub(super) struct Login {
     settings: SharedSettings,
     preparing: Arc<AtomicBool>,
-    /// Accepted requests, as the additional time of the shutdown.
-    reboots: UnboundedSender<Duration>,
+    /// Accepted requests.
+    reboots: UnboundedSender<Request>,
+}
+
+/// An accepted request for a reboot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    /// Additional time of the shutdown.
+    pub(super) delay: Duration,
+    /// True to keep the kernel.
+    pub(super) is_soft: bool,
 }
 
 impl Login {
-    pub(super) fn new(settings: SharedSettings, reboots: UnboundedSender<Duration>) -> Self {
+    pub(super) fn new(settings: SharedSettings, reboots: UnboundedSender<Request>) -> Self {
         Self {
             settings,
             preparing: Arc::default(),
@@ -51,8 +60,8 @@ impl Login {
     }
 
     pub(super) fn request(&self, flags: u64) -> Result<(), NamedError> {
-        if flags & (KEXEC | SOFT_REBOOT) != 0 {
-            let text = "the simulated host has neither kexec nor soft reboot";
+        if flags & KEXEC != 0 {
+            let text = "the simulated host has no kexec";
             return Err(NamedError::new("org.freedesktop.DBus.Error.NotSupported", text));
         }
         let settings = self.settings.get();
@@ -76,7 +85,8 @@ impl Login {
             return Err(NamedError::new("org.freedesktop.login1.OperationInProgress", text));
         }
         // The receiver is gone if the whole host is being dropped.
-        let _ = self.reboots.send(delay);
+        let is_soft = flags & SOFT_REBOOT != 0;
+        let _ = self.reboots.send(Request { delay, is_soft });
         Ok(())
     }
 }

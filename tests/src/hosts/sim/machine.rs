@@ -5,13 +5,15 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use berth_api::BootId;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::AbortHandle;
 use zbus::Connection;
 
 use super::agent::Agents;
+use super::bootc::Deployments;
 use super::bus::Bus;
-use super::guard::{self, Guard};
+use super::guard::{self, Guard, Programs};
 use super::kubelet::{Boot, Kubelet};
 use super::login::Login;
 use super::process::Os;
@@ -39,6 +41,8 @@ const TERM_GRACE: Duration = Duration::from_millis(20);
 pub(super) enum Down {
     /// A shutdown, with this additional time. It finalizes the staged deployment.
     Orderly(Duration),
+    /// A shutdown that keeps the kernel, with this additional time.
+    Soft(Duration),
     PowerCut,
 }
 
@@ -87,7 +91,7 @@ impl Machine {
     pub(super) async fn power_on(&self) -> Result<()> {
         let mut power = self.power.lock().await;
         if power.is_none() {
-            *power = Some(self.boot().await?);
+            *power = Some(self.boot(None).await?);
         }
         Ok(())
     }
@@ -106,9 +110,13 @@ impl Machine {
         let Some(up) = power.take_if(|up| boot.is_none_or(|id| up.boot.boot_id == id)) else {
             return Ok(());
         };
+        let kernel = matches!(how, Down::Soft(_)).then(|| up.boot.boot_id.clone());
         self.go_down(up, how).await;
-        tokio::time::sleep(self.settings.with(|s| s.reboot_time)).await;
-        *power = Some(self.boot().await?);
+        let pause = self.settings.with(|s| s.reboot_time);
+        // The firmware and the kernel take most of a reboot.
+        let pause = if kernel.is_some() { pause / 4 } else { pause };
+        tokio::time::sleep(pause).await;
+        *power = Some(self.boot(kernel).await?);
         Ok(())
     }
 
@@ -142,16 +150,25 @@ impl Machine {
         }
     }
 
-    async fn boot(&self) -> Result<Up> {
-        let hanging = self.settings.with(|s| s.hanging.clone());
-        let hangs = self.os.deployments(|d| d.boot(&hanging));
-        tokio::time::sleep(HANG_TIME * BOOT_TRIES * u32::try_from(hangs).unwrap_or(1)).await;
+    /// Boots the host. `before`: ID of the boot before, if this is a soft reboot.
+    async fn boot(&self, before: Option<String>) -> Result<Up> {
+        if before.is_some() {
+            self.os.deployments(Deployments::soft_boot);
+        } else {
+            let hanging = self.settings.with(|s| s.hanging.clone());
+            let hangs = self.os.deployments(|d| d.boot(&hanging));
+            tokio::time::sleep(HANG_TIME * BOOT_TRIES * u32::try_from(hangs).unwrap_or(1)).await;
+        }
         let (digest, version, failed) = self.os.deployments(|d| {
             let booted = d.booted().map(|b| (b.digest.clone(), b.version.clone()));
             let (digest, version) = booted.unwrap_or_default();
             (digest, version, d.finalization_failed())
         });
-        let boot_id = self.new_boot_id()?;
+        let boot_id = match before {
+            Some(before) => next_soft(&before),
+            None => self.new_boot_id()?,
+        };
+        self.units.begin_userspace(soft_reboots(&boot_id));
         self.log.record(
             &self.name,
             HostChange::Up {
@@ -191,7 +208,12 @@ impl Machine {
         };
         *self.boot_id_slot() = Some(boot_id);
         let directory = self.root.parent().unwrap_or(&self.root);
-        let guard = Guard::start(&self.root, directory, &self.os, &self.login)?;
+        let programs = Programs {
+            os: self.os.clone(),
+            login: self.login.clone(),
+            units: self.units.clone(),
+        };
+        let guard = Guard::start(&self.root, directory, programs)?;
         if let Some(kubelet) = self.kubelet.as_ref().filter(|_| !dead) {
             kubelet.start(boot.clone());
             // Without a kubelet the agent would not be started either.
@@ -237,7 +259,7 @@ impl Machine {
     }
 
     async fn go_down(&self, up: Up, how: Down) {
-        if let Down::Orderly(longer) = how {
+        if let Down::Orderly(longer) | Down::Soft(longer) = how {
             self.begin_shutdown(&up, longer).await;
         }
         self.agents.stop(0, (how != Down::PowerCut).then_some(TERM_GRACE)).await;
@@ -252,7 +274,7 @@ impl Machine {
         // A killed command releases the sysroot a moment later; no change may happen between that and the boot.
         self.os
             .quiesced(|d| match how {
-                Down::Orderly(_) => {
+                Down::Orderly(_) | Down::Soft(_) => {
                     let fails = d.is_armed() && self.settings.strikes(|s| &mut s.finalization_failures);
                     d.shut_down(!fails);
                 }
@@ -294,4 +316,16 @@ impl Machine {
         self.units.clear();
         self.bus.kill();
     }
+}
+
+/// ID of the boot that follows this one by a soft reboot.
+fn next_soft(before: &str) -> String {
+    let count = soft_reboots(before) + 1;
+    BootId::after_soft_reboots(BootId::new(before).kernel(), count).to_string()
+}
+
+/// Number of soft reboots in the ID of a boot.
+fn soft_reboots(id: &str) -> u32 {
+    let count = id.rsplit_once(".soft").and_then(|(_, count)| count.parse().ok());
+    count.unwrap_or(0)
 }

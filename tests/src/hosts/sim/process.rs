@@ -62,7 +62,7 @@ impl Stdio {
         }
     }
 
-    fn out(&mut self, line: &str) {
+    pub(super) fn out(&mut self, line: &str) {
         write_line(&mut self.out, line);
     }
 
@@ -238,6 +238,9 @@ impl Os {
             "/usr/bin/rpm-ostree" if settings.rpm_ostree && arguments == ["rollback"] => {
                 let done = self.deployments(Deployments::toggle_rollback);
                 done.map_or_else(|text| io.fail(&text), |()| 0)
+            }
+            "/usr/bin/ostree" if arguments.starts_with(&["admin", "prepare-soft-reboot"]) => {
+                self.prepare_soft_reboot(arguments, io)
             }
             "/usr/bin/ostree" if arguments == ["admin", "status"] => {
                 io.out(&self.deployments(|d| d.listed()));
@@ -471,6 +474,22 @@ impl Os {
             _ => Err("Permission denied".to_owned()),
         };
         made.map_or_else(|text| io.fail(&text), |()| 0)
+    }
+
+    /// Runs `ostree admin prepare-soft-reboot`, which makes or removes a file in `/run`.
+    fn prepare_soft_reboot(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
+        let file = self.on_host("/run/ostree/nextroot-booted");
+        let done = match arguments {
+            [_, _, "0"] => self
+                .deployments(Deployments::prepare_soft_reboot)
+                .and_then(|()| std::fs::write(file, "").map_err(|error| error.to_string())),
+            [_, _, "--reset"] => {
+                self.deployments(Deployments::reset_soft_reboot);
+                std::fs::remove_file(file).map_err(|error| error.to_string())
+            }
+            _ => Err("INDEX must be specified".to_owned()),
+        };
+        done.map_or_else(|text| io.fail(&text), |()| 0)
     }
 
     /// Runs `install` for one file.

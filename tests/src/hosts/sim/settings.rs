@@ -184,6 +184,8 @@ pub struct Settings {
     pub not_bootc: bool,
     /// True if the deployments are in composefs; the host then has no ostree.
     pub composefs: bool,
+    /// bootc reports staged images as capable of a soft reboot.
+    pub soft_reboot_capable: bool,
     /// True if the host has rpm-ostree.
     pub rpm_ostree: bool,
     /// True if ostree is older than 2023.8 and has no `lock-finalization`.
@@ -237,6 +239,7 @@ impl Default for Settings {
             no_help: false,
             not_bootc: false,
             composefs: false,
+            soft_reboot_capable: false,
             rpm_ostree: false,
             old_ostree: false,
             never_ready: BTreeSet::new(),
@@ -269,6 +272,7 @@ impl Settings {
             not_bootc: self.not_bootc,
             composefs: self.composefs,
             old: !self.bootc().has_locks(),
+            soft_reboot_capable: self.soft_reboot_capable,
         }
     }
 }

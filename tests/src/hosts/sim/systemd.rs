@@ -364,6 +364,11 @@ impl Manager {
         VERSION.to_owned()
     }
 
+    #[zbus(property(emits_changed_signal = "const"))]
+    async fn soft_reboots_count(&self) -> u32 {
+        self.units.soft_reboots()
+    }
+
     /// Every simulated host has a hardware watchdog, which systemd feeds every 30 seconds.
     #[zbus(property(emits_changed_signal = "false"), name = "RuntimeWatchdogUSec")]
     async fn runtime_watchdog(&self) -> u64 {
@@ -452,6 +457,15 @@ impl UnitFace {
             return vec!["multi-user.target"];
         }
         vec![]
+    }
+
+    /// `basic.target` begins with each userspace.
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn active_enter_timestamp(&self) -> u64 {
+        if self.name == "basic.target" {
+            return self.units.began();
+        }
+        0
     }
 
     #[zbus(property(emits_changed_signal = "const"))]

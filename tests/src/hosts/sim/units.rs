@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use jiff::Timestamp;
 use nix::fcntl::OFlag;
 use tokio::task::AbortHandle;
 use zbus::Connection;
@@ -114,6 +115,10 @@ struct State {
     subscribers: BTreeSet<String>,
     last_job: u32,
     shutting_down: bool,
+    /// Number of soft reboots of this kernel.
+    soft_reboots: u32,
+    /// Begin of this userspace, in microseconds since 1970.
+    began: u64,
 }
 
 impl State {
@@ -145,6 +150,21 @@ impl Units {
             state: Arc::default(),
             bus: Arc::default(),
         }
+    }
+
+    /// Begins a userspace, after this number of soft reboots.
+    pub(super) fn begin_userspace(&self, soft_reboots: u32) {
+        let now = u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default();
+        let mut state = self.state();
+        (state.soft_reboots, state.began) = (soft_reboots, now);
+    }
+
+    pub(super) fn soft_reboots(&self) -> u32 {
+        self.state().soft_reboots
+    }
+
+    pub(super) fn began(&self) -> u64 {
+        self.state().began
     }
 
     /// Root directory of the host.

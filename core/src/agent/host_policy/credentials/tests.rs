@@ -135,6 +135,7 @@ fn node(uid: &str, excluded: bool) -> ClusterNode {
         excluded,
         control_plane: false,
         not_ready_taint: None,
+        ready_reported: None,
         conditions: Default::default(),
         signs: Default::default(),
     })
@@ -154,6 +155,7 @@ fn a_member_needs_a_spec_for_its_own_uid() {
         tolerated: vec![],
         retry_token: None,
         reboot_timeout: std::time::Duration::ZERO,
+        reboot_policy: Default::default(),
         paused: false,
         estimates: berth_api::pool::PhaseDurations::default(),
     }));

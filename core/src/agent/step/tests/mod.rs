@@ -28,7 +28,7 @@ use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL, READY_LOOK_INTERVAL};
 use super::*;
 use crate::agent::facts::{
     Deployments, DrainFacts, Guard, GuardFacts, HostFacts, HostHealth, LockFailure, Member, Past, PullFacts, Reboot,
-    RollbackGuard, Unreachable,
+    RollbackGuard, SoftReboots, Unreachable,
 };
 use crate::agent::host_policy::Rules;
 use crate::agent::host_policy::registries::Registries;
@@ -88,6 +88,7 @@ fn member(n: u8) -> Member {
         tolerated: vec![],
         retry_token: None,
         reboot_timeout: HOUR,
+        reboot_policy: Default::default(),
         paused: false,
         estimates: berth_api::pool::PhaseDurations::default(),
     }
@@ -139,6 +140,7 @@ fn facts() -> AgentFacts {
             clock_synchronized: Some(true),
             health: Some(HostHealth::default()),
             rollback_guard: RollbackGuard::Disarmed,
+            soft_reboots: SoftReboots::default(),
         },
         cluster_node: ClusterNode::Is(node()),
         berths: Some(vec![]),
@@ -169,6 +171,7 @@ fn node() -> NodeFacts {
         excluded: false,
         control_plane: false,
         not_ready_taint: None,
+        ready_reported: None,
         conditions: Default::default(),
         signs: Default::default(),
     }

@@ -1,0 +1,41 @@
+//! Reads how often the host has soft-rebooted, and keeps the number where [`HostRoot::boot_id`] finds it.
+//!
+//! A soft reboot keeps the kernel, and so its boot ID, and the files in `/run`. Only systemd counts it.
+
+use berth_core::agent::facts::SoftReboots;
+use jiff::Timestamp;
+
+use super::bus::{Bus, BusError, SYSTEMD};
+use super::error::HostError;
+use super::root::{HostRoot, SOFT_REBOOTS};
+use super::{files, units};
+
+/// A unit that starts early in each userspace, before the kubelet.
+const EARLY: &str = "basic.target";
+
+pub(super) async fn read(bus: &Bus, root: &HostRoot) -> Result<SoftReboots, HostError> {
+    let count: u32 = match bus.property(SYSTEMD, "SoftRebootsCount").await {
+        Ok(count) => count,
+        // systemd before 254 has no soft reboots.
+        Err(BusError::Refused { .. }) => return Ok(SoftReboots::default()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut found = SoftReboots {
+        supported: true,
+        userspace_began: None,
+    };
+    if count > 0 {
+        found.userspace_began = began(units::active_since(bus, EARLY).await?);
+        let path = root.path(SOFT_REBOOTS);
+        let io = |error: std::io::Error| HostError::Io(format!("cannot write {}: {error}", path.display()));
+        root.make_run_dir().map_err(io)?;
+        files::replace(&path, format!("{count}\n").as_bytes()).map_err(io)?;
+    }
+    Ok(found)
+}
+
+/// Converts systemd's microseconds since 1970. 0 means never.
+fn began(microseconds: u64) -> Option<Timestamp> {
+    let microseconds = i64::try_from(microseconds).ok().filter(|since| *since > 0)?;
+    Timestamp::from_microsecond(microseconds).ok()
+}

@@ -1,0 +1,30 @@
+//! Whether the next reboot of a turn is a soft reboot, which restarts only the userspace.
+
+use berth_api::backend::Backend;
+use berth_api::berth::HoldPhase;
+use berth_api::pool::RebootPolicy;
+
+use crate::agent::facts::{AgentFacts, Desired};
+
+/// True if the node reboots into its staged image by a soft reboot: the pool allows it, and the host is capable of it.
+/// The rollback of an unproven boot always restarts the machine.
+pub fn is_chosen(facts: &AgentFacts) -> bool {
+    let Desired::Member(member) = &facts.desired else {
+        return false;
+    };
+    let Some(holding) = facts.holding().filter(|held| held.phase == HoldPhase::Committed) else {
+        return false;
+    };
+    let Some(known) = facts.host.os.deployments() else {
+        return false;
+    };
+    let staged = known.staged.as_ref();
+    let is_capable = staged.is_some_and(|staged| {
+        staged.soft_reboot_capable && !staged.locked && staged.digest.as_ref() == Some(&holding.target)
+    });
+    let is_supported = known.backend.name == Backend::Bootc && facts.host.soft_reboots.supported;
+    member.reboot_policy == RebootPolicy::AllowSoftReboot && is_capable && is_supported && !facts.undoes_boot()
+}
+
+#[cfg(test)]
+mod tests;
