@@ -2,6 +2,7 @@
 
 use berth_tests::cluster::has_condition;
 use kube::api::{Patch, PatchParams};
+use serde_json::Value;
 
 use super::*;
 
@@ -179,18 +180,12 @@ async fn publish(rig: &Rig, version: &str, script: &str) -> Result<Published> {
 async fn desire_strictly(rig: &Rig, image: &Published) -> Result<()> {
     rig.desire(image, 1).await?;
     let deadline = format!("{}s", DEADLINE.as_secs());
-    let agents = json!({ "namespace": "berth-system", "selector": { "matchLabels": { "app.kubernetes.io/name": "berth-agent" } } });
-    let checks = json!([
-        { "name": "kubelet", "httpGet": { "port": 10248, "path": "/healthz" } },
-        { "name": "agent", "podsReady": agents },
-        { "name": "ready", "nodeCondition": { "type": "Ready" } },
-    ]);
-    rig.cluster
-        .patch_pool(
-            "workers",
-            json!({ "health": { "deadline": deadline, "checks": checks } }),
-        )
-        .await
+    let health = json!({ "deadline": deadline, "checks": [kubelet_check()] });
+    rig.cluster.patch_pool("workers", json!({ "health": health })).await
+}
+
+fn kubelet_check() -> Value {
+    json!({ "name": "kubelet", "httpGet": { "port": 10248, "path": "/healthz" } })
 }
 
 fn ensure_rebooted_twice(before: &BTreeMap<String, usize>, boots: &BTreeMap<String, usize>, name: &str) -> Result<()> {
@@ -219,6 +214,16 @@ fn ensure_rebooted_once_more(
 /// Rolls a good image out to all nodes, and resets the pool's health.
 async fn mend(rig: &mut Rig, version: &str, boots: &BTreeMap<String, usize>) -> Result<()> {
     let good = publish(rig, version, "test -w /var").await?;
+    let labels = json!({ "app.kubernetes.io/name": "berth-agent" });
+    let agents = json!({ "namespace": "berth-system", "selector": { "matchLabels": labels } });
+    let checks = json!([
+        kubelet_check(),
+        { "name": "agent", "podsReady": agents },
+        { "name": "ready", "nodeCondition": { "type": "Ready" } },
+    ]);
+    // The pod of an agent becomes Ready some seconds after the Node.
+    let health = json!({ "deadline": "5m", "checks": checks });
+    rig.cluster.patch_pool("workers", json!({ "health": health })).await?;
     rig.desire(&good, 2).await?;
     rig.until_all_run(&good, boots).await?;
     rig.cluster.patch_pool("workers", json!({ "health": null })).await
