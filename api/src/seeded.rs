@@ -96,6 +96,8 @@ bugs! {
     UndoneAlways => "undone-always",
     /// Roll back to any deployment of the host.
     RollbackToAny => "rollback-to-any",
+    /// After a soft reboot, trust a report of the kubelet from before it.
+    OldReadyTrusted => "old-ready-trusted",
     /// Count a boot as proven without the pool's checks.
     PoolChecksIgnored => "pool-checks-ignored",
     /// Leave the host's rollback guard armed after the proof of a boot.

@@ -101,6 +101,7 @@ bugs! {
     RollbackTwice { images: &[2, 3], bad: 1 << 2 } [Queue: 1] breaks judge::I2_UNDO;
     RollbackToAny { images: &[2, 3], bad: 1 << 2 } [Edit: 1] breaks judge::I2_UNDO;
     UndoneAlways {} [] breaks judge::I5_UNDO;
+    OldReadyTrusted {} [] breaks judge::I5_PROOF;
     PoolChecksIgnored { images: &[2, 3], failing: 1 << 2 } [] breaks judge::I5_PROOF;
     GuardLeftArmed { guards: true } [] breaks judge::I5_GUARD;
     GuardToAny { nodes: 1, images: &[2, 3], bad: 1 << 2, guards: true } [Edit: 1, Mute: 1] breaks judge::I2_UNDO;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, DesiredImage, Failure, Staging, Turn as BadTurn};
 use berth_api::pool::{Health, HttpGet, PoolCheck};
-use berth_api::{Digest, Written};
+use berth_api::{BootId, Digest, Written};
 use berth_core::agent::facts::{
     CheckAnswer, CheckReading, ClusterNode, Deployments, Desired, FellBack, Fired, Guard as Answer, HostHealth,
-    LastBooted, Member, Os as HostOs, OutsideBoot, Past, PullFacts, RollbackGuard, StepFailure, Undone,
+    LastBooted, Member, Os as HostOs, OutsideBoot, Past, PullFacts, RollbackGuard, SoftReboots, StepFailure, Undone,
 };
 use berth_core::agent::knowledge::{
     Ending, Event, HostFailure, Knowledge, LockRetry, Look, PullReading, Services, Since, Turn,
@@ -221,6 +221,10 @@ fn remember(knowledge: &mut Knowledge, view: &AgentView) {
 fn services(knowledge: &Knowledge, host: &Host) -> Services {
     let mut services = Services::under(rich::boot(0));
     services.shutting_down = host.down;
+    services.soft_reboots = SoftReboots {
+        supported: true,
+        userspace_began: Some(rich::BEGAN),
+    };
     services.clock_synchronized = Some(!host.ahead);
     // In the model, the only fault of a bad image is that its Node never becomes Ready.
     services.health = Some(HostHealth::default());
@@ -487,12 +491,17 @@ fn node(object: &Object) -> NodeFacts {
         Cordon::OverSchedulable => Some(false),
         Cordon::OverCordoned => Some(true),
     };
-    NodeFacts {
+    // The kubelet reported under the running userspace, or long before.
+    let reported = match object.boot {
+        0 => rich::BEGAN,
+        _ => rich::BEGAN - SignedDuration::from_hours(1),
+    };
+    let mut node = NodeFacts {
         uid: rich::uid(0, object.uid),
         resource_version: String::new(),
         unschedulable: object.unschedulable,
         ready: object.ready,
-        boot_id: Some(rich::boot(object.boot)),
+        boot_id: Some(BootId::new(rich::KERNEL)),
         cordon: before.map(|unschedulable| CordonRecord {
             unschedulable,
             ..CordonRecord::default()
@@ -501,10 +510,12 @@ fn node(object: &Object) -> NodeFacts {
         // No step depends on this field.
         control_plane: false,
         not_ready_taint: None,
-        ready_reported: None,
+        ready_reported: Some(reported),
         conditions: Default::default(),
         signs: Signs::default(),
-    }
+    };
+    node.settle_boot(&rich::boot(0), Some(rich::BEGAN));
+    node
 }
 
 fn began(begun: Begun) -> Option<Duration> {

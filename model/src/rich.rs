@@ -86,9 +86,22 @@ pub fn generation(uid: &NodeUid) -> u8 {
         .unwrap_or(NONE)
 }
 
+/// ID of the boot that ran this number of boots ago. Every boot of the model is a soft reboot of one kernel: that is the
+/// harder case, since a Node then shows the kernel's boot ID also in a report from an earlier boot.
 pub fn boot(boot: u8) -> BootId {
-    BootId::new(format!("b{boot}"))
+    BootId::after_soft_reboots(KERNEL, 1000 - u32::from(boot))
 }
+
+/// Reverses [`boot`].
+fn small_boot(boot: &BootId) -> u8 {
+    (0..NONE).find(|number| self::boot(*number) == *boot).unwrap_or(NONE)
+}
+
+/// Boot ID of the hosts' kernel, which the kubelets report.
+pub const KERNEL: &str = "k";
+
+/// When the running userspace began.
+pub const BEGAN: Timestamp = NOW;
 
 pub fn pool(pool: u8) -> PoolName {
     let letter = (pool != NONE).then(|| char::from(b'a'.wrapping_add(pool)));
@@ -184,12 +197,7 @@ pub fn small(berth: &berth::Berth) -> Berth {
             uid: generation(&h.uid),
             target: image(Some(&h.target)),
             from: image(h.from.as_ref()),
-            boot: h
-                .boot_id
-                .as_str()
-                .strip_prefix('b')
-                .and_then(|b| b.parse().ok())
-                .unwrap_or(NONE),
+            boot: small_boot(&h.boot_id),
             phase: match h.phase {
                 HoldPhase::Taken => Phase::Taken,
                 HoldPhase::Committed => Phase::Committed,

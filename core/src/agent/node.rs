@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::seeded::Bug;
 use berth_api::{BootId, NodeUid, keys};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -147,7 +148,7 @@ impl NodeFacts {
             self.ready_reported
                 .is_some_and(|reported| reported.as_second() >= second)
         });
-        if boot_id.is_soft() && is_of_kernel && is_since {
+        if boot_id.is_soft() && is_of_kernel && (is_since || Bug::OldReadyTrusted.is_awake()) {
             self.boot_id = Some(boot_id.clone());
         }
     }

@@ -48,6 +48,7 @@ pub fn known(bug: Bug) -> Known {
         Bug::RollbackTwice | Bug::RollbackToAny | Bug::UndoneAlways => {
             OutOfReach("no boot of a rollout waits for its proof until health.deadline")
         }
+        Bug::OldReadyTrusted => OutOfReach("no host of a rollout soft-reboots"),
         Bug::PoolChecksIgnored => OutOfReach("no pool of a rollout has checks"),
         Bug::GuardLeftArmed | Bug::GuardToAny | Bug::GuardFiresDisarmed => {
             OutOfReach("no boot of a rollout lasts until the time of the rollback guard is over")
