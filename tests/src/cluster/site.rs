@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use berth_api::BootId;
 use berth_api::fleet::{self, BootcFleet, BootcFleetStatus};
 use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
@@ -445,7 +446,8 @@ pub fn is_ready(node: Node, boot_id: &str) -> bool {
     let status = node.status.unwrap_or_default();
     let mut conditions = status.conditions.iter().flatten();
     let is_ready = conditions.any(|c| c.type_ == "Ready" && c.status == "True");
-    is_ready && status.node_info.is_some_and(|info| info.boot_id == boot_id)
+    let boot_id = BootId::new(boot_id);
+    is_ready && status.node_info.is_some_and(|info| info.boot_id == boot_id.kernel())
 }
 
 /// Type, status and reason of a condition, and a part of its message.

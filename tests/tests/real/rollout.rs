@@ -23,6 +23,7 @@ mod boot_images;
 mod on_host;
 mod outside;
 mod rpm_ostree;
+mod soft;
 mod undo;
 
 /// Time limit for the work of one node.
@@ -37,10 +38,11 @@ const ALL: &str = "BERTH_TEST_REAL";
 const ONLY_IN_TEST_REAL: &str = "ONLY IN TEST-REAL: ";
 
 /// The scenarios left out of `make test`, and why. `three_real_hosts_of_rpm_ostree` is left out as a whole.
-const LEFT_OUT: [(&str, &str); 5] = [
+const LEFT_OUT: [(&str, &str); 6] = [
     ("the_api_server_is_away", "it waits for 30 s; rollout_sim has it too"),
     ("a_power_cut_during_the_rollback", "the model has it in every place"),
     ("a_power_cut_before_finalization", "rollout_sim has it too"),
+    ("a_soft_reboot_and_its_rollback", "simulated hosts have it too"),
     ("a_node_that_flaps", "it waits for a soak that is never over"),
     (
         "a_previous_image_that_is_bad_too",
@@ -49,10 +51,16 @@ const LEFT_OUT: [(&str, &str); 5] = [
 ];
 
 /// The scenarios that hosts of rpm-ostree skip, and why.
-const BOOTC_ONLY: [(&str, &str); 1] = [(
-    "an_image_without_its_bound_image",
-    "rpm-ostree does not support bound images; only bootc does",
-)];
+const BOOTC_ONLY: [(&str, &str); 2] = [
+    (
+        "a_soft_reboot_and_its_rollback",
+        "only bootc reports whether an image is capable of it",
+    ),
+    (
+        "an_image_without_its_bound_image",
+        "rpm-ostree does not support bound images; only bootc does",
+    ),
+];
 
 fn all() -> bool {
     std::env::var(ALL).is_ok_and(|v| v == "all")
@@ -469,6 +477,7 @@ async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.scenario(undo::a_power_cut_before_finalization).await?;
     rig.scenario(undo::a_power_cut_during_the_rollback).await?;
     rig.scenario(undo::a_previous_image_that_is_bad_too).await?;
+    rig.scenario(soft::a_soft_reboot_and_its_rollback).await?;
     rig.scenario(outside::a_boot_that_falls_back).await?;
     rig.scenario(outside::a_rollback_by_hand).await?;
     rig.scenario(an_agent_killed_mid_pull_adopts_it).await?;

@@ -9,6 +9,9 @@ use crate::image::Image;
 use crate::origin::Origin;
 use crate::sysroot::{Deployment, Sysroot};
 
+/// File that makes staged deployments capable of a soft reboot.
+const SOFT_REBOOT: &str = "/var/lib/standin-bootc.soft-reboot";
+
 /// True on a host booted by ostree, but not in a container there: bootc reports nothing in a container.
 pub(crate) fn is_host() -> bool {
     !in_container() && Path::new("/run/ostree-booted").exists()
@@ -58,7 +61,7 @@ fn listed(sysroot: &Sysroot, deployment: &Deployment) -> Result<Listed> {
             stateroot: deployment.stateroot.clone(),
         }),
         pinned: deployment.pinned,
-        soft_reboot_capable: false,
+        soft_reboot_capable: deployment.staged && Path::new(SOFT_REBOOT).exists(),
         store: Some("ostreeContainer"),
     };
     Ok(Listed {

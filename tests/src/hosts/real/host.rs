@@ -79,6 +79,11 @@ impl RealHost {
         self.machine.hang(digest);
     }
 
+    /// Records that the host has soft-rebooted this often, and runs this image now.
+    pub fn note_soft_boot(&self, count: u32, digest: &str, version: &str) {
+        self.machine.note_soft_boot(count, digest, version);
+    }
+
     /// The current boot, if the host is up.
     pub fn boot(&self) -> Option<Boot> {
         self.machine.boot()

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use berth_api::BootId;
 
 use super::cgroup::Cgroup;
 use super::disk::{BootedImage, Disk};
@@ -149,6 +150,23 @@ impl Machine {
     /// Lets the boots of an image hang from now on.
     pub(super) fn hang(&self, digest: &str) {
         self.firmware.state().hanging.insert(digest.to_owned());
+    }
+
+    /// Records a soft reboot, which the container's PID 1 makes without an exit.
+    pub(super) fn note_soft_boot(&self, count: u32, digest: &str, version: &str) {
+        let hardware = &self.firmware.hardware;
+        let mut state = self.firmware.state();
+        let Some(boot) = &mut state.boot else { return };
+        let before = BootId::new(boot.boot_id.as_str());
+        boot.boot_id = BootId::after_soft_reboots(before.kernel(), count).to_string();
+        (boot.digest, boot.version) = (digest.to_owned(), version.to_owned());
+        let up = HostChange::Up {
+            boot_id: boot.boot_id.clone(),
+            digest: boot.digest.clone(),
+            version: boot.version.clone(),
+        };
+        hardware.log.record(&hardware.host, HostChange::Down);
+        hardware.log.record(&hardware.host, up);
     }
 
     pub(super) fn boot(&self) -> Option<Boot> {

@@ -18,8 +18,11 @@ use crate::process::with_parent;
 
 const UNIT: &str = "berth-rollback-guard.service";
 const STATE: &str = "var/lib/berth/rollback-guard";
-/// The link that `systemctl enable` makes.
-const WANTS: &str = "etc/systemd/system/multi-user.target.wants/berth-rollback-guard.service";
+/// Unit directories: of an admin, and of the host's image.
+const ETC: &str = "etc/systemd/system";
+const USR: &str = "usr/lib/systemd/system";
+/// The link that makes the host start the unit, in a unit directory.
+const WANTS: &str = "multi-user.target.wants/berth-rollback-guard.service";
 /// Programs that the script calls on the host.
 const PROGRAMS: [&str; 4] = ["bootc", "ostree", "rpm-ostree", "systemctl"];
 /// Passes a call to the host: its words in a file, one per line. Waits for the exit status.
@@ -37,17 +40,34 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Makes the host start this unit at boot, as systemd does for `EnableUnitFiles`. Only the guard's unit is known.
 pub(super) fn enable(root: &Path, name: &str) -> Result<()> {
     anyhow::ensure!(
-        name == UNIT && root.join("etc/systemd/system").join(UNIT).exists(),
+        name == UNIT && root.join(ETC).join(UNIT).exists(),
         "Unit file {name} does not exist."
     );
-    let link = root.join(WANTS);
+    let link = root.join(ETC).join(WANTS);
     fs::create_dir_all(link.parent().unwrap_or(root)).context("cannot make the directory of wanted units")?;
     fs::write(link, "").context("cannot enable the guard's unit")
 }
 
 /// Name of the guard's unit if the host starts it at boot.
 pub(super) fn enabled(root: &Path) -> Option<&'static str> {
-    root.join(WANTS).exists().then_some(UNIT)
+    let mut directories = [ETC, USR].iter();
+    directories
+        .any(|directory| root.join(directory).join(WANTS).exists())
+        .then_some(UNIT)
+}
+
+/// Puts the guard's unit into the image of a host, and makes the host start it at boot.
+pub(super) fn ship(root: &Path) -> Result<()> {
+    let link = root.join(USR).join(WANTS);
+    fs::create_dir_all(link.parent().unwrap_or(root)).context("cannot make the image's directory of units")?;
+    fs::write(root.join(USR).join(UNIT), "").context("cannot write the guard's unit")?;
+    fs::write(link, "").context("cannot enable the guard's unit")
+}
+
+/// Path of a unit's file, as systemd shows it.
+pub(super) fn fragment(root: &Path, name: &str) -> String {
+    let directory = if root.join(ETC).join(name).exists() { ETC } else { USR };
+    format!("/{directory}/{name}")
 }
 
 /// The parts of the host that answer the guard's calls.

@@ -11,6 +11,7 @@ use super::agent::{AgentCommand, AgentConfig, Agents};
 use super::bootc::{self, Deployment, Deployments};
 use super::bus::Bus;
 use super::catalog::{Catalog, CatalogImage};
+use super::guard;
 use super::kubelet::{Kubelet, KubeletConfig};
 use super::login::{Login, Request};
 use super::machine::{Down, Machine};
@@ -364,6 +365,13 @@ impl SimHost {
             .context("this host has no kubelet stand-in")?;
         kubelet.register().await?;
         self.machine().restart_kubelet().await;
+        Ok(())
+    }
+
+    /// Puts the rollback guard's unit into the host's image.
+    pub fn ship_rollback_guard(&self) -> Result<()> {
+        guard::ship(self.root())?;
+        self.machine().load_guard();
         Ok(())
     }
 

@@ -150,6 +150,13 @@ impl Machine {
         }
     }
 
+    /// Loads the unit of the rollback guard, if the host has it.
+    pub(super) fn load_guard(&self) {
+        if let Some(name) = guard::enabled(&self.root) {
+            self.units.fix(name, Some(("inactive", "dead")));
+        }
+    }
+
     /// Boots the host. `before`: ID of the boot before, if this is a soft reboot.
     async fn boot(&self, before: Option<String>) -> Result<Up> {
         if before.is_some() {
@@ -192,9 +199,7 @@ impl Machine {
         let is_incomplete = fault == Some(Unhealthy::BootIncomplete);
         self.units
             .fix("boot-complete.target", is_incomplete.then_some(("inactive", "dead")));
-        if let Some(name) = guard::enabled(&self.root) {
-            self.units.fix(name, Some(("inactive", "dead")));
-        }
+        self.load_guard();
         self.apply_settings();
         self.login.set_preparing(false);
         self.bus.start().await?;

@@ -470,7 +470,7 @@ impl UnitFace {
 
     #[zbus(property(emits_changed_signal = "const"))]
     async fn fragment_path(&self) -> String {
-        format!("/etc/systemd/system/{}", self.name)
+        guard::fragment(self.units.root(), &self.name)
     }
 
     #[zbus(property(emits_changed_signal = "false"))]
