@@ -30,8 +30,9 @@ mod undo;
 const SOON: Duration = Duration::from_secs(60);
 /// Time limit for the work of all nodes.
 const LONG: Duration = Duration::from_secs(180);
-/// Variable that selects every scenario. Without it only those run that fit into `make test`.
-const ALL: &str = "BERTH_TEST_REAL";
+/// Variable that selects scenarios: `all`, or a part of their names. Without it only those run that fit into
+/// `make test`.
+const SELECTED: &str = "BERTH_TEST_REAL";
 
 /// Begins a line that names scenarios that only `make test-real` runs. `scripts/steps.sh` repeats these lines at the
 /// end.
@@ -62,8 +63,10 @@ const BOOTC_ONLY: [(&str, &str); 2] = [
     ),
 ];
 
-fn all() -> bool {
-    std::env::var(ALL).is_ok_and(|v| v == "all")
+/// True if the variable selects the scenario; `None` if it is not set.
+fn is_selected(name: &str) -> Option<bool> {
+    let wanted = std::env::var(SELECTED).ok().filter(|wanted| !wanted.is_empty())?;
+    Some(wanted == "all" || name.contains(&wanted))
 }
 
 struct Rig {
@@ -80,7 +83,12 @@ impl Rig {
     /// Runs a scenario unless it is left out, asks the judge, and prints the duration.
     async fn scenario(&mut self, body: impl AsyncFnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let name = name_of(&body);
-        if let Some((_, why)) = LEFT_OUT.iter().find(|(left_out, _)| *left_out == name && !all()) {
+        let selected = is_selected(name);
+        if selected == Some(false) {
+            return Ok(());
+        }
+        let left_out = LEFT_OUT.iter().find(|(left_out, _)| *left_out == name);
+        if let Some((_, why)) = left_out.filter(|_| selected.is_none()) {
             println!("{ONLY_IN_TEST_REAL}{name}: {why}");
             return Ok(());
         }
@@ -518,7 +526,7 @@ async fn three_real_hosts_of_rpm_ostree() -> Result<()> {
     if crate::one_host::is_skipped() {
         return Ok(());
     }
-    if !all() {
+    if std::env::var_os(SELECTED).is_none() {
         let why = "it takes as long as three_real_hosts, which runs some of its scenarios at its end";
         println!("{ONLY_IN_TEST_REAL}three_real_hosts_of_rpm_ostree: {why}");
         return Ok(());
