@@ -18,8 +18,10 @@ macro_rules! files {
     };
 }
 
-const FILES: [File; 13] = files! {
+const FILES: [File; 15] = files! {
     "usr/lib/systemd/system/boot-id.service" 0o644 "boot-id.service"
+    "usr/lib/systemd/system/soft-boot.service" 0o644 "soft-boot.service"
+    "usr/bin/soft-boot" 0o755 "soft-boot"
     "usr/lib/systemd/system/kubelet.service" 0o644 "kubelet.service"
     "usr/lib/systemd/system/host-network.service" 0o644 "host-network.service"
     "usr/lib/systemd/system/guest-images.service" 0o644 "guest-images.service"
@@ -56,8 +58,9 @@ const DIRECTORIES: [&str; 10] = [
     "etc/containerd/conf.d",
 ];
 
-const WANTED: [&str; 4] = [
+const WANTED: [&str; 5] = [
     "boot-id.service",
+    "soft-boot.service",
     "kubelet.service",
     "host-network.service",
     "guest-images.service",

@@ -17,11 +17,14 @@ esac
 "#;
 /// Finalizes the staged deployment, and mounts it where systemd looks for the next root.
 const PREPARE: &str = r#"set -eu
-systemctl stop ostree-finalize-staged.service
+systemctl stop ostree-finalize-staged.service ostree-finalize-staged-hold.service
+systemctl reset-failed ostree-finalize-staged-hold.service || true
 set -- $(/var/lib/soft-ostree/ostree admin status | sed -n '1s/^. //p')
 new=/sysroot/ostree/deploy/$1/deploy/$2
 mkdir -p /run/nextroot
 mount --bind "$new" /run/nextroot
+# Otherwise an unmount of another mount of the deployment would reach this one.
+mount --make-rprivate /run/nextroot
 mount --bind "$new/usr" /run/nextroot/usr
 mount -o remount,bind,ro /run/nextroot/usr
 for directory in sysroot boot var; do mount --bind "/$directory" "/run/nextroot/$directory"; done
@@ -52,8 +55,11 @@ pub(super) async fn a_soft_reboot_and_its_rollback(rig: &mut Rig) -> Result<()> 
     }
     for host in &rig.cluster.hosts {
         let updates = rig.cluster.node_status(host.name()).await?.timeline.updates;
-        let reboots: Vec<_> = updates.iter().map(|update| update.measured().reboot).collect();
-        println!("{}: soft reboot, then the reboot before: {reboots:?} s", host.name());
+        let reboots: Vec<_> = updates.iter().filter_map(|update| update.measured().reboot).collect();
+        println!(
+            "{}: seconds of its reboots, the soft one first: {reboots:?}",
+            host.name()
+        );
     }
     rig.cluster.judge()?;
 
@@ -62,7 +68,7 @@ pub(super) async fn a_soft_reboot_and_its_rollback(rig: &mut Rig) -> Result<()> 
     let version = format!("9.1.0{}", rig.series);
     let bad = rig.cluster.publish_checked(&version, "exit 1").await?;
     rig.desire(&bad, 1).await?;
-    let health = json!({ "health": { "deadline": "15s" } });
+    let health = json!({ "health": { "deadline": "45s" } });
     rig.cluster.patch_pool("workers", policy).await?;
     rig.cluster.patch_pool("workers", health).await?;
     let host = rig.some_in("Rebooting").await?;
