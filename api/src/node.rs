@@ -287,6 +287,9 @@ reasons! {
     pub enum BootSafeguard {
         /// The boot loader counted the boots of the running image, and would have booted the previous one after too many.
         BootCounting,
+        /// greenboot sets GRUB's `boot_counter` when an image is finalized: GRUB boots the previous one after too many
+        /// failed boots.
+        GrubBootCounter,
         /// greenboot checks each boot, and rolls back after several failures.
         Greenboot,
         /// systemd feeds a hardware watchdog, which resets a host that hangs.
@@ -301,6 +304,7 @@ impl BootSafeguard {
     pub const fn words(self) -> &'static str {
         match self {
             Self::BootCounting => "boot counting",
+            Self::GrubBootCounter => "GRUB's boot counter",
             Self::Greenboot => "greenboot",
             Self::HardwareWatchdog => "a hardware watchdog",
             Self::BootComplete => "boot-complete.target",

@@ -231,9 +231,11 @@ pub(super) async fn is_starting(bus: &Bus) -> Result<bool, BusError> {
     Ok(state == "initializing" || state == "starting")
 }
 
-/// Units that a host wants if it has this guard of its boots.
-const SAFEGUARDS: [(&str, BootSafeguard); 3] = [
+/// Units that a host wants if it has this guard of its boots. greenboot's counter has another unit since its rewrite.
+const SAFEGUARDS: [(&str, BootSafeguard); 5] = [
     ("systemd-bless-boot.service", BootSafeguard::BootCounting),
+    ("greenboot-grub2-set-counter.service", BootSafeguard::GrubBootCounter),
+    ("greenboot-set-rollback-trigger.service", BootSafeguard::GrubBootCounter),
     ("greenboot-healthcheck.service", BootSafeguard::Greenboot),
     ("boot-complete.target", BootSafeguard::BootComplete),
 ];
@@ -324,6 +326,7 @@ pub(super) async fn boot_safeguards(bus: &Bus) -> Result<Vec<BootSafeguard>, Bus
         Err(error) => return Err(error),
     }
     found.sort();
+    found.dedup();
     Ok(found)
 }
 

@@ -68,7 +68,8 @@ async fn falls_back(updaters: Updaters) -> Result<()> {
         let safeguards = told
             .boot_safeguards
             .context("the agent has not read what guards the boots")?;
-        ensure!(safeguards == [BootSafeguard::HardwareWatchdog], "{safeguards:?}");
+        let expected = [BootSafeguard::GrubBootCounter, BootSafeguard::HardwareWatchdog];
+        ensure!(safeguards == expected, "{safeguards:?}");
         let good = cluster.publish("3.0.0").await?;
         cluster.set_image("workers", &good.reference).await?;
         cluster.until_all_run(&good, LONG).await?;

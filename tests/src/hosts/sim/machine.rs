@@ -199,6 +199,9 @@ impl Machine {
         let is_incomplete = fault == Some(Unhealthy::BootIncomplete);
         self.units
             .fix("boot-complete.target", is_incomplete.then_some(("inactive", "dead")));
+        let counts_boots = self.settings.with(|s| !s.hanging.is_empty());
+        self.units
+            .fix(systemd::BOOT_COUNTER, counts_boots.then_some(("active", "exited")));
         self.load_guard();
         self.apply_settings();
         self.login.set_preparing(false);

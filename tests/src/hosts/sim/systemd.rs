@@ -23,6 +23,8 @@ const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE: &str = "org.freedesktop.systemd1.Service";
 const VERSION: &str = "257";
+/// greenboot's unit that sets GRUB's boot counter.
+pub(super) const BOOT_COUNTER: &str = "greenboot-set-rollback-trigger.service";
 /// Timeout for sending the reply about a job to its caller. The job then runs in any case.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -445,10 +447,11 @@ impl UnitFace {
     /// greenboot's unit, which marks a boot as good, requires `boot-complete.target`.
     #[zbus(property(emits_changed_signal = "const"))]
     async fn required_by(&self) -> Vec<&'static str> {
-        if self.name == "boot-complete.target" {
-            return vec!["greenboot-set-success.service"];
+        match self.name.as_str() {
+            "boot-complete.target" => vec!["greenboot-set-success.service"],
+            BOOT_COUNTER => vec!["ostree-finalize-staged.service"],
+            _ => vec![],
         }
-        vec![]
     }
 
     #[zbus(property(emits_changed_signal = "const"))]
