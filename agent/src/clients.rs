@@ -1,7 +1,7 @@
 //! The agent's two identities, as clients of the API server that the kubelet's kubeconfig names.
 //!
-//! The clients do not retry: with retries, an eviction that a budget blocks would look like minutes without an answer.
-//! Callers decide when to retry. Every request has a timeout.
+//! The clients do not retry: with retries, an eviction that a PodDisruptionBudget blocks would get no answer for
+//! minutes. Callers decide when to retry. Every request has a timeout.
 
 use std::fmt;
 use std::fs;
@@ -45,8 +45,8 @@ impl RequestError {
         }
     }
 
-    /// True if the API server processed the request and rejected it. False if it is overloaded or does not accept the
-    /// agent's credentials.
+    /// True if the API server processed the request and rejected it. False if the server is overloaded or does not
+    /// accept the agent's credentials.
     pub fn is_answer(&self) -> bool {
         let Some(status) = self.status() else {
             return false;
@@ -74,8 +74,9 @@ pub async fn with_deadline<T>(
     within(deadline, request).await
 }
 
-/// Returns a client with the agent's own identity. Without a kubeconfig it uses the pod's service account and the API
-/// server from the kubelet's kubeconfig, which works even if service networking is broken.
+/// Returns a client with the agent's own identity. Without a kubeconfig, the client uses the pod's service account. It
+/// then takes the API server's address from the kubelet's kubeconfig, because that address works even if service
+/// networking is broken.
 pub async fn agent_client(
     kubeconfig: Option<&Path>,
     kubelet_kubeconfig: &Path,

@@ -19,7 +19,7 @@ use crate::run::Agent;
 const SILENT_HOST_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Agent {
-    /// Reads the facts that every decision needs: the BootcNode's spec, the host's rules, its services and its pull.
+    /// Reads the facts that every decision needs: the BootcNode's spec, and the rules, services and pull of the host.
     pub(crate) async fn gather(&mut self, object: Option<&BootcNode>) -> Result<()> {
         self.take_over(object);
         self.read_rules();
@@ -58,8 +58,8 @@ impl Agent {
     }
 
     /// True if the host failed to answer within the last [`SILENT_HOST_INTERVAL`], after it had been silent for a
-    /// while. If every step of a turn waited for its timeouts, giving the berth back would take minutes, and the Node
-    /// would be written long after it was read.
+    /// while. If every step of a turn waited for timeouts of the host's services, giving the berth back would take
+    /// minutes, and the Node would be written long after it was read.
     fn is_known_to_be_silent(&self) -> bool {
         let facts = self.knowledge.facts(&self.timers.now());
         let is_told = facts.host.unreachable.is_some_and(|silence| silence.is_reportable());
@@ -70,8 +70,8 @@ impl Agent {
                 .is_some_and(|at| at.elapsed() < SILENT_HOST_INTERVAL)
     }
 
-    /// Takes over the BootcNode's spec. On first sight of the object also takes over the history that an earlier agent
-    /// process wrote into the object's status.
+    /// Takes over the BootcNode's spec. When the agent sees the object for the first time, it also takes over the
+    /// history that an earlier agent process wrote into the object's status.
     fn take_over(&mut self, object: Option<&BootcNode>) {
         let token = self.knowledge.past.retry_token.clone();
         let uid = object.map(|object| object.spec.node_uid.as_str().into());
@@ -173,7 +173,7 @@ impl Agent {
         Ok(services)
     }
 
-    /// Reads the health of the running boot. The checks run only where a boot waits for its proof.
+    /// Reads the health of the running boot. Runs the host's checks only while the boot waits for its proof.
     async fn ask_health(&self, boot_id: &BootId) -> Result<HostHealth> {
         let health = self.host.boot_health().await;
         let mut health = health.context("cannot ask systemd for the health of the boot")?;

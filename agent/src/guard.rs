@@ -1,5 +1,5 @@
-//! Dry runs of writes that the API server must reject (I6). They show the agent that admission policies were deleted,
-//! lost their bindings, or are not supported by the server.
+//! Dry runs of writes that the API server must reject (I6). If the server accepts one, admission policies were
+//! deleted, have lost their bindings, or are not supported by the server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl GuardProbe {
             let node = write_another_node(kubelet, &other).await;
             match node.context("cannot try to write another Node as the kubelet")? {
                 Guard::Refuses => return Ok(berth),
-                // The Node was deleted, so its answer shows nothing: try another one.
+                // The Node was deleted, so the API server's answer shows nothing: try another node.
                 Guard::NothingToTry => {}
                 other => return Ok(other),
             }

@@ -10,8 +10,8 @@ pub(crate) fn log(written: &Past, now: &Past) {
 
 fn ended_turn<'a>(written: &Past, now: &'a Past) -> Option<&'a TurnRecord> {
     let newest = now.turns.iter().find(|t| t.end_time.is_some())?;
-    // An agent without a memory takes its turns from the BootcNode's status. Turns that had ended before were already
-    // logged.
+    // An agent without a memory takes its turns from the BootcNode's status. Ended turns in that status were already
+    // logged, so a turn counts only if `written` shows it as running.
     let ran = written
         .turns
         .iter()

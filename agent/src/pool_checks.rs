@@ -16,7 +16,7 @@ use crate::run::Agent;
 const MAX_CONTAINERS: usize = 512;
 
 impl Agent {
-    /// Makes the pool's checks that are due, all at once.
+    /// Makes the pool's checks that are due, all at the same time.
     pub(crate) async fn make_pool_checks(&mut self) {
         let due = self.knowledge.due_checks(&self.timers.now());
         if due.is_empty() {
@@ -34,7 +34,7 @@ impl Agent {
     }
 
     /// Reads the containers of the pods that the pool's checks select, so that a pod of the old boot does not count as
-    /// Ready in the next one.
+    /// Ready in the next boot.
     pub(crate) async fn record_containers(&mut self) {
         let Desired::Member(member) = &self.knowledge.desired else {
             return;

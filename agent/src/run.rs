@@ -60,7 +60,8 @@ pub struct Setup {
     pub metrics: Metrics,
 }
 
-/// The agent: its clients and its knowledge. State that exists only in this process can be restored or is not needed.
+/// The agent: its clients and its knowledge. State that exists only in this process can be restored after a restart,
+/// or is then not needed.
 #[derive(Debug)]
 pub struct Agent {
     pub(crate) node: NodeName,
@@ -214,7 +215,8 @@ impl Agent {
         let next = step(&facts);
         self.telemetry.log(&facts, &next, object.as_ref());
         self.api.berths.watch(needs_watch(&facts, &next));
-        // During a shutdown the last report stays. A host that has just stopped answering may be shutting down too.
+        // During a shutdown, the agent writes no new report. A host that has just stopped answering may be shutting
+        // down too.
         let resting = matches!(next, Step::Wait(..) | Step::Reboot);
         let silent = facts.host.unreachable.as_ref().is_some_and(|s| !s.is_reportable());
         let nothing_new = matches!(next, Step::Wait(WaitReason::ShuttingDown, _)) || silent;

@@ -18,7 +18,7 @@ use crate::watches::version;
 
 /// Timeout of a write. Short, so that a slow API server does not delay the update.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Shortest time between two writes of the pods that block a drain.
+/// Shortest time between two status writes that change the list of pods that block a drain.
 const BLOCKERS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A status whose write is delayed, because the status may change again in a moment.
@@ -125,7 +125,7 @@ impl StatusWriter {
         }
         self.pace(&mut status, progress_interval);
         self.pace_blockers(&mut status);
-        // A change of the insight alone causes no write.
+        // A change of `insight` alone causes no write.
         let insight = std::mem::replace(&mut status.insight, self.known.insight.clone());
         if status == self.known {
             self.draft = None;
@@ -162,7 +162,8 @@ impl StatusWriter {
         }
     }
 
-    /// Keeps the progress that was last written until the next write is due, and then adds the rate.
+    /// Until the next write of the progress is due, keeps the progress that was last written. Then takes the new
+    /// progress and adds the rate.
     fn pace(&mut self, status: &mut BootcNodeStatus, interval: Duration) {
         let Some(progress) = &mut status.progress else {
             self.progress = None;
@@ -189,7 +190,7 @@ impl StatusWriter {
 }
 
 /// Removes the controller's conditions. With server-side apply, the agent would become an owner of each condition that
-/// it writes, and the controller could not remove it.
+/// it writes, and the controller could not remove that condition.
 fn own(mut status: BootcNodeStatus) -> BootcNodeStatus {
     status
         .conditions

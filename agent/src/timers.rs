@@ -113,11 +113,12 @@ impl Refresh {
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
-/// How long a node waits for its turn before the agent announces the turn on the Node. An earlier turn saves that
-/// write.
+/// How long a node waits for its turn before the agent announces the turn on the Node. If the turn begins earlier, the
+/// announcement is not written.
 const PLANNED_DELAY: Duration = Duration::from_secs(60);
 
-/// Delays writes of the Node's lifecycle conditions after a failed write, and before a planned turn is announced.
+/// Delays writes of the Node's lifecycle conditions: after a failed write, and if the write would only announce a
+/// planned turn.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     until: Option<Instant>,
@@ -216,7 +217,7 @@ mod tests {
         for _ in 0..40 {
             refresh.ask_soon();
         }
-        // With jitter.
+        // The bounds leave room for the jitter.
         assert!(refresh.next() <= 2 * LONGEST_WAIT);
         refresh.done();
         assert_eq!((refresh.is_due(), refresh.next()), (false, LONGEST_WAIT));
@@ -236,7 +237,7 @@ mod tests {
             pause.after(&error());
         }
         let last = pause.until.unwrap();
-        // With jitter.
+        // The bounds leave room for the jitter.
         assert!(last > first + RETRY_MAX / 2 && last <= Instant::now() + 2 * RETRY_MAX);
     }
 
@@ -251,7 +252,7 @@ mod tests {
         assert!(pause.is_early(&planned, now));
         assert!(pause.is_early(&planned, now + PLANNED_DELAY / 2));
         assert!(!pause.is_early(&planned, now + PLANNED_DELAY));
-        // The turn begins, and later the next update.
+        // The turn begins. Later the next turn is planned, and its delay starts from zero.
         assert!(!pause.is_early(&[change("DrainInProgress", true)], now + PLANNED_DELAY));
         assert!(
             pause.is_early(&planned, now + 2 * PLANNED_DELAY),

@@ -36,8 +36,8 @@ pub enum Seen {
     Is(Box<BootcNode>),
 }
 
-/// Delays before a broken watch is opened again. The longest delay lets the agent reconnect to a returning API server
-/// before an offer lapses. The jitter is large, because all agents lose their watches at the same time.
+/// Delays before a broken watch is opened again. The longest delay is short enough to reconnect to a returning API
+/// server before an offer lapses. The jitter is large, because all agents lose their watches at the same time.
 fn reconnect() -> ExponentialBackoff {
     retry::delays(Duration::from_millis(250), Duration::from_secs(6)).into()
 }

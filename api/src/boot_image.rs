@@ -71,7 +71,7 @@ pub struct NodeBootImage {
 /// Action when a boot image limit is exceeded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BootImageEnforcement {
-    /// An OS image is not adopted while the boot image in use exceeds its limit. The pool keeps its current image.
+    /// A new OS image is not adopted while the boot image in use exceeds the limit. The pool keeps its current image.
     #[default]
     ReleaseRecommended,
     /// The OS image is adopted, and the condition `BootImageSkew` warns.
@@ -86,8 +86,8 @@ pub enum BootImageSource {
     /// The newest machine of the pool.
     #[default]
     Nodes,
-    /// The admin's record in `manual`, for example when new machines are installed from another image than the existing
-    /// ones.
+    /// The admin's record in `manual`, for example when new machines are installed from an image that no existing
+    /// machine was installed from.
     Manual,
 }
 

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 pub use crate::reason::{CommonReason, Reason, Word};
 
-/// Condition types of a BootcNode. Conditions that OpenShift's MachineConfigNode also has are named as there.
+/// Condition types of a BootcNode. Conditions shared with OpenShift's MachineConfigNode have the same names.
 pub mod node {
     /// The node runs the desired image and is not being updated.
     pub const UPDATED: &str = "Updated";
@@ -32,15 +32,15 @@ pub mod node {
     pub const RESUMED: &str = "Resumed";
     /// Berth's cordon is undone.
     pub const UNCORDONED: &str = "Uncordoned";
-    /// The turn is over: proven, uncordoned, given back.
+    /// The turn is over: the boot is proven, the node is uncordoned, and the berth is given back.
     pub const UPDATE_COMPLETE: &str = "UpdateComplete";
     /// Something is wrong and needs attention; the reason names it.
     pub const NODE_DEGRADED: &str = "NodeDegraded";
     /// False while the API server accepts the agent's writes to other nodes' objects, True after it rejects them again.
     /// Absent until such a write was first accepted.
     pub const GUARDED: &str = "Guarded";
-    /// The host has the rollback guard, which rolls an unproven boot back even if no agent runs. Absent until the agent
-    /// has looked.
+    /// The host has the rollback guard, which rolls an unproven boot back even if no agent runs. Absent until the
+    /// agent has checked.
     pub const ROLLBACK_GUARD: &str = "RollbackGuard";
     /// The node belongs to no pool, and Berth's changes to the node are undone. Not set until the node first leaves a
     /// pool.
@@ -48,7 +48,8 @@ pub mod node {
     /// The node holds a berth, but its agent is silent, or it did not come back from its reboot in time. Set by the
     /// controller, because the agent cannot.
     pub const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
-    /// A reason of this node alone keeps it from being offered a berth. For people; no decision reads it.
+    /// The node is offered no berth, for a reason that concerns only this node. For people; no decision reads this
+    /// condition.
     pub const WAITING: &str = "Waiting";
     /// Conditions that the controller writes. The agent writes all others.
     pub const OF_CONTROLLER: [&str; 2] = [REBOOT_TIMED_OUT, WAITING];
@@ -171,7 +172,8 @@ pub mod fleet {
     ];
 }
 
-/// Longest message that is stored, in characters; the schema of `Condition` allows 32768.
+/// Longest message that is stored, in characters, without the ellipsis that marks a cut. The schema of `Condition`
+/// allows 32768.
 pub const MAX_MESSAGE: usize = 1024;
 
 /// New value of a condition.
@@ -224,7 +226,7 @@ fn status_text(status: Option<bool>) -> &'static str {
     }
 }
 
-/// Joins the lines of a tool's or registry's text, and cuts the result to [`MAX_MESSAGE`] characters.
+/// Joins the lines of a tool's or registry's text, and cuts the result after [`MAX_MESSAGE`] characters.
 pub fn one_line(text: &str) -> String {
     // Control characters separate words too, because some tools write terminal colours into their logs.
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());

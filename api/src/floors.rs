@@ -1,7 +1,7 @@
 //! Property tests that also fail when too few of their cases reach the situation under test.
 //!
-//! A property with a precondition passes if no case meets the precondition. So each property counts the cases that meet
-//! it, under a name, and sets a floor for each count: at most half of the average count per run.
+//! A property with a precondition passes if no case meets the precondition. So each property names its preconditions,
+//! counts the cases that meet each one, and sets a floor for each count: at most half of the average count per run.
 //!
 //! Other crates include this file by its path, so the file is part of no feature and no program.
 

@@ -17,13 +17,14 @@ pub const FINALIZER_NODE: &str = "berth.dev/cleanup";
 /// Finalizer on a BootcNodePool: its nodes leave the pool before the object is deleted.
 pub const FINALIZER_POOL: &str = "berth.dev/cleanup";
 
-/// Label on a berth and a BootcNode: the pool that it belongs to.
+/// Label on each berth and each BootcNode: name of its pool.
 pub const LABEL_POOL: &str = "berth.dev/pool";
-/// Label on a berth: name of the node that holds it or that it is offered to, written by [`crate::NodeName::label`].
+/// Label on a berth: name of the node that holds or is offered the berth, written by [`crate::NodeName::label`].
 /// Agents find their berths by this label.
 pub const LABEL_NODE: &str = "berth.dev/node";
 
-/// Annotation on a BootcNodePool, the RFC 3339 time of a request: each new value polls the tag once.
+/// Annotation on a BootcNodePool: time when a poll of the tag was requested (RFC 3339). For each new value, the
+/// controller polls the tag once.
 pub const ANNOTATION_POLL_REQUESTED_AT: &str = "berth.dev/poll-requested-at";
 
 /// Label on a Node, with any value: the node belongs to no pool and is not counted. The node's agent gives back a berth
@@ -58,9 +59,9 @@ pub const ANNOTATION_RELEASED: &str = "berth.dev/released";
 
 /// Annotation of the cluster autoscaler on a Node: `true` keeps the autoscaler from removing the node.
 pub const ANNOTATION_SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
-/// Annotation on a Node: mark that an agent has set [`ANNOTATION_SCALE_DOWN_DISABLED`]. One patch writes both, and one
-/// removes both. The mark is not part of the cordon's record, so that an older agent, which does not know these
-/// annotations, leaves both in place.
+/// Annotation on a Node: mark that an agent has set [`ANNOTATION_SCALE_DOWN_DISABLED`]. One patch writes both
+/// annotations, and one patch removes both. The mark is not part of the cordon's record, so that an older agent,
+/// which does not know these annotations, leaves both in place.
 pub const ANNOTATION_SCALE_DOWN: &str = "berth.dev/scale-down";
 /// Annotation of Karpenter on a Node: `true` keeps Karpenter from voluntarily disrupting the node.
 pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
@@ -75,7 +76,7 @@ pub const LABEL_KARPENTER_NODEPOOL: &str = "karpenter.sh/nodepool";
 /// Prefix of the Node Readiness Controller's taints, which keep pods from a node that lacks a requirement.
 pub const TAINT_READINESS: &str = "readiness.k8s.io/";
 
-/// Annotation on a berth: UID of the Node that holds it or that it is offered to.
+/// Annotation on a berth: UID of the Node that holds or is offered the berth.
 pub const ANNOTATION_NODE_UID: &str = "berth.dev/node-uid";
 /// Annotation on a berth: digest that the node may boot; on a closed berth, the target of the last turn or offer.
 pub const ANNOTATION_TARGET: &str = "berth.dev/target-digest";

@@ -39,7 +39,7 @@ pub use image_ref::ImageRef;
 pub use names::{BootId, NodeName, NodeUid, PoolName};
 pub use written::Written;
 
-/// True if the field has its default, which is not serialized.
+/// True if the field has its default value and is therefore not serialized.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -59,7 +59,7 @@ name!(
 const SOFT: &str = ".soft";
 
 impl BootId {
-    /// Returns the ID of the userspace that runs after this number of soft reboots of a kernel.
+    /// Returns the boot ID of a host whose kernel has this boot ID and has soft-rebooted this number of times.
     pub fn after_soft_reboots(kernel: &str, count: u32) -> Self {
         match count {
             0 => Self::new(kernel),

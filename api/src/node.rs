@@ -239,7 +239,7 @@ pub struct BootcNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub platform_variant: Option<String>,
-    /// Guards of the host's boots below the agent, under the current boot; absent until the agent has read them.
+    /// Mechanisms of the host that guard its current boot without the agent; absent until the agent has read them.
     #[schemars(length(max = 8))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_safeguards: Option<Vec<BootSafeguard>>,
@@ -249,8 +249,8 @@ pub struct BootcNodeStatus {
     /// Record of the machine's first boot; absent if it was not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firstboot: Option<NodeFirstboot>,
-    /// Images deployed to this node, newest first. The oldest entry may be the image that it ran when it joined the
-    /// pool.
+    /// Images deployed to this node, newest first. The oldest entry may be the image that the node ran when it joined
+    /// the pool.
     #[schemars(length(max = 3))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deployments: Vec<NodeDeployment>,
@@ -282,13 +282,14 @@ impl BootcNodeStatus {
 }
 
 reasons! {
-    /// Guard of a host's boots below the agent.
+    /// Mechanism of a host that guards its boots without the agent.
     #[derive(PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
     pub enum BootSafeguard {
-        /// The boot loader counted the boots of the running image, and would have booted the previous one after too many.
+        /// The boot loader counted the boots of the running image; after too many, it would have booted the previous
+        /// image.
         BootCounting,
-        /// greenboot sets GRUB's `boot_counter` when an image is finalized: GRUB boots the previous one after too many
-        /// failed boots.
+        /// greenboot sets GRUB's `boot_counter` when an image is finalized. After too many failed boots of that
+        /// image, GRUB boots the previous image.
         GrubBootCounter,
         /// greenboot checks each boot, and rolls back after several failures.
         Greenboot,
@@ -300,7 +301,7 @@ reasons! {
 }
 
 impl BootSafeguard {
-    /// Returns its name in a sentence.
+    /// Returns the mechanism's name, for use in a sentence.
     pub const fn words(self) -> &'static str {
         match self {
             Self::BootCounting => "boot counting",

@@ -11,8 +11,8 @@ use crate::keys;
 
 /// Prefix of node-feature-discovery's labels for CPU features of amd64 nodes.
 const NFD: &str = "feature.node.kubernetes.io/cpu-cpuid.";
-/// CPU features that identify a level of x86-64, out of those that node-feature-discovery reports by default. A CPU
-/// with these features has all other features of the level too.
+/// Levels of x86-64, and the CPU features that identify each level. node-feature-discovery reports these features by
+/// default. A CPU with all features listed here for a level has the level's other features too.
 const LEVELS: [(&str, &[&str]); 2] = [
     ("v4", &["AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"]),
     ("v3", &["AVX2", "FMA3"]),

@@ -125,7 +125,7 @@ reasons! {
         Locked,
         /// The image is not staged, or not locked.
         NotStaged,
-        /// A gate closed after the commit, so the berth is not committed again.
+        /// A gate of the pool closed after the commit, so the node may not commit again until the gate opens.
         Revoked,
         /// The window closed before the reboot.
         WindowClosed,
@@ -153,9 +153,9 @@ reasons! {
         FellBack,
         /// The host went back to its previous image without a berth.
         RolledBackExternally,
-        /// The host booted an image without a berth that is neither desired nor its previous one.
+        /// Without a berth, the host booted an image that is neither the desired image nor the host's previous image.
         BootedUnexpectedImage,
-        /// A berth names a Node of this name with another UID.
+        /// A berth names a Node that has this name but another UID.
         ForeignBerth,
         /// The turn ended with an outcome that this version does not know.
         TurnFailed,
@@ -253,13 +253,13 @@ reasons! {
         NoSuchPlatform,
         /// A member's CPU level is not known, so no image of the index can be chosen for it.
         CpuLevelUnknown,
-        /// The boot image in use is too old for the image.
+        /// The boot image in use is too old for the OS image.
         BootImageSkew,
         /// The boot image in use is too old for the current image.
         BootImageTooOld,
         /// A new image was not adopted, because the boot image in use is too old for it.
         NextImageRefused,
-        /// The versions of the boot image and of the image cannot be compared.
+        /// The versions of the boot image and the OS image cannot be compared.
         CannotCompare,
         /// No machine has reported yet which image it was installed from.
         NotReported,

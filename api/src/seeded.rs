@@ -96,21 +96,21 @@ bugs! {
     UndoneAlways => "undone-always",
     /// Roll back to any deployment of the host.
     RollbackToAny => "rollback-to-any",
-    /// After a soft reboot, trust a report of the kubelet from before it.
+    /// After a soft reboot, trust a report that the kubelet made before the reboot.
     OldReadyTrusted => "old-ready-trusted",
     /// Count a boot as proven without the pool's checks.
     PoolChecksIgnored => "pool-checks-ignored",
     /// Leave the host's rollback guard armed after the proof of a boot.
     GuardLeftArmed => "guard-left-armed",
-    /// Arm the host's rollback guard although the image that it would go back to is not proven.
+    /// Arm the host's rollback guard although the image that the guard would roll back to is not proven.
     GuardToAny => "guard-to-any",
-    /// Let the host's rollback guard act without its order.
+    /// Let the host's rollback guard roll back although it is not armed.
     GuardFiresDisarmed => "guard-fires-disarmed",
-    /// Try a digest again that fell back under its berth.
+    /// Retry a digest although the host, under the berth for it, booted the previous image again.
     FellBackTriedAgain => "fell-back-tried-again",
-    /// Stage and boot an image again that the host left by a rollback without a berth.
+    /// Stage and boot an image again although a rollback without a berth has replaced it.
     RollbackForgotten => "rollback-forgotten",
-    /// Answer a rollback without a berth by another one, at once.
+    /// After a rollback without a berth, reboot the host at once, again without a berth.
     RollbackAnswered => "rollback-answered",
     /// Begin a turn although the host cannot record it.
     MemoryNotNeeded => "memory-not-needed",
@@ -136,7 +136,8 @@ bugs! {
     BootImageForgotten => "boot-image-forgotten",
     /// Measure a drain by the wall clock after a restart.
     WallClockDrain => "wall-clock-drain",
-    /// Wait for the end of a backoff without a limit, however far away it is by the wall clock.
+    /// Wait for the end of a backoff even if more time is left than any backoff lasts, because the clock was set
+    /// back.
     BackoffUnlimited => "backoff-unlimited",
     /// Begin a wave before the previous wave has soaked.
     SoakIgnored => "soak-ignored",

@@ -10,7 +10,7 @@ pub fn names<S: AsRef<str>>(shown: impl IntoIterator<Item = S>, count: usize) ->
     }
 }
 
-/// Cuts a text to at most this number of characters; the last one is then an ellipsis.
+/// Cuts a text that has more than `most` characters to that length, with an ellipsis as the last character.
 pub fn truncated(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();

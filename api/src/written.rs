@@ -33,7 +33,7 @@ impl<T: Parse> Written<T> {
         Self(Arc::new(Parsed { raw, value }))
     }
 
-    /// Wraps a value together with the field that it is written as.
+    /// Wraps a valid value and the text or number that the field stores for it.
     pub(crate) fn valid(raw: T::Raw, value: T) -> Self {
         let value = Ok(value);
         Self(Arc::new(Parsed { raw, value }))

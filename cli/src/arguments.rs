@@ -133,7 +133,7 @@ pub struct Cluster {
     pub request_timeout: Duration,
 }
 
-/// Parses `--request-timeout` as kubectl does, but refuses 0, which means no timeout there.
+/// Parses `--request-timeout` as kubectl does, but refuses 0. In kubectl, 0 means no timeout.
 fn request_timeout(text: &str) -> Result<Duration, String> {
     let seconds = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let with_unit = if seconds { format!("{text}s") } else { text.to_owned() };

@@ -140,7 +140,7 @@ fn of_pool(
         && cause == reported
         && let Some(first) = answer.why.first_mut()
     {
-        // The controller's message names the nodes that it waits for.
+        // The message from the controller names the nodes that this node waits for.
         *first = format!("it {message}");
     }
     answer.when = times(&found, &case, &shown, pool, now);

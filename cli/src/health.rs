@@ -181,7 +181,7 @@ fn of_node(line: &NodeLine, bootc: &BootcNode, node: Option<&Node>, now: Timesta
     let Some(status) = &bootc.status else { return vec![] };
     let mut found = troubles(bootc, now);
     found.retain(|found| found.kind == Kind::AgentSilent || line.is(Assessment::Degraded));
-    // Beside a worse problem of the node, its silent agent or blocked drain is not listed.
+    // If the node has a worse problem, do not list its silent agent or blocked drain.
     let is_off = found
         .first()
         .is_some_and(|first| matches!(first.kind, Kind::NodeDegraded | Kind::RebootTimedOut));

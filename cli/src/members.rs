@@ -33,7 +33,8 @@ impl Member<'_> {
         )
     }
 
-    /// Returns the most demanding variant of its architecture that the node can run, as its agent reports it.
+    /// Returns the variant of the CPU architecture that the node's agent reports: the most demanding one that the
+    /// node can run.
     pub(crate) fn reported_variant(&self) -> Variant<'_> {
         let status = self.bootc.and_then(|bootc| bootc.status.as_ref());
         // A report under another Node UID is about another machine with this name.

@@ -1,5 +1,5 @@
-//! Nodes in protobuf, the encoding that API servers use among themselves. JSON takes an API server several times as
-//! long for a large cluster. As in [`crate::lean`], fields that no command reads are skipped.
+//! Nodes in protobuf, the encoding that the control plane's own programs use. For a large cluster, an API server
+//! needs several times as long to send JSON. As in [`crate::lean`], fields that no command reads are skipped.
 //!
 //! Field numbers are from `k8s.io/api/core/v1/generated.proto` and
 //! `k8s.io/apimachinery/pkg/{apis/meta/v1,runtime}/generated.proto`, which never reuse a number.
@@ -337,7 +337,7 @@ mod tests {
     fn damaged_answers_do_not_panic() {
         let whole = answer();
         for length in 0..600 {
-            // Before the list begins, a cut after a complete part gives a valid empty list.
+            // An answer that ends before the list, but after a complete field, is a valid empty list.
             let is_whole = [MAGIC.len(), MAGIC.len() + 16].contains(&length);
             let start = Bytes::copy_from_slice(&whole[..length]);
             assert_eq!(nodes(&start).is_ok(), is_whole, "the first {length} bytes");

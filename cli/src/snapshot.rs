@@ -46,7 +46,7 @@ pub struct Snapshot {
 /// Objects to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Everything except the Nodes, for one node or the past.
+    /// Everything except the Nodes; enough for commands about one node or about the past.
     WithoutNodes,
     /// Everything; the Nodes only if they can be read.
     Status,
@@ -57,9 +57,9 @@ pub enum Scope {
 }
 
 impl Snapshot {
-    /// Reads the current objects, each kind in one list without pages: the API server answers such a list from its
-    /// cache, after an update, but reads later pages from etcd. Fails if objects that the scope needs cannot be read. A
-    /// note reports any others.
+    /// Reads the current objects, each kind in one list without pages. The API server answers such a list from its
+    /// cache, after it has brought the cache up to date; pages after the first would be read from etcd. Fails if
+    /// objects that the scope needs cannot be read. For other objects that cannot be read, adds a note.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
         let nodes = async {
             match scope {
@@ -184,7 +184,7 @@ where
     Ok(list.map_err(kube::Error::SerdeError)?.items)
 }
 
-/// Lists all Nodes, in protobuf if possible, which costs an API server less than JSON.
+/// Lists all Nodes, in protobuf if possible: protobuf costs an API server less than JSON.
 async fn list_nodes(client: &Client) -> kube::Result<Vec<Node>> {
     if let Some(nodes) = packed_nodes(client).await? {
         return Ok(nodes);

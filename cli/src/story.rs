@@ -45,7 +45,8 @@ pub struct Story {
     /// Tool that updates the host, if an agent has chosen one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<NodeBackend>,
-    /// Guards of the host's boots below the agent, if an agent has read them.
+    /// Mechanisms of the host, such as greenboot, that detect a failed boot without the agent. `None` if no agent has
+    /// read them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boot_safeguards: Option<Vec<BootSafeguard>>,
     /// True if the host has Berth's rollback guard.
@@ -131,7 +132,8 @@ fn berth_line(lease: &Lease, node: &str) -> Option<BerthLine> {
     })
 }
 
-/// Returns advice about a node: the remedy of each trouble; without any, advice for its phase.
+/// Returns advice about a node: the remedy of each trouble. If there is no trouble, returns advice for the node's
+/// phase.
 fn advice(node: &BootcNode, phase: Option<Phase>, now: Timestamp) -> Vec<String> {
     let troubles = troubles(node, now);
     if troubles.is_empty() {

@@ -119,7 +119,7 @@ fn width(head: &str, cells: &[String]) -> usize {
     widest.unwrap_or(0).max(wide(head))
 }
 
-/// Returns the columns before the last one that are not empty: number, head, cells and width.
+/// Returns the number, head, cells and width of each column. Leaves out empty columns and the last column.
 fn filled<'a>(heads: &[&'a str], rows: &[Vec<String>]) -> Vec<(usize, &'a str, Vec<String>, usize)> {
     let last = heads.len().saturating_sub(1);
     let mut filled = Vec::new();

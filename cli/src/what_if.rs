@@ -73,7 +73,7 @@ pub fn patch(settings: &[WhatIf]) -> Result<Value, String> {
     Ok(patch)
 }
 
-/// Returns the paths of all fields of a pool's spec that take a value.
+/// Returns the paths of the leaf fields of a pool's spec: fields that have no fields of their own.
 pub fn fields() -> Vec<String> {
     let schema = schema();
     let fields = schema.iter().flat_map(paths);
@@ -184,7 +184,7 @@ fn is_in_bounds(schema: &JSONSchemaProps, number: i64) -> bool {
     low.is_none_or(|low| number as f64 >= low) && high.is_none_or(|high| number as f64 <= high)
 }
 
-/// Returns the message that a field takes something else.
+/// Returns the error for a value that the field does not take. `what` describes the permitted values.
 fn wrong(setting: &WhatIf, what: &str) -> String {
     format!("{} takes {what}, not {:?}", setting.name(), setting.value)
 }

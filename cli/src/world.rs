@@ -36,8 +36,8 @@ use crate::text::clean;
 /// Port of the API servers that are assumed for the preview. No request is sent to it.
 const API_PORT: u16 = 6443;
 
-/// Facts that the controller derives from the objects. Its memory is not known here and left empty: offers and soaks
-/// that are not in a status, and its in-flight writes.
+/// Facts that the controller derives from the objects. The controller's memory is not known here and counts as empty:
+/// its in-flight writes, and the offers and soak times that no status contains.
 #[derive(Debug)]
 pub(crate) struct World {
     seen: snapshot::Snapshot,
@@ -138,7 +138,7 @@ impl World {
     }
 
     fn control_plane(&self) -> ControlPlane {
-        // An hour after the first request: a server without an answer counts as down.
+        // As if the first probe was an hour ago, so that a server without an answer counts as down.
         let now = Moment::after(Duration::from_secs(3600));
         let mut servers = BTreeMap::new();
         for node in self.nodes().filter(|node| is_control_plane(&node.labels)) {

@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn an_idle_watch_is_not_cut() {
-        // By default the server ends a watch after 290 s, and its reader waits 5 s more.
+        // By default the server ends a watch after 290 s, and kube's watcher waits 5 s longer.
         assert_eq!(
             watcher::Config::default().timeout,
             None,

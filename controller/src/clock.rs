@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use berth_core::Moment;
 
-/// The kernel's upper limit of the clock error, in microseconds. The error reaches it without synchronisation.
+/// The kernel's upper limit of the clock error, in microseconds. Without synchronisation, the error grows to this
+/// limit.
 const UNSYNCHRONIZED_ERROR: i64 = 16_000_000;
 /// How long the kernel's answer is cached.
 const CACHE_TIME: Duration = Duration::from_secs(10);

@@ -102,7 +102,7 @@ async fn list(events: &Api<Event>) -> Result<Vec<Refusal>, String> {
     }
 }
 
-/// Reads an event. `None` if it does not report a held kubelet.
+/// Reads an event. `None` if the event does not report a machine that is held back.
 fn refusal(event: &Event) -> Option<Refusal> {
     if event.reason.as_deref() != Some(EVENT_REFUSED) || event.action.as_deref() != Some(EVENT_HOLDS) {
         return None;

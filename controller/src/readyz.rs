@@ -61,7 +61,7 @@ impl Readyz {
 }
 
 async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc<Mutex<Answers>>, store: Store) {
-    // State of each server at the last wake-up of the passes. A server that has stopped answering counts as a change too.
+    // State of each server when this task last requested a pass. If a server stops answering, its state changes too.
     let mut reported = None;
     loop {
         if !*wanted.borrow_and_update() {
@@ -91,7 +91,7 @@ async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc
 struct Prober {
     config: Config,
     slices: Api<EndpointSlice>,
-    /// Client of each server, and the certificate name that it was last verified by.
+    /// For each server, the name that its certificate was last verified against, and a client that uses this name.
     clients: BTreeMap<SocketAddr, (Option<String>, Client)>,
 }
 
@@ -169,8 +169,9 @@ async fn ask(config: &Config, server: SocketAddr, known: Option<Known>) -> (Sock
     )
 }
 
-/// Finds a name to verify the server's certificate by: the server's address or a name of the Service, since a
-/// certificate may lack either. The cluster's CA must have signed the certificate.
+/// Probes a server. Verifies its certificate against the server's address or a name of the Service, since a
+/// certificate may lack some of them. The cluster's CA must have signed the certificate. Returns the name that
+/// matched, and its client.
 async fn first_name(config: &Config, server: SocketAddr, known: Option<Known>) -> Result<Known, String> {
     let mut last = match known {
         Some((name, client)) => match readyz(&client).await {
@@ -188,7 +189,7 @@ async fn first_name(config: &Config, server: SocketAddr, known: Option<Known>) -
         let client = client(config, server, name.clone()).map_err(|e| e.to_string())?;
         match readyz(&client).await {
             Ok(()) => return Ok((name, client)),
-            // The server answered, and is not ready.
+            // The certificate matched, but the server is not ready.
             Err(error @ kube::Error::Api(_)) => return Err(error.to_string()),
             Err(error) => last = format!("{:#}", anyhow::Error::from(error)),
         }

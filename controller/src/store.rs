@@ -35,12 +35,12 @@ pub const PAGE: u32 = 100;
 const WATCH_SECONDS: u32 = 60;
 /// A watch counts as silent if nothing arrived on it for this long.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long missed events may take to arrive after a watch that was cut off or silent has resumed.
+/// When a watch resumes after it was cut off or silent, the missed events may take this long to arrive.
 const CATCH_UP_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct Table<V> {
-    /// Objects, shared with the snapshots; copied on a change while a snapshot exists.
+    /// Objects, shared with the snapshots. While a snapshot exists, a change copies them first.
     current: Arc<Objects<V>>,
     /// Objects of a list in progress, which replace `current` when it is complete. `None`: no list is in progress.
     listed: Option<Objects<V>>,
@@ -143,7 +143,7 @@ struct Tables {
 }
 
 impl Tables {
-    /// Each kind, whether its first list has arrived, and whether its table is stale.
+    /// Returns for each kind: true if its first list has arrived, and true if its table is stale.
     fn kinds(&self, now: Moment) -> [(&'static str, bool, bool); 5] {
         [
             ("BootcNodePools", self.pools.ready, self.pools.is_stale(now)),
@@ -262,7 +262,8 @@ impl Store {
         }
     }
 
-    /// Returns a client that records everything sent on a watch, since the watch itself passes on no bookmarks.
+    /// Returns a client that records when the API server sends something on a watch. The events from kube's watcher
+    /// would not be enough, because they include no bookmarks.
     fn listening<V>(&self, client: &Client, table: fn(&mut Tables) -> &mut Table<V>) -> Client
     where
         V: View + Send + Sync + 'static,
@@ -274,7 +275,7 @@ impl Store {
     fn hear<V: View>(&self, table: fn(&mut Tables) -> &mut Table<V>, starts: bool) {
         let resumes = table(&mut self.lock()).hear(starts, time::now());
         if resumes {
-            // No berth is offered until the missed events had time to arrive: start a pass then.
+            // No berth is offered until the missed events have had time to arrive. Start a pass after that time.
             let store = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(CATCH_UP_TIME).await;

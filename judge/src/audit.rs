@@ -124,7 +124,7 @@ struct Event {
     stage_timestamp: Timestamp,
 }
 
-/// Head of a line. A read of the head skips the bodies, which are not needed for most lines of a large log.
+/// Head of a line. Parsing only the head skips the bodies, since most lines of a large log are not needed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Head {
@@ -160,8 +160,8 @@ struct ResponseStatus {
 
 /// Audit annotation with the authorizer's decision: `allow` or `forbid`.
 const AUTHORIZED: &str = "authorization.k8s.io/decision";
-/// Audit annotation with the validating policies that a write failed, as JSON. Only policies whose bindings audit are
-/// in it.
+/// Audit annotation that lists, as JSON, the validating policies that rejected a write. The API server lists only
+/// policies whose bindings have the action Audit.
 const FAILED_VALIDATIONS: &str = "validation.policy.admission.k8s.io/validation_failure";
 const OWN_POLICIES: &str = "berth-";
 
@@ -195,7 +195,7 @@ pub fn parse(line: &[u8]) -> serde_json::Result<Option<Record>> {
     }
     let event: Event = serde_json::from_slice(line)?;
     for time in [event.request_received_timestamp, event.stage_timestamp] {
-        // The rules add tolerances to this time, which must not overflow.
+        // The rules add tolerances to this time. The sums must not overflow.
         if !YEARS.contains(&time.as_second()) {
             return Err(serde::de::Error::custom(format_args!(
                 "{time} is not a valid time of an audit log"

@@ -23,7 +23,7 @@ struct Cordoned {
 /// The other berths at the time of a write.
 struct Others {
     held: usize,
-    /// UIDs of the nodes that hold these berths or are offered them.
+    /// UIDs of the nodes that hold or are offered one of these berths.
     nodes: BTreeSet<String>,
 }
 
@@ -120,7 +120,7 @@ impl Judge<'_> {
         totals.collect()
     }
 
-    /// Returns the largest capacity in an unanswered write that may have been stored before this state.
+    /// Returns the largest capacity in the unanswered writes that the API server may have stored before this state.
     fn perhaps_published(&self, pool: &str, state: &RecordedState) -> usize {
         let lost = self.doubtful("bootcnodepools/status").filter(|r| r.name == pool);
         let lost = lost.filter(|r| r.received <= state.at);
@@ -151,8 +151,8 @@ impl Judge<'_> {
         states.collect()
     }
 
-    /// Returns the UIDs of Nodes that had been unschedulable for longer than the lag, so that Berth must have seen
-    /// that.
+    /// Returns the UIDs of Nodes that had been unschedulable for longer than the lag. By then, Berth must have counted
+    /// these Nodes as unavailable.
     fn unavailable(&self, cordoned: &[Cordoned], state: &RecordedState) -> BTreeSet<String> {
         let mut since: BTreeMap<&str, Timestamp> = BTreeMap::new();
         for change in cordoned.iter().take_while(|c| c.version < state.version) {
@@ -169,13 +169,14 @@ impl Judge<'_> {
             .collect()
     }
 
-    /// True if the node itself may have counted as unavailable. Such a node may be offered a berth regardless of other
-    /// unavailable nodes.
+    /// True if Berth may have counted the offered node itself as unavailable. Such a node may be offered a berth
+    /// regardless of other unavailable nodes.
     fn is_repaired(&self, cordoned: &[Cordoned], state: &RecordedState, uid: &str) -> bool {
         self.lately_cordoned(cordoned, state, uid) || self.lately_joined(state, uid)
     }
 
-    /// True if the node was unschedulable earlier, so that it may have counted as unavailable.
+    /// True if the node was unschedulable at any time before this state. Berth may then have counted it as
+    /// unavailable.
     fn lately_cordoned(&self, cordoned: &[Cordoned], state: &RecordedState, uid: &str) -> bool {
         let mut last = false;
         for change in cordoned
@@ -191,7 +192,8 @@ impl Judge<'_> {
         false
     }
 
-    /// True if the Node is so new that Berth may not have seen it Ready, so that it may have counted as unavailable.
+    /// True if the Node is so new that Berth may not have seen it Ready yet. Berth may then have counted it as
+    /// unavailable.
     pub(super) fn lately_joined(&self, state: &RecordedState, uid: &str) -> bool {
         let joined = self.writes("nodes").iter().find(|(_, record, object)| {
             record.verb == "create" && text(object, "/metadata/uid") == Some(uid) && record.at <= state.received
@@ -249,8 +251,8 @@ fn pool_of<'a>(members: &'a [(String, u64, String)], uid: &str, version: u64) ->
         .map(|(_, _, pool)| pool.as_str())
 }
 
-/// Returns a pool's capacity before this resourceVersion, and the resourceVersion that published it. `None` before the
-/// first.
+/// Returns a pool's capacity before this resourceVersion, and the resourceVersion that published it. `None` if none
+/// was published yet.
 fn published(totals: &[(String, u64, usize)], pool: &str, version: u64) -> Option<(u64, usize)> {
     totals
         .iter()

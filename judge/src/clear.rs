@@ -14,7 +14,8 @@ use crate::write::text;
 /// Longest time from the agent's last check of its Node until the host goes down: commit, unlock and shutdown.
 const LAST_LOOK: SignedDuration = SignedDuration::from_secs(10);
 
-/// How long after its grace period a pod counts as overdue. An overdue pod may stay on the node if its kubelet is away.
+/// A pod counts as overdue when its grace period has been over for this long. If the kubelet of a node is away,
+/// overdue pods may stay on the node.
 const OVERDUE: SignedDuration = SignedDuration::from_secs(30);
 /// A kubelet counts as away when its Node has been not Ready for this long. An outage of the API server also makes the
 /// Node of a running kubelet not Ready, and that kubelet then needs up to 50 s to watch its pods again.
@@ -43,7 +44,8 @@ impl Pod {
 }
 
 impl Judge<'_> {
-    /// Compares each host that went down under a licence with the state of its Node at that time.
+    /// Finds hosts that went down under a licence while their Node was not cordoned, or while it had pods that a drain
+    /// moves.
     pub(super) fn uncleared_reboots(&self, history: &History) -> Vec<Violation> {
         let pods = self.pods();
         let mut wrong = vec![];
@@ -117,7 +119,7 @@ impl Judge<'_> {
         since
     }
 
-    /// True if the pool moves all ordinary pods, however long that takes.
+    /// True if the host's pool drains all ordinary pods, and waits for them without a time limit.
     fn drains(&self, host: &str, at: Timestamp) -> bool {
         let mut specs = self
             .writes("bootcnodes")

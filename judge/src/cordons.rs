@@ -12,8 +12,8 @@ use crate::write::{our_cordon, text};
 impl Judge<'_> {
     /// Checks every write of a Node by an agent against the admins' earlier writes.
     pub(super) fn broken_cordons(&self) -> Vec<Violation> {
-        // Nodes by UID: the last write, and whether an admin's own cordon applies. A cordon is an admin's own if the
-        // Node had no cordon of Berth when the admin set it.
+        // By the Node's UID: resourceVersion of its last write, and whether an admin's own cordon applies. A cordon is
+        // an admin's own if an admin set it while the Node had no cordon of Berth.
         let mut admins: BTreeMap<&str, (u64, bool)> = BTreeMap::new();
         let mut wrong = vec![];
         for &(version, record, node) in self.writes("nodes") {
@@ -62,7 +62,8 @@ impl Judge<'_> {
     }
 }
 
-/// True if an admin cordoned the Node before the first recorded write, which left it in this state.
+/// True if an admin had cordoned the Node before its first recorded write, or before the first write after a gap.
+/// `node` and `unschedulable` are the Node's state after that write.
 fn admins_before(node: &Value, unschedulable: bool) -> bool {
     let annotations = node.get("metadata").and_then(|m| m.get("annotations"));
     let record = annotations

@@ -1,5 +1,5 @@
-//! Evidence in a set of records. Without its evidence, a rule reports no violation, but does not pass either: the
-//! verdict lists the rule as not judged.
+//! Evidence in a set of records. A rule whose evidence is missing reports no violation, but does not pass either: the
+//! verdict lists it as not judged.
 
 use std::collections::BTreeMap;
 

@@ -24,7 +24,7 @@ pub(super) struct RecordedState {
     pub(super) audit_id: String,
     /// Node that the writer's token is bound to.
     pub(super) claim: Option<String>,
-    /// True if writes between the state before and this one are not recorded.
+    /// True if writes between the previous state and this one are not recorded.
     pub(super) after_gap: bool,
     /// True if writes between this state and the next are not recorded, so that it is unknown how long this state
     /// lasted.
@@ -59,7 +59,7 @@ pub(super) fn history(audit: &[Record]) -> History {
             continue;
         };
         let states = history.entry(name).or_default();
-        // This write may build on a stored write whose answer was lost.
+        // This write may build on an earlier write that was stored, but whose answer was lost.
         let built_on = record
             .request
             .as_ref()
@@ -105,7 +105,8 @@ fn recorded_state(record: &Record, object: &Value) -> Option<(String, RecordedSt
     Some((state.berth.name(), state))
 }
 
-/// Reads an unanswered write of this berth on top of the resourceVersion `built_on`. It may have been stored.
+/// Returns the berth's state in an unanswered write that updates the resourceVersion `built_on`. `None` for any other
+/// write.
 fn unanswered(record: &Record, name: &str, built_on: u64) -> Option<RecordedState> {
     let request = record.request.as_ref()?;
     let (_, state) = recorded_state(record, request).filter(|(n, _)| n == name && version(request) == built_on)?;
@@ -120,7 +121,7 @@ fn is_berth_write(record: &Record) -> bool {
     writes && record.resource == "leases" && record.succeeded() && record.response.as_ref().is_some_and(has_pool)
 }
 
-/// Returns the commit that allowed a host to go down at this time: target and previous image.
+/// Returns the target and the previous image of the commit that allowed a host to go down at this time.
 pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) -> Option<(String, Option<String>)> {
     history.values().find_map(|states| {
         let now = states.iter().rev().find(|s| s.at <= at)?;

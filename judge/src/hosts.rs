@@ -1,4 +1,4 @@
-//! Events of hosts, from a witness other than Berth: the harness as boot loader, or an audit log.
+//! Events of hosts, from a witness other than Berth: the test harness, which acts as the boot loader, or an audit log.
 
 use jiff::Timestamp;
 

@@ -92,7 +92,7 @@ impl<'a> Judge<'a> {
         self.events.get(host).map_or(&[], Vec::as_slice)
     }
 
-    /// True if the deletion of the Node of this name was requested by then.
+    /// True if the deletion of the Node of this name was requested at the time `by` or earlier.
     pub(crate) fn was_deleted(&self, name: &str, by: Timestamp) -> bool {
         self.deleted.get(name).is_some_and(|at| *at <= by)
     }
@@ -117,8 +117,8 @@ impl<'a> Judge<'a> {
         gaps.any(|(begin, end)| begin.max(from) <= end.min(until))
     }
 
-    /// Returns the digest of the host's last boot before this time, or (`after`) of the first boot after it, and the
-    /// boot's time.
+    /// Returns the time and the digest of the host's last boot before this time; if `after` is true, of its first boot
+    /// after this time.
     pub(crate) fn booted(&self, host: &str, at: Timestamp, after: bool) -> Option<(Timestamp, &'a str)> {
         let mut ups = self.of_host(host).iter().filter_map(|e| match &e.change {
             HostChange::Up { digest, .. } => Some((e.at, digest.as_str())),

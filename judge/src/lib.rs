@@ -1,11 +1,11 @@
-//! The judge checks that every disruption was licensed, and that there were never too many at once.
+//! The judge checks that every disruption had a licence, and that there were never too many disruptions at once.
 //!
 //! [`Truth`] joins three kinds of records: the events of each host, every write of a Lease and of a Node from the API
 //! server's audit log, and the reboots that Berth did not cause. A violation is a sentence that names the invariant.
-//! Tests and clusters have the same rules but different [`Evidence`]. A test has the harness's record of its hosts and
-//! a complete log, and trusts no report of Berth about itself. A cluster has only the log: [`log`] reads it, and
-//! [`sightings`] derives from it when each host ran which boot. The verdict lists the rules that the log cannot prove,
-//! because they have not passed.
+//! Tests and clusters have the same rules but different [`Evidence`]. A test has the harness's record of the hosts and
+//! a complete log, and does not trust Berth's own reports. A cluster has only the log: [`log`] reads it, and
+//! [`sightings`] derives from it when each host ran which boot. A rule that the log cannot prove has not passed, so
+//! the verdict lists it.
 //!
 //! No I/O: the caller supplies the lines.
 
@@ -67,7 +67,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Finds writes of a berth by Berth that its own permissions or admission policies rejected: Berth must not try
+    /// Finds Berth's writes of berths that Berth's own permissions or admission policies rejected: Berth must not try
     /// such a write. A rejection by another policy or webhook is not a violation.
     fn refused(&self) -> impl Iterator<Item = Violation> {
         self.audit.iter().filter(|r| is_refused_by_own_rules(r)).map(|r| {
@@ -139,9 +139,9 @@ impl Judge<'_> {
         licensed.is_some_and(|(target, from)| *before == Some(target) && (after.is_none() || *after == from))
     }
 
-    /// True if the evidence shows that Berth caused a reboot without a licence. Berth did if all other reboots are
-    /// known. An audit log does not show who rebooted a machine into the same image. But a pool's member that runs
-    /// another image after the reboot was updated without a licence.
+    /// True if the evidence shows that Berth caused a reboot without a licence. If the records list every reboot by
+    /// others, Berth caused all the rest. An audit log does not show who rebooted a machine into the same image. But
+    /// if a member of a pool runs another image after the reboot, Berth updated it without a licence.
     fn is_accused(
         &self,
         history: &History,
@@ -175,7 +175,7 @@ impl Judge<'_> {
         found
     }
 
-    /// True if the published pool of the node was not empty when it went down.
+    /// True if the node was published as a member of a pool when it went down.
     fn is_member(&self, host: &str, at: Timestamp) -> bool {
         let mut before = self
             .writes("bootcnodes")
@@ -185,8 +185,8 @@ impl Judge<'_> {
         last.is_some_and(|(_, _, object)| text(object, "/spec/poolName").is_some_and(|pool| !pool.is_empty()))
     }
 
-    /// True if the log may lack a berth that the node held between these times: because the log begins within a turn of
-    /// the node, or misses writes of any berth, perhaps a whole turn.
+    /// True if the log may lack a berth that the node held between these times: the log begins within a turn of the
+    /// node, or lacks writes of any berth, perhaps a whole turn of the node.
     fn is_unknown(&self, history: &History, host: &str, from: Timestamp, until: Timestamp) -> bool {
         let firsts = history.values().filter_map(|states| states.first());
         let mut late = firsts.filter(|first| first.at >= until);
@@ -277,14 +277,15 @@ impl Judge<'_> {
     }
 }
 
-/// True if Berth's own rules rejected a write of a berth by Berth.
+/// True if this is Berth's own write of a berth, and Berth's own rules rejected it.
 fn is_refused_by_own_rules(record: &Record) -> bool {
     let is_ours = record.program() == "berth-agent" || record.user.ends_with(":berth-controller");
     let is_refused = matches!(record.code, 403 | 422) && record.refused_by_own_rules;
     is_ours && is_refused && record.is_write() && record.is_of("leases")
 }
 
-/// True if the request itself sets `unschedulable`. A restore of a node that an admin cordoned does not.
+/// True if the request itself sets `unschedulable`. When an agent restores a node that an admin cordoned, its request
+/// does not set the field.
 fn sets_cordon(record: &Record) -> bool {
     let asked = record.request.as_ref().and_then(|r| r.pointer("/spec/unschedulable"));
     asked.and_then(serde_json::Value::as_bool) == Some(true)

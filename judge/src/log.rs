@@ -1,5 +1,5 @@
-//! Reads a large audit log line by line. Keeps only fields that a rule reads, and only changes of a status. So memory
-//! grows with the writes of berths and Nodes, but not with a cluster's heartbeats.
+//! Reads a large audit log line by line. Keeps only the fields that a rule reads, and a status only if it has changed.
+//! So memory use grows with the writes of berths and Nodes, but not with a cluster's heartbeats.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ pub struct Log {
     leases_of_others: u64,
 }
 
-/// Kinds of writes that the log has with their bodies.
+/// Kinds of writes whose bodies are in the log.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Bodies {
     pub(crate) nodes: bool,
@@ -167,7 +167,7 @@ impl Log {
         &self.bad
     }
 
-    /// Number of writes of Leases that are not berths, which are not kept.
+    /// Number of writes of Leases that are not berths. These writes are not kept.
     pub fn leases_of_others(&self) -> u64 {
         self.leases_of_others
     }
@@ -177,7 +177,7 @@ impl Log {
     }
 }
 
-/// True if a rule reads such a line. Stages before the answer do not show the stored object.
+/// True if a rule reads lines with this head. Lines from before the answer do not show the stored object.
 fn is_of_interest(head: &Head, namespace: &str) -> bool {
     if matches!(head.stage.as_str(), "RequestReceived" | "ResponseStarted") {
         return false;

@@ -3,7 +3,8 @@ use serde_json::Value;
 use crate::audit::Record;
 use crate::write::text;
 
-/// Returns the name of the written object. A request that creates an object does not contain the name.
+/// Returns the name of the written object. The record of a creation may lack the name, so it is then read from the
+/// object.
 pub(crate) fn name_of<'a>(record: &'a Record, object: &'a Value) -> &'a str {
     match record.name.as_str() {
         "" => text(object, "/metadata/name").unwrap_or_default(),

@@ -33,8 +33,8 @@ struct Published {
 }
 
 impl Judge<'_> {
-    /// Finds berths that were opened out of order. Only order, membership and digests older than the lag count, because
-    /// Berth must have seen these.
+    /// Finds berths that were opened out of order. Considers the order, membership and digests only if they are older
+    /// than the lag, because Berth must have seen these.
     pub(super) fn out_of_order(&self, history: &History) -> Vec<Violation> {
         if !self.evidence.ready {
             return vec![];
@@ -81,7 +81,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Returns the values of all objects of a kind, each with the first write that has it.
+    /// Returns the values of all objects of a kind, each with the write that set it.
     fn changes<T: PartialEq>(&self, target: &'static str, value: impl Fn(&Value) -> T) -> Changes<T> {
         let mut changes: Changes<T> = BTreeMap::new();
         for &(version, record, object) in self.writes(target) {
@@ -101,8 +101,8 @@ impl Judge<'_> {
         (last.at + self.lag < state.received && !self.misses(last.version, state.version)).then_some(&last.value)
     }
 
-    /// True if the node may not have been Ready: such a node does not wait for earlier pools. A host without records of
-    /// its kubelet counts as not Ready, so this rule does not judge it.
+    /// True if the node may not have been Ready: such a node does not wait for earlier pools. A host without records
+    /// of its kubelet counts as not Ready, so the rule does not apply to it.
     fn goes_first(&self, offer: &Offer, state: &RecordedState) -> bool {
         let settled = state.received - self.lag;
         !self.is_ready(offer.node.as_str(), settled) || self.lately_joined(state, &offer.uid.to_string())
@@ -111,7 +111,7 @@ impl Judge<'_> {
     /// True if a member was not updated when the berth was opened.
     fn is_left(&self, node: &str, member: &Published, state: &RecordedState) -> bool {
         let booted = self.booted(node, state.received, false);
-        // A log may lack events of this host, or only the last one.
+        // A log may lack all events of this host, or only the latest.
         let is_known = booted.is_some_and(|(since, _)| {
             let mut events = self.of_host(node).iter().filter(|e| e.at <= state.received);
             let is_ready_known = events.any(|e| matches!(e.change, HostChange::Ready { .. }));
@@ -124,7 +124,7 @@ impl Judge<'_> {
         member.wanted.is_some() && !(runs_wanted && self.is_ready(node, state.received))
     }
 
-    /// True if by then the host's kubelet had reported Ready in the boot that was running.
+    /// True if at the time `by` the host's kubelet had reported Ready in the running boot.
     fn is_ready(&self, host: &str, by: Timestamp) -> bool {
         let mut ready = false;
         for event in self.of_host(host).iter().filter(|e| e.at <= by) {

@@ -20,7 +20,8 @@ struct Change<'a> {
     after: &'a RecordedState,
     /// Boot ID of the host when it took the held berth, if that is recorded.
     taken_under: Option<&'a BootId>,
-    /// resourceVersion of the turn's first write of `Releasing`. A new leader may have stamped the berth since.
+    /// resourceVersion of the turn's first write of `Releasing`. A new leader may have rewritten the berth since, with
+    /// its own epoch.
     releasing_since: Option<u64>,
     began_before: bool,
 }
@@ -105,7 +106,7 @@ impl Judge<'_> {
                 wrong.extend(match after.program.as_str() {
                     "berth-agent" => self.by_agent(&change),
                     CONTROLLER => self.by_controller(&change),
-                    // An admin's write, or the test's own write as an admin.
+                    // The write of an admin, or of the test acting as an admin.
                     _ => vec![],
                 });
             }
@@ -136,7 +137,7 @@ impl Judge<'_> {
     }
 
     fn holder_moved(&self, change: &Change<'_>, before: &Holding, after: &Holding) -> Vec<Violation> {
-        // A fence: it makes a former agent's writes in flight conflict.
+        // A write without a change is a fence: writes of a former agent that are still in flight then conflict.
         if before == after {
             return vec![];
         }
@@ -153,7 +154,7 @@ impl Judge<'_> {
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
                 wrong.extend(self.of_another_node(change, after));
             }
-            // A licence for another target, without a new berth.
+            // The berth licenses another target or another boot, without a new take.
             (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Committed) => {
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
             }
@@ -161,8 +162,8 @@ impl Judge<'_> {
                 wrong.extend(self.not_running(change, before.boot_id.as_str()));
             }
             (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Releasing(outcome)) => {
-                // The berth was licensed again in a later boot than the boot of the take. The later boot must be proven
-                // like any other.
+                // True if the berth was taken in one boot and committed again in a later one. The later boot must be
+                // proven like any other.
                 let anew = change.taken_under.is_some_and(|boot| *boot != after.boot_id);
                 let is_known = self.evidence.whole || change.taken_under.is_some();
                 if before.phase == HoldPhase::Committed && same_boot && !anew && is_known {
@@ -178,7 +179,8 @@ impl Judge<'_> {
         wrong
     }
 
-    /// I2, I5: an agent acts only in the boot that runs, although its write may arrive late.
+    /// I2, I5: an agent writes only for the running boot. A write may arrive late, so a boot that ended less than the
+    /// lag ago is valid too.
     fn not_running(&self, change: &Change<'_>, boot: &str) -> Option<Violation> {
         let host = change.after.berth.holding()?.node.as_str();
         let mut ups = self.of_host(host).iter();
@@ -191,7 +193,7 @@ impl Judge<'_> {
             match &event.change {
                 HostChange::Up { boot_id, .. } if event.at <= change.after.received => running = Some(boot_id.as_str()),
                 HostChange::Down if event.at + self.lag <= change.after.received => running = None,
-                // The agent may have sent the write before this boot.
+                // The records show this boot only after the write, so do not judge the write.
                 HostChange::Up { boot_id, .. } if boot_id == boot => return None,
                 _ => {}
             }
@@ -373,7 +375,7 @@ impl Judge<'_> {
             return vec![];
         };
         let node = match closed.reason {
-            // A new Node may get this name, and the digest has not failed on it.
+            // A new Node may have the same name, but the digest has not failed on the new Node.
             ClosedReason::Gone => format!("{node} (deleted)"),
             _ => node.to_string(),
         };

@@ -85,8 +85,8 @@ impl Sightings {
         Some(boot)
     }
 
-    /// Derives the events of the hosts. A host with a commit for its boot went down after that commit, any other host
-    /// just before its next boot was seen.
+    /// Derives the events of the hosts. The end of a boot is set to the time of the commit for that boot. Without a
+    /// commit, it is set to just before the host's next boot was seen.
     pub(crate) fn events(&self, history: &History) -> Vec<HostEvent> {
         let mut events = vec![];
         for (host, boots) in &self.hosts {
@@ -108,8 +108,8 @@ impl Sightings {
                     changes.push((first, up));
                     before = Some((id, first));
                 }
-                // The kubelet names only the kernel's boot ID. So its reports do not show that the Node became Ready after a
-                // soft reboot, nor that it did not.
+                // The kubelet names only the kernel's boot ID. So its reports do not show whether the Node became
+                // Ready after a soft reboot.
                 let is_soft = BootId::new(id).is_soft();
                 if let Some(ready) = boot.ready.or(is_soft.then_some(first)) {
                     changes.push((ready.max(first), HostChange::Ready { boot_id: id.to_owned() }));

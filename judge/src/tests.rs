@@ -1,5 +1,5 @@
-//! Tests of the judge with made-up histories. Each violation is reported for a history that has it, and none for a
-//! history without it.
+//! Tests of the judge with made-up histories. The judge must report each violation if the history has it, and must not
+//! report it otherwise.
 
 use std::time::Duration;
 
@@ -223,7 +223,7 @@ impl World {
         world
     }
 
-    /// Adds the offer of [`World::offered`] to a world with a past.
+    /// Adds the offer of [`World::offered`] to a world that already has records.
     fn offers(&mut self) -> &mut Self {
         self.up("b1", 1)
             .ready("b1")
@@ -338,8 +338,8 @@ fn a_host_is_cordoned_and_drained_first() {
     );
 }
 
-/// A kubelet that is away ends no pods, and the reboot repairs that. A kubelet that lost the API server for a moment
-/// still ends its pods.
+/// A kubelet that is away ends no pods, so the host may reboot with pods: the reboot brings the kubelet back. A
+/// kubelet that lost the API server for a moment still ends its pods.
 #[test]
 fn pods_of_an_absent_kubelet_may_stay() {
     fn world(evicted_before: i64, not_ready_before: i64, ready_before: Option<i64>) -> World {
@@ -425,7 +425,7 @@ fn a_write_refused_by_policy_is_a_violation() {
     }
     refused(AGENT, 422).blamed("Policy", "only the controller opens a berth");
     refused(CONTROLLER, 403).blamed("Policy", "the controller tried to write workers-0");
-    // The cluster's admin has a policy that rejects the write, or the Lease's annotations are full.
+    // For example, a policy of the cluster's admin rejected the write, or the Lease's annotations were too long.
     assert_eq!(refused_by(false, CONTROLLER, 422).judged(), Vec::<String>::new());
     // Neither a conflict nor a rejected write of another program is a violation.
     assert_eq!(refused(AGENT, 409).judged(), Vec::<String>::new());
@@ -439,13 +439,13 @@ fn cordons_of_admins_are_kept() {
         .node(ADMIN, "patch", "n1", true, false)
         .node(AGENT, "patch", "n1", false, false)
         .blamed("I4", "was uncordoned");
-    // Berth cordoned the node and left it so.
+    // Berth cordoned the node and left it cordoned.
     let mut world = World::taken();
     world
         .node(AGENT, "patch", "n1", true, true)
         .node(AGENT, "patch", "n1", true, false)
         .blamed("I4", "was left cordoned");
-    // An admin uncordons the node during the turn, and Berth cordons it in the end.
+    // An admin cordoned the node before the turn and uncordons it during the turn. Berth leaves it cordoned.
     let mut world = World::default();
     world.node(ADMIN, "patch", "n1", true, false);
     let mut world = World { berth: None, ..world };

@@ -22,12 +22,13 @@ pub struct Truth<'a> {
     pub swapped: &'a [(String, Timestamp)],
     /// Maximum number of berths that may be held at once in each pool, over the whole test.
     pub capacity: BTreeMap<String, usize>,
-    /// Maximum number of nodes of all pools that may be held, offered or unavailable at once, over the whole test;
-    /// `None` without a limit of the fleet.
+    /// Maximum number of nodes, in all pools together, that may hold a berth, be offered one or be unavailable at the
+    /// same time, over the whole test; `None` if the fleet has no limit.
     pub fleet: Option<usize>,
     /// Evidence in these records.
     pub evidence: &'a Evidence,
-    /// Longest delay that the test causes between Berth and the API server: of a request, or until Berth sees a change.
+    /// Longest delay that the test causes between Berth and the API server: of a request to the API server, or of a
+    /// change until Berth sees it.
     pub lag: jiff::SignedDuration,
 }
 
@@ -35,7 +36,7 @@ pub struct Truth<'a> {
 const EXCUSED_FOR: jiff::SignedDuration = jiff::SignedDuration::from_secs(20);
 
 impl Truth<'_> {
-    /// Returns the number of licensed reboots. A test without any has proven nothing.
+    /// Returns the number of licensed reboots. A test without a licensed reboot has proven nothing.
     pub fn licensed_reboots(&self) -> usize {
         let history = history(self.audit);
         self.downs()

@@ -1,4 +1,4 @@
-//! The turns in a log: each node and its berth, the images before and after, and the proof of a good end.
+//! The turns in a log: each node and its berth, the images before and after, and the proof that the turn ended well.
 
 use berth_api::berth::{BerthState, HoldPhase, Holding, Outcome};
 use jiff::Timestamp;
@@ -65,7 +65,7 @@ pub enum Proof {
         /// The evidence that is missing.
         what: &'static str,
     },
-    /// The turn failed by its own outcome, or its holder did not end it.
+    /// The outcome of the turn is a failure, or the turn was not ended by its holder.
     Failed,
     /// The turn is still open at the end of the log.
     Open,
@@ -155,7 +155,7 @@ impl Draft<'_> {
                 what: "writes of this berth",
             },
             None if is_open => Proof::Open,
-            // The holder did not close the berth.
+            // The berth was closed, but not by its holder.
             None => Proof::Failed,
             Some(outcome) => proof(last, committed, outcome, hosts),
         };
@@ -176,7 +176,7 @@ impl Draft<'_> {
             _ if !rules.is_empty() => Verdict::Violated { rules },
             Proof::Missing { .. } => Verdict::NotJudged,
             Proof::Open => Verdict::Open,
-            // Rules for every turn could not be checked.
+            // Some rules apply to every turn, and could not be checked.
             _ if !(evidence.nodes && evidence.published && evidence.pool_statuses) => Verdict::NotJudged,
             _ => Verdict::Kept,
         };

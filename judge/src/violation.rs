@@ -33,7 +33,7 @@ impl fmt::Display for Violation {
 }
 
 impl Violation {
-    /// Returns a violation that a host's events show, but no line of the audit log.
+    /// Returns a violation that is shown by the events of a host, without a line of the audit log.
     pub(crate) fn of_host(rule: &'static str, host: &str, at: Timestamp, text: String) -> Self {
         Self {
             rule,

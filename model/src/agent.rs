@@ -289,7 +289,7 @@ fn write(
     (state, broken)
 }
 
-/// Updates the agent's knowledge after a request with this result.
+/// Updates the agent's knowledge after the delivery of a request.
 fn ends(state: &mut State, node: usize, decision: &Decision, delivery: Delivery) {
     match delivery {
         Delivery::Done => settle(state, node, &decision.done),
@@ -316,7 +316,7 @@ pub fn land(world: &World, state: &mut State, node: usize, slot: Number, lease: 
     if proves || lease.held().is_none() {
         state.nodes[node].ghost.unproven = false;
     }
-    // The berth is licensed again.
+    // A new licence permits another rollback.
     if let (Some(old), Some(new)) = (before.held(), lease.held())
         && new.phase == Phase::Committed
         && (old.target != new.target || old.boot != new.boot)
@@ -381,7 +381,7 @@ fn restored(seen: &Object) -> bool {
     }
 }
 
-/// Executes a patch of a Node. Only the checks of every state apply to it.
+/// Executes a patch of a Node. No rule restricts this move, but the state after it is checked.
 pub fn land_patch(state: &mut State, node: usize, unschedulable: bool, cordon: Cordon) {
     let object = &mut state.nodes[node].object;
     object.unschedulable = unschedulable;

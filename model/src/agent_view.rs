@@ -57,7 +57,7 @@ impl AgentView {
     }
 }
 
-/// Returns the berth with this node as number 0. A berth of another node is missing.
+/// Returns the berth with this node as number 0; `Missing` if the berth is not for this node.
 fn mine(lease: &Lease, node: usize) -> Berth {
     match lease.is {
         Berth::Offered(o) if usize::from(o.node) == node => Berth::Offered(crate::state::Offer { node: 0, ..o }),

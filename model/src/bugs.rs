@@ -15,7 +15,7 @@ pub struct Seeded {
     pub bug: Bug,
     /// World to search.
     pub world: World,
-    /// First rule that it breaks.
+    /// First rule that the bug breaks.
     pub breaks: Broken,
 }
 

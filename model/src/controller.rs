@@ -116,7 +116,8 @@ fn entries(state: &State, look: &WatchView, writes: &[Write]) -> VecDeque<Entry>
     entries
 }
 
-/// Returns the different decisions of a pass about berths; with `every`, those for all permutations of the node names.
+/// Returns the different decisions about berths that a pass may make; with `every`, for all permutations of the node
+/// names.
 fn decide(
     world: &World,
     state: &State,
@@ -307,7 +308,7 @@ pub fn send(world: &World, mut state: State, who: usize, delivery: Delivery) -> 
     let controller = &mut state.controllers[who];
     if let (Write::Berth { slot, .. }, true) = (&entry.write, entry.current) {
         match delivery {
-            // A rejection does not show the result of an earlier write.
+            // A rejection does not show whether an earlier write succeeded.
             Delivery::Done if is_refused => {}
             Delivery::Done => {
                 controller.doubt.drop(*slot);
@@ -317,7 +318,7 @@ pub fn send(world: &World, mut state: State, who: usize, delivery: Delivery) -> 
         }
     }
     if !goes_on {
-        // The pool's status reports facts, so it is still written.
+        // The pool's status reports facts, so the status is written even if an earlier write failed.
         let pool = of_pool(world, &entry.write);
         controller
             .queue
@@ -338,7 +339,7 @@ fn of_pool(world: &World, write: &Write) -> u8 {
     }
 }
 
-/// Executes a write of a controller. `who` is the controller that waits for the answer, if any.
+/// Executes a write of a controller. `who`: the controller, if it still waits for the answer.
 pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>) -> Option<Broken> {
     match write.clone() {
         Write::Berth { slot, lease, offer } => {
@@ -353,7 +354,7 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
                 let ghost = &mut state.nodes[usize::from(h.node)].ghost;
                 (ghost.abandoned, ghost.unproven) = (true, false);
             }
-            // A fence changes the renewTime and so the resourceVersion.
+            // A write that changes nothing else still changes the renewTime, and so the resourceVersion.
             state.slots[usize::from(slot)] = lease;
             state.touch_slot(slot);
             broken

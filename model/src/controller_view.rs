@@ -9,13 +9,13 @@ pub struct ControllerView {
     pub nodes: Vec<SeenNode>,
     pub pools: Vec<Pool>,
     pub fleet: Fleet,
-    /// Berths, by a live read.
+    /// Berths, from a live read.
     pub slots: Vec<SeenBerth>,
-    /// For each berth, the node in the watches that holds it or is offered it.
+    /// For each berth, the node that holds it or is offered it, according to the watches.
     pub shown: Vec<Option<(Number, u8)>>,
-    /// Referenced Nodes that no longer exist, by a live read.
+    /// Nodes (number, UID) that a Lease or BootcNode in the watches refers to, but a live read does not find.
     pub gone: Vec<(Number, u8)>,
-    /// Pools that have changed since the last watch event, by a live read.
+    /// Pools that, according to a live read, have changed since the last watch event.
     pub changed: Vec<u8>,
     /// True if the fleet has changed since the last watch event.
     pub fleet_changed: bool,
@@ -30,7 +30,8 @@ pub struct ControllerView {
     pub answer: Option<Answer>,
     /// Image that the canaries soak with, and how long this leader has seen them soak.
     pub soak: (Image, Begun),
-    /// Available image whose age this leader counts, and true if it has known that image for the minimum age.
+    /// The available image whose age this leader counts. The second value is true if the leader has known that image
+    /// for the minimum age.
     pub counts: (Image, bool),
     /// True if the open offers are old enough to lapse.
     pub aged: bool,
@@ -51,7 +52,7 @@ pub struct SeenBerth {
     pub is: Berth,
     /// True if the berth has this controller's epoch.
     pub stamped: bool,
-    /// True if a write of the berth with an unknown result may be in flight.
+    /// True if a write of the berth may still be in flight, because its result is unknown.
     pub doubt: bool,
     /// True if the API server recently rejected a write of the berth.
     pub refused: bool,

@@ -21,7 +21,7 @@ use crate::rich;
 use crate::state::{Berth, Image, NO_NUMBER, NONE, Number, State, Work};
 use crate::world::World;
 
-/// A step, in numbers of the model. Berths are results of the released transitions.
+/// A step, with the model's numbers instead of names. The released code computes the berth of a `Put`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     Wait(WaitReason),
@@ -55,7 +55,7 @@ pub enum Act {
 pub enum Put {
     Take,
     Commit,
-    /// Write the berth unchanged.
+    /// Write the berth unchanged, so that older writes in flight fail.
     Fence,
     Uncommit,
     Relicense,
@@ -79,13 +79,14 @@ pub struct Decision {
     pub act: Act,
     pub prepared: bool,
     pub released: bool,
-    /// The work in the report, as far as permits to pull depend on it.
+    /// Work in the report. Has only the differences that matter for permits to pull.
     pub work: Work,
     /// `lastTurn` of the report.
     pub turn: Image,
     /// The agent's work on the rollback guard before the step.
     pub duty: SmallDuty,
-    /// True if the record has the rollback by the guard, whose file the agent then removes.
+    /// True if the agent removes the file of a rollback guard that has fired, because the record has the rollback by
+    /// now.
     pub forgets_guard: bool,
     /// Knowledge after the facts were gathered.
     pub gathered: Mind,
@@ -93,9 +94,9 @@ pub struct Decision {
     pub begun: Mind,
     /// Knowledge after the step succeeded. For a drain: after no pods are left.
     pub done: Mind,
-    /// Knowledge after the step was not needed, because the rollback guard has fired.
+    /// Knowledge after the step was skipped, because the rollback guard has fired.
     pub skipped: Mind,
-    /// Knowledge after the step failed or was rejected, or without a known result. For a drain: while pods are left.
+    /// Knowledge after the step failed, was rejected or had no known result. For a drain: while pods are left.
     pub failed: Mind,
 }
 
@@ -107,7 +108,7 @@ pub struct Steps {
     observed: HashMap<u64, Mind, Fast>,
 }
 
-/// Returns a berth that a node wrote as number 0, with the node's real number.
+/// Returns the berth with the node's real number instead of 0, its number in an [`AgentView`].
 fn theirs(berth: Berth, node: usize) -> Berth {
     let node = Number::try_from(node).unwrap_or(NO_NUMBER);
     match berth {
@@ -202,7 +203,7 @@ fn decide(view: &AgentView) -> Decision {
     }
 }
 
-/// Returns the work in a report, as far as permits to pull depend on it.
+/// Returns the work in a report, with only the differences that matter for permits to pull.
 fn work(reported: &BootcNodeStatus) -> Work {
     let pulled = condition::find(&reported.conditions, condition::node::IMAGE_PULLED);
     let reason = pulled.map(|pulled| &*pulled.reason);

@@ -357,7 +357,7 @@ fn of_others(events: &mut Events<'_>, node: usize, host: &Host) {
 fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
     let here = &state.nodes[node];
     let object = here.object;
-    // All these events except one change the Node.
+    // Every event here changes the Node, except the deletion of the BootcNode.
     let push: Push<'_> = &mut |of, event, mut after, broken| {
         if event != Event::Forgotten {
             after.touch_node(node);

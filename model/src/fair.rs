@@ -1,6 +1,6 @@
-//! I10: the fair schedule. From a state, every process and host acts in turn, round after round, without further
-//! faults, until all nodes are updated. The schedule is a deterministic function of the state. So states that end
-//! updated are cached, and a new state costs only a round or two.
+//! I10: the fair schedule. From a state, all processes and hosts act one after the other, round after round, without
+//! further faults, until all nodes are updated. The schedule is a deterministic function of the state. So each state
+//! whose schedule updates all nodes is cached, and a new state costs only a round or two.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -27,7 +27,7 @@ const STEPS: usize = 40;
 
 pub const I10: Broken = Broken("I10 the fair schedule updates all nodes");
 
-/// Cache of states that end updated.
+/// Cache of states whose fair schedule updates all nodes.
 #[derive(Debug, Default)]
 pub struct Fair {
     good: HashMap<u64, (), Fast>,
@@ -65,7 +65,7 @@ impl Fair {
 }
 
 /// Establishes the preconditions of I10: open gates, no node held back, a good image, working hosts, and fewer than k
-/// members made unavailable by others. [`World::keep_blocked`] has the exceptions.
+/// members made unavailable by others. With [`World::keep_blocked`], some faults stay.
 pub fn heal(world: &World, state: &mut State) {
     nature::forget_left(state);
     state.left = [0; crate::fault::FAULTS];
@@ -78,7 +78,7 @@ pub fn heal(world: &World, state: &mut State) {
         soaked: state.fleet.soaked,
         ..Fleet::default()
     };
-    // A berth whose writes are always rejected counts as used, so other berths must be left.
+    // A berth whose writes are always rejected counts as used, so at least one other berth must stay writable.
     let most = if world.keep_blocked {
         state.pools[0].capacity.saturating_sub(1)
     } else {
@@ -133,7 +133,7 @@ fn heal_node(world: &World, state: &mut State, node: usize) {
     if !here.object.exists {
         nature::create(state, node);
     }
-    // A node whose host stops answering during its turn must keep its berth.
+    // A node keeps its berth if its host stops answering during the turn, so such a fault must end.
     let in_turn = state.held_by(node).is_some() || state.nodes[node].ghost.unproven;
     let here = &mut state.nodes[node];
     here.idle &= world.keep_blocked && !in_turn;
@@ -154,7 +154,7 @@ fn heal_node(world: &World, state: &mut State, node: usize) {
     }
 }
 
-/// Ends the faults of a host. With `keeps`, faults that keep a node from its turn stay.
+/// Ends the faults of a host. With `keeps`, the faults that prevent a turn stay.
 fn heal_host(host: &mut Host, keeps: bool, in_turn: bool) {
     (host.inhibited, host.no_unstage, host.scheduled, host.no_note) = (false, false, false, false);
     host.ahead = false;

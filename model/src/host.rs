@@ -33,11 +33,11 @@ pub struct Host {
     pub unfinalized: bool,
     /// Bit set of images.
     pub failed: u8,
-    /// An image that was committed but did not boot, and the number of such boots.
+    /// An image that did not boot although a commit licensed a reboot into it, and the number of such reboots.
     pub not_applied: (Image, u8),
     /// Last image that Berth staged.
     pub ours: Image,
-    /// Image whose last pull failed or was canceled, in the agent's memory.
+    /// Image whose last pull failed or was canceled, as recorded in the agent's memory.
     pub incomplete: Image,
     /// Image of the last turn, if the turn failed.
     pub turn: Image,
@@ -57,19 +57,20 @@ pub struct Host {
     pub relicensed: bool,
     /// True if the host had a deployment of the target at the last commit; `None` outside of a turn.
     pub deployed: Option<bool>,
-    /// The last target that fell back.
+    /// The last target that the host left for another image, without Berth.
     pub fell: Image,
-    /// True if that target fell back in the running boot.
+    /// True if the host left `fell` when the running boot began.
     pub falls: bool,
-    /// The image and the previous image when the agent last looked.
+    /// Running image and image of the rollback deployment, as the agent last saw them.
     pub last: (Image, Image),
-    /// The image that the host left by the last boot of another image without a berth, and true if that was a rollback.
+    /// The image that ran before the host last booted another image without a berth. The second value is true if that
+    /// boot was a rollback.
     pub left: (Image, bool),
     /// Start of the drain.
     pub drain: Begun,
     /// Start of the proof of the running boot.
     pub proof: Begun,
-    /// Result of a pull that the agent does not know yet.
+    /// Result of the last pull, until the agent knows that result.
     pub ended: Ended,
     /// The rollback guard.
     pub switch: Switch,
@@ -185,13 +186,14 @@ impl Host {
 pub enum Switch {
     #[default]
     Disarmed,
-    /// The guard rolls the target back to the previous image. `booted`: the host has rebooted since.
+    /// The guard can roll the host back from the target to the previous image. `booted`: the host has rebooted since
+    /// the guard was armed.
     Armed {
         target: Image,
         previous: Image,
         booted: bool,
     },
-    /// The guard has taken its one shot at the target. `here`: in the running boot.
+    /// The guard has taken its one shot at the target. `here`: true if it fired in the running boot.
     Fired { target: Image, here: bool },
 }
 

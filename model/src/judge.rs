@@ -120,12 +120,12 @@ pub fn reboot(state: &State, node: usize) -> Option<Broken> {
         NodeRead::Is(seen, false) => seen.uid,
         _ => here.object.uid,
     };
-    // As last read: the agent is not responsible for another updater's later change.
+    // Use the agent's last read: the agent is not responsible for a later change by another updater.
     let armed = here.agent.os.filter(|os| !os.locked).map_or(0, |os| os.staged);
     let is_recreated = uid != here.object.uid || !here.object.exists;
     let mut holdings = state.slots.iter().filter_map(Lease::held);
     let held = holdings.find(|h| usize::from(h.node) == node && h.uid == uid);
-    // As last read: the agent is not responsible for a later change.
+    // Use the agent's last read: the agent is not responsible for a later change.
     let is_clear = here.agent.drained && matches!(&here.agent.node, NodeRead::Is(seen, _) if is_cordoned(seen));
     match held {
         Some(h) if undoes(here, h) => here.ghost.undone.then_some(I2_UNDO),
@@ -135,7 +135,8 @@ pub fn reboot(state: &State, node: usize) -> Option<Broken> {
     }
 }
 
-/// True if a committed node runs its target in a new boot, and the last proven image is queued, as last read.
+/// True if the agent's last read shows that a committed node runs its target in a new boot, and that the last proven
+/// image is queued.
 fn undoes(here: &Node, held: &Held) -> bool {
     let is_new_boot = held.phase == Phase::Committed && held.boot != 0;
     let mut os = here.agent.os.iter();
@@ -153,12 +154,12 @@ pub fn undo(world: &World, state: &State, node: usize) -> Option<Broken> {
         return Some(I2_UNDO);
     }
     let is_well = is_ready && world.is_good(here.host.booted);
-    // A rollback that has begun is finished.
+    // The agent must finish a rollback that has begun.
     (is_well && !here.host.undoes && os.queued == 0).then_some(I5_UNDO)
 }
 
-/// Checks the rollback guard of a host when it fires. It goes back to `previous`. An excluded or deleted Node needs no
-/// berth.
+/// Checks a host's rollback guard when the guard fires. `previous`: the image that the guard rolls back to. An
+/// excluded or deleted Node needs no berth.
 pub fn guard(state: &State, node: usize, previous: Image) -> Option<Broken> {
     let here = &state.nodes[node];
     if !here.object.exists || here.object.excluded {
@@ -171,7 +172,8 @@ pub fn guard(state: &State, node: usize, previous: Image) -> Option<Broken> {
     }
 }
 
-/// Checks a waiting agent: it has committed to the staged image that it has seen, or that image is locked.
+/// Checks a waiting agent: the staged image that the agent has seen is locked, or the node has committed to that
+/// image.
 pub fn rest(state: &State, node: usize) -> Option<Broken> {
     let os = state.nodes[node].agent.os.filter(|os| os.staged != 0 && !os.locked)?;
     let mut holdings = state.slots.iter().filter_map(Lease::held);
@@ -189,7 +191,7 @@ pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
         Act::Pull(_) if here.host.pull != 0 => Some(I7_PULL),
         Act::Pull(_) if here.spec.is_none_or(|spec| !spec.may_pull) => Some(PERMIT),
         Act::Pull(image) if (here.host.failed | here.ghost.left) & (1 << image) != 0 => Some(I8_FAILED),
-        // While a boot must be proven, a pull may be canceled, because it blocks reads of the running image.
+        // While a boot must be proven, a pull may be canceled, because a pull blocks reads of the running image.
         Act::Cancel(image) if image == desired && holder(state, node).is_none_or(|h| h.boot == 0) => Some(I7_PULL),
         _ => None,
     }
@@ -199,9 +201,10 @@ pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
 fn prevented(state: &State, node: usize, put: Put) -> Option<Broken> {
     let here = &state.nodes[node];
     let begins = matches!(put, Put::Take | Put::Commit | Put::Relicense);
-    // As last read: a rollback may be queued after the read.
+    // Use the agent's last read: a rollback may be queued later.
     let queued = here.agent.os.map_or(0, |os| os.queued);
-    // The host left that image without Berth, and an admin has asked to try it again.
+    // True if the host left the queued image without Berth. After an admin's retry, that image no longer counts as
+    // failed.
     let was_left = here.host.fell == queued || here.host.left == (queued, true);
     let is_queued = queued != 0 && here.host.failed & (1 << queued) == 0 && !was_left;
     match put {
@@ -214,7 +217,7 @@ fn prevented(state: &State, node: usize, put: Put) -> Option<Broken> {
     }
 }
 
-/// Checks an agent's write of a berth against its last reads.
+/// Checks an agent's write of a berth against the agent's last reads.
 pub fn decided(state: &State, node: usize, put: Put, slot: Number, after: &Berth) -> Option<Broken> {
     if let Some(broken) = prevented(state, node, put) {
         return Some(broken);
@@ -240,7 +243,7 @@ pub fn decided(state: &State, node: usize, put: Put, slot: Number, after: &Berth
                 Put::Fence => None,
                 _ if failed => Some(I8_FAILED),
                 Put::Commit if old.boot != 0 || here.ghost.unproven => Some(I2_ONCE),
-                // The image already runs, so no reboot follows, only its proof.
+                // The image already runs, so it needs a proof but no reboot.
                 Put::Relicense if here.host.booted == new.target => None,
                 Put::Relicense if old.revoke != 0 => Some(I2_COMMIT),
                 _ => (!ready).then_some(I2_COMMIT),
@@ -357,8 +360,8 @@ fn is_down(node: &Node) -> bool {
     !node.object.ready || node.object.unschedulable || node.object.cordon != Cordon::No
 }
 
-/// Returns the inputs that may change after a plan: unavailable nodes, capacity, gates. `look` is the world when the
-/// watches showed it to the controller.
+/// Returns the inputs that may change after a plan: unavailable nodes, capacity, gates. `look` is the content of the
+/// controller's watches.
 pub fn inputs(world: &World, look: &WatchView, pool: u8) -> PlanInputs {
     let (nodes, terms) = (&look.nodes, &look.pools[usize::from(pool)]);
     let mut canaries = nodes.iter().filter(|n| is_member(n, pool) && is_canary(n)).peekable();
@@ -370,7 +373,7 @@ pub fn inputs(world: &World, look: &WatchView, pool: u8) -> PlanInputs {
     });
     let pools = 0..look.pools.len() as u8;
     PlanInputs {
-        // A NotReady node is not limited, because the canaries may wait for it.
+        // A NotReady node does not wait for the canaries, because they may wait for that node.
         waits: which(nodes, |n| {
             waves_wait && is_member(n, pool) && !is_canary(n) && n.object.ready
         }),
@@ -400,7 +403,7 @@ pub fn is_refused(world: &World, nodes: &[Node], (pool, terms): (u8, &Pool), ima
     too_old && terms.boot_images == BootImages::Refuse && newest.max(terms.boot_image) == BootImage::Older
 }
 
-/// Checks the boot image that a pass remembers: the newest stays known, unless the admin records a version.
+/// Checks the boot image that a pass remembers: it never becomes older, unless the admin records a version.
 pub fn remembers(look: &WatchView, pool: u8, boot_image: BootImage) -> Option<Broken> {
     let terms = &look.pools[usize::from(pool)];
     (boot_image < terms.boot_image && terms.boot_images != BootImages::Recorded).then_some(BOOT_IMAGE)
@@ -419,7 +422,8 @@ pub fn adopts(world: &World, look: &WatchView, pool: u8, target: Image) -> Optio
     is_news_refused(world, look, pool, target).then_some(BOOT_IMAGE)
 }
 
-/// Checks the target of a leader's pass for a pool with a tag. `look` is the pass's view.
+/// Checks the target that a leader's pass chooses for a pool with a tag. `look` is the content of the watches in that
+/// pass.
 pub fn follows(world: &World, state: &State, look: &WatchView, pool: u8, target: Image) -> Option<Broken> {
     let before = look.pools[usize::from(pool)].target;
     let answer = state.controllers[usize::from(state.leader)].answer;
@@ -445,8 +449,8 @@ pub fn publishes(world: &World, look: &WatchView, writes: &[Write]) -> Option<Br
     None
 }
 
-/// Checks the permits to pull of a pass. Members that still need their permit are counted. Their number is at most the
-/// number that may pull at once, or that already pull.
+/// Checks the permits to pull that a pass publishes. The number of members that still need their permit must not
+/// exceed the number that may pull at once, or the number that already pull if that is higher.
 pub fn permits(world: &World, look: &WatchView, writes: &[Write]) -> Option<Broken> {
     if world.max_staging == 0 {
         return None;
@@ -479,7 +483,7 @@ pub fn is_canary(node: &Node) -> bool {
 }
 
 fn is_member(node: &Node, pool: u8) -> bool {
-    // A node whose BootcNode is being released counts too, because it may be down.
+    // A node whose BootcNode is being released counts too, because the node may be down.
     node.object.exists && !node.object.excluded && node.labels.pool == pool
 }
 
@@ -505,8 +509,8 @@ fn quorum(state: &State, node: Number, inputs: &PlanInputs) -> Option<Broken> {
     (another || !well).then_some(I11_QUORUM)
 }
 
-/// Checks an offer. I1(b): `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`. `elsewhere` are members (node, UID) with a
-/// berth or an offer of another pool.
+/// Checks an offer. I1(b): `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`. `elsewhere` are members (node, UID)
+/// with a berth or an offer of another pool.
 fn opened(
     world: &World,
     slots: &[Lease],

@@ -23,11 +23,11 @@ pub struct Agent {
     pub reboot: Reboot,
     /// True if the turn's outcome is already counted.
     pub counted: bool,
-    /// The phase that the agent wrote last, if it matters. Its outcome is ignored.
+    /// The phase that the agent wrote last, if that phase matters. Ignore the outcome in [`Phase::Releasing`].
     pub wrote: Option<Phase>,
     /// True if locking the staged image failed repeatedly.
     pub lock_failure: bool,
-    /// The last change of the staged image, if it failed.
+    /// The last change of the staged image, if that change failed.
     pub failing: Failing,
     pub blind: bool,
     /// True if the failed read of the deployments is so old that a new one is due.
@@ -37,7 +37,7 @@ pub struct Agent {
     /// How long the host's bus has not answered.
     pub silence: Begun,
     pub memory_error: bool,
-    /// True if the agent has processed the result of a pull that the host still shows.
+    /// True if the host still shows the result of a pull although the agent has processed that result.
     pub knows_result: bool,
     /// The API server's last response to forbidden writes.
     pub guard: Guard,
@@ -46,7 +46,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Returns an agent that has just started. `tries_guard`: it tests whether the API server rejects forbidden writes.
+    /// Returns an agent that has just started. `tries_guard`: agents test whether the API server rejects forbidden
+    /// writes.
     pub fn fresh(tries_guard: bool) -> Self {
         Self {
             guard: if tries_guard { Guard::Unknown } else { Guard::Refuses },
@@ -126,7 +127,7 @@ pub enum Cordon {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Object {
     pub exists: bool,
-    /// Number of this Node among the Nodes of its name.
+    /// Number of this Node among all Nodes that have had its name.
     pub uid: u8,
     pub unschedulable: bool,
     pub cordon: Cordon,

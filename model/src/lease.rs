@@ -17,7 +17,7 @@ pub enum Berth {
     Held(Held),
 }
 
-/// A closed berth. [`Closed::kept`] has set fields that do not affect the plan to defaults.
+/// A closed berth. Fields that do not affect the plan have default values (see [`Closed::kept`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Closed {
     /// [`ClosedReason::Released`] stands for every reason except [`ClosedReason::Shrunk`].
@@ -55,9 +55,9 @@ pub struct Held {
     pub node: Number,
     pub uid: u8,
     pub target: Image,
-    /// Previous image, proven.
+    /// The proven image that ran before this turn.
     pub from: Image,
-    /// Boot ID with the phase; 0 is the running boot.
+    /// Boot that is recorded with the phase; 0 is the running boot, 1 the boot before it.
     pub boot: u8,
     pub phase: Phase,
     /// Why the controller asks for the berth back, as a number (see [`crate::rich::word`]); 0 if it does not.
@@ -73,8 +73,8 @@ pub enum Phase {
 }
 
 impl Closed {
-    /// Resets the fields that do not affect the plan. [`crate::planner`] checks that with a second plan
-    /// ([`crate::rich::otherwise`]).
+    /// Resets the fields that do not affect the plan. To check that they have no effect, [`crate::planner`] makes a
+    /// second plan with other values ([`crate::rich::otherwise`]).
     pub fn kept(self) -> Self {
         let reason = match self.reason {
             ClosedReason::Shrunk => ClosedReason::Shrunk,

@@ -1,8 +1,9 @@
-//! A model checker for the berth protocol. It runs the released code of the agent's step and of the controller's plan in
-//! small worlds with every kind of fault, and checks the invariants of the design in every state and on every move.
+//! A model checker for the berth protocol. It runs the released code of the agent's step and of the controller's plan
+//! in small worlds with every kind of fault, and checks the invariants of the design in every state and on every
+//! move.
 //!
-//! Nodes and berths are indexed by numbers that only the start of a world creates. An index out of range is a bug in the
-//! model, and panics.
+//! Nodes and berths are indexed by numbers that only the start of a world creates. An index out of range is a bug in
+//! the model, and panics.
 
 mod agent;
 mod agent_view;

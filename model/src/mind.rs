@@ -226,7 +226,7 @@ fn services(knowledge: &Knowledge, host: &Host) -> Services {
         userspace_began: Some(rich::BEGAN),
     };
     services.clock_synchronized = Some(!host.ahead);
-    // In the model, the only fault of a bad image is that its Node never becomes Ready.
+    // No image fails the host's own health checks: a bad image keeps its Node NotReady, or fails the pool's check.
     services.health = Some(HostHealth::default());
     services.rollback_guard = match host.switch {
         Switch::Disarmed => RollbackGuard::Disarmed,
@@ -333,7 +333,7 @@ pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
         node: match &knowledge.cluster.node {
             ClusterNode::Unread => NodeRead::Unread,
             ClusterNode::Gone => NodeRead::Gone,
-            // The caller has the Node that was read.
+            // A placeholder: [`Mind::settle`] keeps the agent's last read of the Node.
             ClusterNode::Is(_) => NodeRead::Is(Object::default(), false),
         },
         fenced: knowledge.cluster.fenced && holds,
@@ -369,7 +369,7 @@ pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
     Mind { agent, host }
 }
 
-/// Returns the memory on the host, and the facts about the host that the knowledge changes.
+/// Returns the memory on the host, and the other fields of the host that depend on the agent's knowledge.
 fn host(knowledge: &Knowledge, view: &AgentView) -> Host {
     let mut host = Host {
         drain: knowledge.turn.drain.since.map_or(Begun::No, since),
@@ -420,7 +420,7 @@ fn os(seen: Option<Os>) -> HostOs {
     })
 }
 
-/// Returns the kinds of steps whose failures the model keeps: lock and removal.
+/// Returns the two kinds of steps whose failures the model keeps: to lock and to remove the staged image.
 fn kinds() -> (Option<Discriminant<Step>>, Discriminant<Step>) {
     let lock = Storage::Ostree
         .ostree_lock()
@@ -491,7 +491,7 @@ fn node(object: &Object) -> NodeFacts {
         Cordon::OverSchedulable => Some(false),
         Cordon::OverCordoned => Some(true),
     };
-    // The kubelet reported under the running userspace, or long before.
+    // The kubelet's last report is from the running boot, or from long before it.
     let reported = match object.boot {
         0 => rich::BEGAN,
         _ => rich::BEGAN - SignedDuration::from_hours(1),

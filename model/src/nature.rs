@@ -13,7 +13,8 @@ use crate::state::{
 use crate::world::{Broken, World};
 use crate::{agent, controller, judge};
 
-/// Boots a host. `clean`: after a shutdown. `finalized`: `ostree-finalize-staged` succeeded.
+/// Boots a host. `clean`: true after a shutdown, false after a power loss. `finalized`: `ostree-finalize-staged`
+/// succeeded.
 pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     state.next_boot(node);
     let phase = state.held_by(node).map(|(_, h)| (h.phase, h.uid));
@@ -39,14 +40,15 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     here.ghost.ready = false;
     here.ghost.undone |= here.ghost.undoes;
     here.ghost.undoes = false;
-    // Excludes a power loss while the last write of a turn is in flight, because no rule can cover it.
+    // No rule can cover a power loss while the last write of a turn is in flight, so no proof is required then.
     let ours = phase.is_some_and(|(phase, uid)| {
         uid == here.object.uid && here.object.exists && (clean || !matches!(phase, Phase::Releasing(_)))
     });
     here.ghost.unproven = ours;
 }
 
-/// Boots the previous image after a shutdown that has finalized the staged one, which stays first in the boot order.
+/// Boots the previous image, although a shutdown has finalized the staged one. The finalized image stays first in the
+/// boot order.
 pub fn fall_back(state: &mut State, node: usize) {
     let target = state.nodes[node].host.staged;
     let held = state
@@ -62,7 +64,8 @@ pub fn fall_back(state: &mut State, node: usize) {
     }
 }
 
-/// Rolls the host back to the previous image, and reboots it. The agent notices the rollback if its memory has both images.
+/// Rolls the host back to the previous image, and reboots it. The agent notices the rollback if its memory on disk
+/// has both images.
 pub fn roll_back(state: &mut State, node: usize) {
     let is_free = state.held_by(node).is_none() && has_applied_retries(state, node);
     let here = &mut state.nodes[node];
@@ -80,7 +83,8 @@ pub fn roll_back(state: &mut State, node: usize) {
     boot(state, node, true, true);
 }
 
-/// Returns the action of the host's rollback guard, with the target and the previous image; `None` if it has no order for the running boot.
+/// Returns the target, the previous image, and the action of the host's rollback guard if it fires now. `None` if the
+/// guard is not armed for the running boot.
 fn fire(host: &Host) -> Option<(Image, Image, Fire)> {
     let (target, previous) = match host.switch {
         Switch::Armed {
@@ -100,8 +104,8 @@ fn fire(host: &Host) -> Option<(Image, Image, Fire)> {
     ))
 }
 
-/// True if the time of the rollback guard may be over: its order is about the running boot, which nothing has proven
-/// for long, or no agent runs.
+/// True if the rollback guard may fire now: it has an action for the running boot, and the image is bad, the node's
+/// agents have stopped, or the boot does not need a proof.
 pub fn may_fire(world: &World, state: &State, node: usize) -> bool {
     let here = &state.nodes[node];
     let is_late = !is_well(world, state, node) || here.mute || !here.ghost.unproven;
@@ -133,7 +137,8 @@ pub fn has_fired(host: &Host) -> bool {
     !host.down && matches!(host.switch, Switch::Fired { here: true, .. })
 }
 
-/// True if the agent has applied all retries that the admin has asked for: a later one allows every image again.
+/// True if the agent has applied the admin's last retry. A retry that the agent has not applied yet will allow every
+/// image again.
 fn has_applied_retries(state: &State, node: usize) -> bool {
     let here = &state.nodes[node];
     let pool = state.pools.get(usize::from(here.labels.pool));

@@ -34,7 +34,7 @@ use crate::state::{Answer, Begun, Berth, Failures, Lease, NO_NUMBER, Number, Poo
 use crate::watch::{self, ObjectCache};
 use crate::world::{Broken, Follows, World};
 
-/// Decisions of a pass, in numbers of the model.
+/// Decisions of a pass, with the model's numbers instead of names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassDecisions {
     pub publishes: Vec<Write>,
@@ -271,7 +271,8 @@ impl<'a> Pass<'a> {
         plans.values().map(|plan| self.read(plan)).collect()
     }
 
-    /// Returns the pools that must not offer berths, after a second read of the pools that the plans depend on.
+    /// Reads again the pools that the plans depend on. Returns the pools that must not offer berths, because something
+    /// has changed.
     fn outdated(&self, plans: &BTreeMap<PoolName, Plan>) -> BTreeSet<PoolName> {
         let Some(rereads) = Rereads::of(&self.pools, plans) else {
             return BTreeSet::new();
@@ -365,7 +366,7 @@ impl<'a> Pass<'a> {
         (spec != before).then_some(Write::Publish { node, spec })
     }
 
-    /// Returns the controller's memory of permits to pull. Some of them have long been unused.
+    /// Returns the controller's memory of permits to pull. Permits of the view's `unused` nodes have timed out.
     fn permits(&self) -> StagingPermits {
         let mut permits = StagingPermits::default();
         if self.view.unused.is_empty() {

@@ -20,7 +20,7 @@ pub const OTHER_EPOCH: u64 = 6;
 
 static WORDS: RwLock<Vec<String>> = RwLock::new(vec![]);
 
-/// Returns the number of a text; 0 for `None`.
+/// Returns the number that stands for a text; 0 for `None`.
 pub fn number(text: Option<&str>) -> u8 {
     let Some(text) = text else { return 0 };
     let mut words = WORDS.write().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +78,7 @@ pub fn uid(node: Number, generation: u8) -> NodeUid {
     NodeUid::new(format!("{node}.{generation}"))
 }
 
-/// Returns the number of a UID's Node among the Nodes of its name.
+/// Returns the number of a Node among all Nodes that have had its name, from its UID.
 pub fn generation(uid: &NodeUid) -> u8 {
     uid.as_str()
         .split_once('.')
@@ -86,8 +86,8 @@ pub fn generation(uid: &NodeUid) -> u8 {
         .unwrap_or(NONE)
 }
 
-/// ID of the boot that ran this number of boots ago. Every boot of the model is a soft reboot of one kernel: that is the
-/// harder case, since a Node then shows the kernel's boot ID also in a report from an earlier boot.
+/// ID of the boot that ran this number of boots ago. Every boot of the model is a soft reboot of one kernel. This is
+/// the harder case, because a report from an earlier boot then has the same kernel boot ID.
 pub fn boot(boot: u8) -> BootId {
     BootId::after_soft_reboots(KERNEL, 1000 - u32::from(boot))
 }

@@ -19,8 +19,8 @@ pub struct Plan {
     pub history: bool,
     /// Number of nodes of the huge rollout; 0 for none.
     pub huge: usize,
-    /// Limit of rollouts of large worlds per deliberate bug. Up to a hundred times as many close-ups follow. 0 skips
-    /// the search.
+    /// Maximum number of rollouts of large worlds in the search for each deliberate bug. If none finds the bug, up to
+    /// a hundred times as many close-ups follow. 0 skips the search.
     pub bugs: u64,
 }
 

@@ -85,8 +85,9 @@ pub fn rollout(seed: u64, memo: &mut Memo, with_history: bool) -> Rollout {
     let mut random = Random::new(!seed);
     let mut left = budget(&mut random);
     if world.bad != 0 {
-        // A node that is stuck on a bad image leaves it when the next image is published for it. No image is published
-        // for a node that was moved out of its pool, or whose BootcNode was deleted, until the admin undoes that.
+        // A node that is stuck on a bad image leaves that image when the next one is published for the node. If the
+        // node was moved out of its pool, or its BootcNode was deleted, no image is published until the admin undoes
+        // the change.
         (left[Fault::Move as usize], left[Fault::Forget as usize]) = (0, 0);
         // An excluded node gives its berth back without proof. If its agent stops before that, and the node returns to
         // its pool in a new boot of the bad image, only an admin can release the berth.
@@ -99,8 +100,8 @@ pub fn rollout(seed: u64, memo: &mut Memo, with_history: bool) -> Rollout {
     run(&world, left, 12, random, memo, with_history)
 }
 
-/// Runs one rollout of a small world with few kinds of faults: with up to three times its nodes, and more occurrences
-/// of its own faults only. Such a rollout finds bugs that need two or three faults at the same time.
+/// Runs one rollout of a small world, with up to three times as many nodes. Only the faults of that world happen, but
+/// more often. Such a rollout finds bugs that need two or three faults at the same time.
 pub fn close_up(small: &World, seed: u64, memo: &mut Memo, with_history: bool) -> Rollout {
     let mut random = Random::new(!seed);
     let world = World {

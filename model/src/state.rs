@@ -57,7 +57,7 @@ pub enum BootImage {
     Newer,
 }
 
-/// Work of an agent, as far as permits to pull depend on it.
+/// Work of an agent, with only the differences that matter for permits to pull.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Work {
     #[default]
@@ -160,7 +160,8 @@ impl DerefMut for Pool {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PoolStatus {
     /// Target that the members should run. Differs from `tagged` only in worlds with a tag
-    /// ([`crate::world::World::has_tag`]). Elsewhere, an image becomes the target as soon as the admin asks for it.
+    /// ([`crate::world::World::has_tag`]). In other worlds, an image becomes the target as soon as the admin asks for
+    /// it.
     pub target: Image,
     /// Capacity in `status.berths.total`.
     pub published: Number,
@@ -193,7 +194,7 @@ impl BootImages {
 /// Nodes where each image failed, indexed by image.
 pub type Failures = [Set; 4];
 
-/// The inputs of a plan that the judge checks, as the watches showed them.
+/// Inputs of a plan, as the watches showed them. The judge checks the plan against them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PlanInputs {
     pub unavailable: Set,
@@ -210,8 +211,8 @@ pub struct PlanInputs {
     pub early: Set,
     /// Unavailable members of all pools, if the fleet has a limit.
     pub fleet_down: Set,
-    /// Berths that the controller did not touch, because their writes are rejected. A closed one counts as held by an
-    /// unknown node.
+    /// Berths that the controller did not touch, because their writes are rejected. If such a berth is closed, it
+    /// counts as held by an unknown node.
     pub refused: Set,
 }
 
@@ -247,11 +248,11 @@ pub struct Controller {
     pub epoch: u8,
     /// Decided writes that are not sent yet.
     pub queue: VecDeque<Entry>,
-    /// Berths that the controller has written with an unknown result.
+    /// Berths whose last write by the controller has an unknown result.
     pub doubt: Set,
     /// Nodes whose offer lapsed while the controller watched.
     pub lapsed: Set,
-    /// Nodes that did not use their permit to pull while the controller watched.
+    /// Nodes that left their permit to pull unused while the controller watched.
     pub unused: Set,
     /// Nodes whose agents the controller considers silent.
     pub silent: Set,
@@ -265,7 +266,7 @@ pub struct Controller {
     pub counted: bool,
     /// Image that the canaries soak with, and how long this leader has seen them soak.
     pub soak: (Image, Begun),
-    /// The last content of the controller's watches, until it acts on that content.
+    /// Content of the controller's watches, if it is frozen until the controller's next pass.
     pub look: Option<Box<WatchView>>,
 }
 

@@ -458,7 +458,7 @@ const MINIMUM_AGE: Duration = Duration::from_secs(60);
 pub fn answers(world: &World, answer: Option<Answer>) -> image::Answers {
     let found = answer.map(|answer| Found {
         image: resolved(world, answer.image),
-        // An answer from before the minimum age counts as given when the image was first seen.
+        // A query before the end of the minimum age counts as made when the image was first seen.
         age: if answer.late || world.follows == Follows::AtOnce {
             Duration::ZERO
         } else {
@@ -517,7 +517,7 @@ pub fn wants_confirmation(world: &World, pool: &Pool, controller: &Controller) -
     reference.is_ok_and(|reference| facts.wants_confirmation(&image::Questions::of(reference)))
 }
 
-/// Returns the BootcNode of an agent that has a permit but does not pull.
+/// Returns this BootcNode with a permit to pull, and with a status that shows no pull.
 pub fn permitted(host: &BootcNodeView) -> BootcNodeView {
     let mut host = host.clone();
     if let Ok(content) = &mut host.content {

@@ -57,8 +57,8 @@ pub struct World {
     pub max_staging: Number,
     /// True if nodes start with the first image staged and reported.
     pub staged: bool,
-    /// True if the fair schedule keeps nodes that cannot be drained, cannot lock, are held back or the like as they
-    /// are. These nodes must not block the others.
+    /// True if a node that cannot be drained, cannot lock an image, is held back or the like stays so during the fair
+    /// schedule. Such nodes must not block the others.
     pub keep_blocked: bool,
     /// True if agents test whether the API server rejects forbidden writes.
     pub tries_guard: bool,

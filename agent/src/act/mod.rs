@@ -135,8 +135,8 @@ impl Agent {
             Step::Restore(_) => self.restore().await,
             Step::GiveBack(berth) => {
                 let stored = self.store(berth.given_back()?).await?;
-                // Remove the signs now, from the Node as the restore left it. The agent does not read the Node again
-                // while the host does not answer.
+                // Remove the signs now, based on the state that the restore returned: while the host does not answer,
+                // the agent does not read the Node again.
                 if let Some(node) = self.knowledge.cluster.node.get().cloned() {
                     self.take_signs_off(&node).await;
                 }
@@ -184,7 +184,7 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// Reads the machine's boot image at each survey until one read succeeds. The update does not wait for it.
+    /// Reads the machine's boot image at each survey until one read succeeds. The update does not wait for this read.
     async fn look_for_boot_image(&mut self) {
         if self.machine.boot_image.is_some() {
             return;
@@ -197,7 +197,8 @@ impl Agent {
         }
     }
 
-    /// Reads the guards of the host's boots at each survey until one read succeeds. A reboot restarts the agent.
+    /// Reads the safeguards of the host's boots at each survey until one read succeeds. One success is enough, because
+    /// a reboot also restarts the agent.
     async fn look_for_safeguards(&mut self) {
         if self.machine.boot_safeguards.is_some() {
             return;

@@ -1,6 +1,6 @@
 //! Conditions and annotations on this agent's Node that show a turn to tools other than Berth. Berth itself does not
-//! read them. A write may take up to its timeout, so the agent makes none between the unlock and the reboot, nor before
-//! it gives the berth back. It removes leftovers when the node is idle.
+//! read them. A write may take up to its timeout. So the agent makes no such write between the unlock and the reboot,
+//! or right before it gives the berth back. When the node is idle, the agent removes leftovers.
 
 use std::time::{Duration, Instant};
 

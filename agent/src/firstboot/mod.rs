@@ -208,7 +208,8 @@ fn save(file: &RecordFile, record: &Record) {
 }
 
 impl Run<'_> {
-    /// Reads the facts that do not change during a run: the boot image, and the booted digest if it matters.
+    /// Reads the facts that do not change during a run: the boot image, and, if a change to the target is configured
+    /// or was begun, the booted digest.
     async fn look(&mut self) {
         let found = read_with_retries(self.give_up, async || self.host.boot_image().await).await;
         // A boot-image note that cannot be read is reported with its error, rather than as missing.
@@ -318,7 +319,7 @@ impl Run<'_> {
         pivot::reboot(&self.host, target, &self.config.signs).await
     }
 
-    /// Ends the check because the kubelet has started while it ran.
+    /// Ends the check because the kubelet has started while the check ran.
     fn close(&mut self) {
         let Some(mut record) = self.record.take() else {
             return;
@@ -341,8 +342,8 @@ impl Run<'_> {
             return ExitCode::from(status);
         }
         notify::locally(&self.setup.root, Some(self.config), verdict);
-        // After a crash between the notice and the record, the next run shows the notice again. In the other order, a
-        // crash would suppress it.
+        // Show the notice before writing the record: after a crash in between, the next run shows the notice again. In
+        // the other order, a crash would suppress the notice.
         let record = decide::record(&self.facts(), verdict, None, self.begin, Timestamp::now());
         save(&self.file, &record);
         notify_cluster(&self.setup.root, self.config, verdict);

@@ -82,7 +82,7 @@ fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
 /// Writes an event about the machine's Node, within ten seconds. The Node need not exist yet.
 ///
 /// A kubeconfig may be a FIFO without a writer, or name a program that never ends. So a separate thread does the work;
-/// if it hangs, it ends with the process.
+/// a thread that hangs ends with the process.
 pub fn cluster(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Result<()> {
     let (sender, told) = mpsc::channel();
     let (kubeconfig, node, verdict) = (kubeconfig.to_owned(), node.to_owned(), verdict.clone());

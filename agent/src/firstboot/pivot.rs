@@ -132,15 +132,16 @@ async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, PivotEr
     Ok(staged.map(|staged| staged.locked))
 }
 
-/// Unlocks the staged target and reboots. Returns only if no reboot began, and then has tried to remove the staged
-/// target.
+/// Unlocks the staged target and reboots. If no reboot begins, tries to remove the staged target and returns the
+/// reason. Otherwise does not return.
 pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> PivotError {
     let why = match unlock_and_ask(host, target, signs).await {
         Ok(()) => {
             let begins = Instant::now() + REBOOT_TIMEOUT;
             loop {
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                // The bus may become unreachable because the reboot began, but only before the time `begins`.
+                // Until the time `begins`, an error counts as a reboot in progress, because a reboot also makes the
+                // bus unreachable.
                 let is_going = host.shutting_down().await.unwrap_or_else(|_| Instant::now() < begins);
                 if !is_going && Instant::now() > begins {
                     break trouble("logind accepted the reboot, but it did not begin");
@@ -172,10 +173,10 @@ fn check_no_node(host: &Host, signs: &Signs) -> Result<(), PivotError> {
     Ok(())
 }
 
-/// Removes the staged target. Otherwise a later reboot could apply it without a berth on a machine that has become a
-/// node.
+/// Removes the staged target. If the target stayed and the machine became a node, a later reboot could apply the
+/// target without a berth.
 pub async fn disarm(host: &Host, target: &Target) {
-    // Retried: after an unlock, the target must not stay staged because one read failed.
+    // Retried: a single failed read must not leave an unlocked target staged.
     let known = read_with_retries(Instant::now() + DISARM_TIMEOUT, async || read_deployments(host).await).await;
     let (storage, staged) = match known {
         Ok(Ok(known)) => (known.storage, known.staged),

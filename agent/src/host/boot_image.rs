@@ -21,8 +21,9 @@ impl Host {
 }
 
 /// Returns the shell script that reads the note. Line 1 of its output is Ignition's result, or empty if the host has
-/// none. If there is a note, line 2 has the note's number and its times of creation and last change (Unix seconds), or
-/// why the note cannot be read. The first note follows.
+/// none. The script reads only the first note that it finds in [`PLACES`]. Line 2 then has the index of the note's
+/// place, and the times of its creation and last change (Unix seconds) or the reason why the note cannot be read. The
+/// note's text follows.
 fn script() -> String {
     let places = PLACES.join(" ");
     let most = MAX_LENGTH + 1;
@@ -62,8 +63,8 @@ fn parse(output: &str) -> Option<NodeBootImage> {
         ["outside"] => Err("it is a link that leads out of /sysroot, which is not followed".to_owned()),
         _ => Ok(note.as_bytes()),
     };
-    // Some file systems record no creation time. The time of the last change is the same, because nothing changes the
-    // note.
+    // Some file systems record no creation time. Then the time of the last change serves as well, because nothing
+    // changes the note.
     let seconds = times
         .iter()
         .filter_map(|time| time.parse().ok())

@@ -1,7 +1,7 @@
 //! The host's system bus: one connection, rebuilt when it breaks, and the signals that wake the agent.
 //!
-//! There are no generated proxies. The agent calls about a dozen methods, each with a timeout and its own rule for a
-//! lost reply, and a proxy's property cache could be stale after a reconnect.
+//! There are no generated proxies, because the agent calls only about a dozen methods, each with a timeout and its own
+//! rule for a lost reply. Also, a proxy's property cache could be stale after a reconnect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,7 +121,8 @@ struct Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // The task also holds the connection. If it continued, the old connection would stay open beside the new one.
+        // The task also holds the connection. If the task continued, the old connection would stay open beside the new
+        // one.
         if let Some(listener) = &self.listener {
             listener.abort();
         }

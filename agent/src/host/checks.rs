@@ -1,7 +1,7 @@
 //! The host's health checks: programs that an image builder or an admin installs, and that judge a new boot.
 //!
-//! A check is an executable file, which runs as a transient unit of the host until it has succeeded once under this boot.
-//! The checks run at the same time, and the agent's loop does not wait for them.
+//! A check is an executable file, which runs as a transient unit of the host until it has succeeded once under this
+//! boot. The checks run at the same time, and the agent's loop does not wait for them.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -119,8 +119,8 @@ impl CheckRuns {
         }
     }
 
-    /// Starts the checks that are due, and returns the state of all. A check that failed runs again after 10 s, and when
-    /// the Node has become Ready, since it may wait for the same things as the kubelet.
+    /// Starts the checks that are due, and returns the state of all. A failed check runs again after 10 s, and also
+    /// when the Node becomes Ready, because the check may depend on the same things as the kubelet.
     pub(super) fn poll(&self, boot: &BootId, node_ready: bool, boot_complete: BootComplete) -> Checks {
         let mut runs = self.lock();
         if runs.boot.as_ref() != Some(boot) {
@@ -277,8 +277,8 @@ fn is_on(root: &HostRoot, path: &str) -> io::Result<bool> {
     }
 }
 
-/// Returns the name of a check's unit, without its suffix: `berth-check-` and the check's path. A restarted agent then
-/// finds the check that still runs. systemd allows 255 bytes, so the start of a longer path is left out.
+/// Returns the name of a check's unit, without its suffix: `berth-check-` and the check's path. By this name, a
+/// restarted agent finds a check that still runs. systemd allows 255 bytes, so the start of a longer path is left out.
 fn unit_name(path: &str) -> String {
     let path = path.trim_start_matches('/').replace('/', "-");
     let name = path.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_");

@@ -202,9 +202,9 @@ fn is_error(line: &str) -> bool {
     line.starts_with("error:") || line.starts_with("error ")
 }
 
-/// Appends the text about the credentials to the message of a pull that the registry rejected. A long message is
-/// shortened to make room: at its start, because the cause is at the end, or else at its end. If neither leaves a
-/// recognizable rejection, returns the message unchanged.
+/// Appends the text about the credentials to the message of a pull that the registry rejected. To make room, cuts off
+/// the start of a long message, because the cause is at the end. If the rest is not recognized as a rejection, cuts
+/// off the end instead. If that does not work either, returns the message unchanged.
 pub(super) fn with_credentials(message: String, credentials: &str) -> String {
     if credentials.is_empty() || !is_unauthorized(&message) {
         return message;

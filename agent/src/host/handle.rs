@@ -156,7 +156,7 @@ impl Host {
     /// for 30 s (a bootc that is still missing after several queries: one hour).
     ///
     /// # Errors
-    /// [`HostError::Busy`] while a host tool that an earlier agent started runs.
+    /// [`HostError::Busy`] while a host tool runs that an earlier agent started.
     pub async fn bootc_version(&self) -> Result<BootcVersion, HostError> {
         self.bootc.version().await
     }
@@ -164,7 +164,8 @@ impl Host {
     /// Queries bootc for the booted, staged and rollback deployments, even if rpm-ostree is the backend.
     ///
     /// # Errors
-    /// [`HostError::Busy`] while a pull runs, since bootc would wait for its end; or the command failed.
+    /// [`HostError::Busy`] while a pull runs, because bootc would wait for the end of the pull. Other errors if the
+    /// command failed.
     pub async fn status(&self) -> Result<BootcStatus, HostError> {
         self.refuse_while_pulling().await?;
         self.bootc.status().await
@@ -213,7 +214,7 @@ impl Host {
     /// that pull continues.
     ///
     /// # Errors
-    /// [`HostError::Busy`] while another pull runs; or the backend failed.
+    /// [`HostError::Busy`] while another pull runs. Other errors if the backend failed.
     pub async fn start_pull(&self, image: &DesiredImage, lock: StagingLock) -> Result<(), HostError> {
         let boot = self.tools.boot()?;
         if let Some(pull) = self.find_pull(Some(&image.digest)).await? {
@@ -359,8 +360,8 @@ impl Host {
         Ok(timedate::is_synchronized(&self.bus).await?)
     }
 
-    /// Returns the host's support of soft reboots. The answer stays the same while this process runs: a soft reboot ends
-    /// it too.
+    /// Returns the host's support of soft reboots. The answer stays the same while this process runs, because a soft
+    /// reboot also ends this process.
     ///
     /// # Errors
     /// When systemd does not answer.
@@ -413,7 +414,7 @@ impl Host {
         Ok(!failed.is_empty())
     }
 
-    /// Returns the health of the running boot without its checks.
+    /// Returns the health of the running boot, without the results of the host's checks.
     ///
     /// # Errors
     /// When systemd does not answer.
@@ -426,7 +427,7 @@ impl Host {
         })
     }
 
-    /// Returns what guards the host's boots below the agent.
+    /// Returns the host's own safeguards of its boots, which work without the agent.
     ///
     /// # Errors
     /// When systemd does not answer.
@@ -474,7 +475,7 @@ impl Host {
         state.map_err(|error| HostError::Io(format!("cannot read the state of the rollback guard: {error}")))
     }
 
-    /// Removes the record of a rollback by the guard, which the agent's memory now has.
+    /// Removes the guard's record of its rollback. Call this only after the agent's memory has stored the rollback.
     ///
     /// # Errors
     /// When the file cannot be removed.

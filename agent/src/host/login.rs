@@ -1,7 +1,7 @@
 //! logind: lists shutdown inhibitors, reports a shutdown in progress, and reboots.
 //!
-//! The agent never uses systemd's own `Reboot`, which does not stop services first. A service finalizes the staged
-//! deployment when it stops, so that deployment would be lost.
+//! The agent never uses systemd's own `Reboot`, which does not stop services first. The staged deployment would then
+//! be lost, because it is finalized by a service when that service stops.
 
 use super::bus::{Bus, BusError, LOGIND};
 use super::error::HostError;
@@ -66,7 +66,7 @@ fn is_real_shutdown(kind: &str) -> bool {
     !kind.is_empty() && !kind.starts_with("dry-")
 }
 
-/// Flag of `RebootWithFlags`: logind checks the inhibitors even for a root caller, as the agent is. So an inhibitor
+/// Flag of `RebootWithFlags`: logind checks the inhibitors even for a root caller such as the agent. So an inhibitor
 /// that appears after the agent's own check still counts.
 const CHECK_INHIBITORS: u64 = 1;
 

@@ -64,7 +64,8 @@ impl GuardFiles {
         let armed = self.path("armed");
         match fs::rename(&armed, self.path("disarmed")) {
             Ok(()) => {
-                // The script writes this file before it tries to take the order.
+                // The script writes this file before it tries to take the order, so the file may exist although the
+                // guard did not fire.
                 files::remove(&self.path("fired"))?;
                 File::open(&self.directory)?.sync_all()?;
                 Ok(Disarmed::Done)
@@ -96,7 +97,8 @@ impl GuardFiles {
         files::remove(&self.path("fired"))
     }
 
-    /// Shows the guard that an agent runs under this boot. The guard's time then counts from here, once.
+    /// Shows the guard that an agent runs under this boot. The guard then counts its time limit again from zero, once
+    /// in each boot.
     pub(super) fn show_agent(&self, boot_id: &BootId) -> anyhow::Result<()> {
         let line = format!("{boot_id}\n");
         if !self.path("armed").exists() || has_text(&self.path("agent"), &line) {
@@ -118,7 +120,7 @@ fn has_text(path: &Path, text: &str) -> bool {
 }
 
 /// Makes sure that the host runs the guard at its next boot: writes the script, and installs the unit unless the image
-/// has it. A unit of `/etc` that an older agent installed is replaced.
+/// has it. Replaces a unit in `/etc` that an older agent installed.
 pub(super) async fn install(tools: &Tools, guard: &GuardFiles) -> Result<GuardUnit, HostError> {
     write(guard, "run", SCRIPT)?;
     let fragment = units::enabled_fragment(&tools.bus, UNIT).await?;

@@ -1,6 +1,6 @@
 //! Reads how often the host has soft-rebooted, and keeps the number where [`HostRoot::boot_id`] finds it.
 //!
-//! A soft reboot keeps the kernel, and so its boot ID, and the files in `/run`. Only systemd counts it.
+//! A soft reboot keeps the files in `/run`, and the kernel with its boot ID. Only systemd counts soft reboots.
 
 use berth_core::agent::facts::SoftReboots;
 use jiff::Timestamp;

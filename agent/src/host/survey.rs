@@ -42,7 +42,7 @@ struct BootcAnswer {
 }
 
 impl BootcAnswer {
-    /// Answer if bootc is missing, too old, or does not answer.
+    /// Creates the result for a bootc that is missing, too old, or does not answer.
     fn without_status(seen: BootcFinding) -> Self {
         Self {
             seen,

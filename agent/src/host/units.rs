@@ -231,7 +231,8 @@ pub(super) async fn is_starting(bus: &Bus) -> Result<bool, BusError> {
     Ok(state == "initializing" || state == "starting")
 }
 
-/// Units that a host wants if it has this guard of its boots. greenboot's counter has another unit since its rewrite.
+/// Units that show the safeguards of a host's boots: the host has the safeguard if another unit wants or requires the
+/// listed one. greenboot's boot counter has two units here: since greenboot's rewrite, the unit has another name.
 const SAFEGUARDS: [(&str, BootSafeguard); 5] = [
     ("systemd-bless-boot.service", BootSafeguard::BootCounting),
     ("greenboot-grub2-set-counter.service", BootSafeguard::GrubBootCounter),
@@ -240,7 +241,8 @@ const SAFEGUARDS: [(&str, BootSafeguard); 5] = [
     ("boot-complete.target", BootSafeguard::BootComplete),
 ];
 
-/// Returns the state of `boot-complete.target`. A host has the target, but often nothing that wants it.
+/// Returns the state of `boot-complete.target`. Every host has the target, but on many hosts no unit wants or requires
+/// it.
 pub(super) async fn boot_complete(bus: &Bus) -> Result<BootComplete, BusError> {
     let listed = list(bus, &["boot-complete.target"]).await?;
     let Some(unit) = listed.first().filter(|unit| unit.2 == "loaded") else {
@@ -307,8 +309,8 @@ pub(super) async fn enable(bus: &Bus, name: &str) -> Result<(), BusError> {
     bus.call(SYSTEMD, "Reload", &()).await
 }
 
-/// Returns what guards the host's boots below the agent. Boot counting shows only under a boot that was counted: systemd
-/// then wants the unit that marks the boot as good.
+/// Returns the host's own safeguards of its boots, which work without the agent. Boot counting can be seen only in a
+/// boot that is counted: only then does systemd want the unit that marks the boot as good.
 pub(super) async fn boot_safeguards(bus: &Bus) -> Result<Vec<BootSafeguard>, BusError> {
     let mut found = vec![];
     for (name, safeguard) in SAFEGUARDS {
@@ -459,8 +461,8 @@ pub(super) async fn outlast(bus: &Bus, spec: &Spec) -> Result<(), BusError> {
     Ok(())
 }
 
-/// Waits for the end of a unit, at most until `give_up`, and returns the unit's state. `job` is the unit's start job, if
-/// this agent started the unit: without the job, a unit that an admin stops looks like one that succeeded.
+/// Waits for the end of a unit, at most until `give_up`, and returns the unit's state. `job` is the unit's start job,
+/// if this agent started the unit: without the job, a unit that an admin stops looks like one that succeeded.
 pub(super) async fn end(
     bus: &Bus,
     name: &str,

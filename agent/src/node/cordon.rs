@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// Value of the annotation that marks a guard (an annotation against autoscalers) as the agent's. Only its presence
-/// counts.
+/// Value of the mark: a second annotation, which shows that the agent has set a guard (an annotation against
+/// autoscalers). Only the presence of the mark counts.
 const MARK: &str = "disabled";
 
 /// Error of a read or write of the Node.
@@ -179,7 +179,8 @@ pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) 
 }
 
 /// Restores the Node to its state before our cordon, and writes the mark. Writes even if there is nothing to restore:
-/// the new resourceVersion then makes a cordon of ours still in flight fail. Each call needs a new mark.
+/// the Node then has a new resourceVersion, so a delayed cordon request of this agent fails. Each call needs a new
+/// mark.
 ///
 /// A node that was schedulable before becomes schedulable, even if an admin cordoned it during the turn, because that
 /// cordon looks the same as ours. A node that an admin uncordoned during the turn stays uncordoned.

@@ -1,4 +1,5 @@
-//! Finds pods of other updaters on the agent's node, which would reboot it or change its operating system.
+//! Finds pods of other updaters on the agent's node. Such updaters would reboot the node or change its operating
+//! system.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Finds volumes that are still attached to this agent's Node although no pod that stays there uses them.
 //!
-//! The agent reads the Node's status, where the kubelet and the attach-detach controller list volumes, and the claims
-//! of the staying pods. Volumes that are never attached (NFS, host paths) are not in the status. If a staying pod's
-//! claim cannot be read, or names no CSI volume, the pod's volume cannot be found in the status. Then every mounted
-//! volume counts as in use.
+//! The agent reads the Node's status, where the kubelet and the attach-detach controller list volumes. It also reads
+//! the claims of the staying pods. Volumes that are never attached (NFS, host paths) are not in the status. If a
+//! staying pod's claim cannot be read, or names no CSI volume, the pod's volume cannot be found in the status. Then
+//! every mounted volume counts as in use.
 
 use std::collections::BTreeSet;
 

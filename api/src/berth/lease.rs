@@ -1,5 +1,5 @@
-//! Stores a berth as a `coordination.k8s.io/v1` Lease. Reading is strict: an edited or half-written Lease is an error
-//! with the cause. An unreadable Lease counts as held wherever capacity is counted.
+//! Stores a berth as a `coordination.k8s.io/v1` Lease. Reading is strict: reading an edited or half-written Lease
+//! fails with an error that names the cause. An unreadable Lease counts as held wherever capacity is counted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

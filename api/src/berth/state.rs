@@ -40,9 +40,9 @@ pub struct Closed {
     pub last_node: Option<NodeName>,
     /// Target digest of the last turn or offer.
     pub last_target: Option<Digest>,
-    /// Outcome of the last turn; [`Outcome::Lapsed`] after a lapsed offer. With [`Outcome::Failed`], the berth stays
-    /// closed until the pool's status lists the failure, which clears the outcome (I8). `None` also if there was no
-    /// outcome.
+    /// Outcome of the last turn; [`Outcome::Lapsed`] after a lapsed offer. `None` if there was no outcome. With
+    /// [`Outcome::Failed`], the berth stays closed until the pool's status lists the failure; the controller then
+    /// clears the outcome (I8).
     pub outcome: Option<Outcome>,
 }
 
@@ -80,8 +80,8 @@ pub struct Offer {
     pub uid: NodeUid,
     /// The digest that the node may boot.
     pub target: Digest,
-    /// Latest time for the reboot to start, by the node's own clock: no other time is compared across machines. `None`
-    /// if neither a window nor a later exclusion limits the start.
+    /// Latest time for the reboot to start. The controller sets it, and the node compares it with its own clock; no
+    /// other time is compared across machines. `None` if neither a window nor a later exclusion limits the start.
     pub open_until: Option<Timestamp>,
 }
 
@@ -259,10 +259,10 @@ impl Berth {
         }
     }
 
-    /// Closes an offered or held berth whose node cannot give it back. The caller has one of three reasons: a live read
-    /// has shown that the Node no longer exists under that UID ([`ClosedReason::Gone`]); the Node is excluded and not
-    /// Ready ([`ClosedReason::Excluded`]); an admin vouches for it ([`ClosedReason::Admin`]). A target that was
-    /// committed but never proven counts as failed (I5).
+    /// Closes an offered or held berth whose node cannot give it back. The caller has one of three reasons: a live
+    /// read has shown that the Node no longer exists under that UID ([`ClosedReason::Gone`]); the Node is excluded
+    /// and not Ready ([`ClosedReason::Excluded`]); an admin takes the responsibility ([`ClosedReason::Admin`]). A
+    /// target that was committed but never proven counts as failed (I5).
     pub fn ended(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let (node, target, outcome) = match &self.state {
             BerthState::Closed(_) => return self.refused("the berth is already closed"),

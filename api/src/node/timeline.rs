@@ -60,8 +60,8 @@ pub struct NodeUpdate {
     #[schemars(length(max = 6))]
     #[serde(default)]
     pub chapters: Vec<Chapter>,
-    /// The parts of the proof of the new boot, in order, up to the first part that was missing at its end. Absent until
-    /// the boot is proven or given up.
+    /// The parts of the new boot's proof, in order, up to the first part that was still missing when the boot was
+    /// given up. Absent until the boot is proven or given up.
     #[schemars(length(max = 7))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proof: Vec<ProofStep>,
@@ -76,7 +76,7 @@ pub struct NodeUpdate {
 pub struct ProofStep {
     /// Name of the part.
     pub name: ProofPart,
-    /// Seconds from the first start of the agent in the new boot until the part was there.
+    /// Seconds from the first start of the agent in the new boot until this part was complete.
     pub seconds: u32,
 }
 

@@ -91,7 +91,7 @@ pub struct NodeCondition {
 }
 
 impl HttpGet {
-    /// The address to ask, without the path.
+    /// URL of the request, without the path.
     pub fn origin(&self) -> String {
         let scheme = match self.scheme.unwrap_or_default() {
             Scheme::Http => "http",

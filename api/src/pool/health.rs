@@ -25,8 +25,8 @@ pub struct Health {
     /// Action when a boot is not proven within `deadline`: `Rollback` or `Hold`. Default Rollback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<OnFailure>,
-    /// How long the Node must be Ready without a break after the boot of a new image before the boot is proven. Default
-    /// 0: Ready once is enough.
+    /// How long the Node must be continuously Ready in the boot of a new image for the boot to be proven. Default 0:
+    /// Ready once is enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
@@ -51,8 +51,8 @@ pub struct Health {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
     /// The node reboots into the previous image, once, under the same berth. When that boot is proven, the node gives
-    /// its berth back, and the new image counts as failed there. If the host no longer has the previous image, the node
-    /// waits as with `Hold`.
+    /// its berth back, and the new image counts as failed on this node. If the host no longer has the previous image,
+    /// the node waits as with `Hold`.
     #[default]
     Rollback,
     /// The node keeps its berth and waits for an admin, or for another image.

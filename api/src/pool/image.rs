@@ -38,8 +38,8 @@ pub(crate) const PULL_SECRET_MESSAGE: &str = "pullSecret must be the name of a S
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PoolImage {
-    /// Image reference with a tag, a digest, or both, such as `quay.io/example/os:stable`. The pool follows a tag
-    /// without a digest. With both, the pool uses the digest, and the tag's image is only reported in
+    /// Image reference with a tag, a digest, or both, such as `quay.io/example/os:stable`. If the reference has only
+    /// a tag, the pool follows the tag. If it has both, the pool uses the digest, and only reports the tag's image in
     /// `status.available`. An image index is resolved to the manifest of each platform.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]

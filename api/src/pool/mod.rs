@@ -145,7 +145,7 @@ impl BootcNodePoolSpec {
         self.boot_image.as_ref().unwrap_or(&BootImagePolicy::UNSET)
     }
 
-    /// The image reference. If absent, which the API server does not accept: an empty, invalid reference.
+    /// The image reference; an empty, invalid reference if absent. The API server rejects a pool without a reference.
     pub fn image_ref(&self) -> &Written<ImageRef> {
         static MISSING: LazyLock<Written<ImageRef>> = LazyLock::new(Written::default);
         let written = self.image.as_ref().and_then(|image| image.reference.as_ref());

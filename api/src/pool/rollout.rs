@@ -82,8 +82,8 @@ pub struct Rollout {
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
         .message("rebootTimeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h"))]
     pub reboot_timeout: Option<Written<Duration>>,
-    /// `Reboot` or `AllowSoftReboot`: whether nodes whose staged image allows it restart only their userspace, which is
-    /// faster. Default Reboot.
+    /// How nodes reboot into a new image: `Reboot` or `AllowSoftReboot`. With `AllowSoftReboot`, a node restarts only
+    /// its userspace if its staged image allows that, which is faster. Default Reboot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reboot_policy: Option<RebootPolicy>,
     /// Shortest time between two progress reports of a node that stages an image; `0` turns them off. Default 5s,

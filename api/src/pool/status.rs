@@ -41,7 +41,7 @@ pub struct BootcNodePoolStatus {
     #[schemars(length(max = 8))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<DigestFailures>,
-    /// Last `rollout.retryToken` that the controller acted on. Failures from before no longer count.
+    /// Last `rollout.retryToken` that the controller acted on. Failures from before that no longer count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
@@ -117,8 +117,8 @@ pub struct ImageMetadata {
     #[schemars(extend("maxProperties" = 64, "additionalProperties" = { "type": "string", "maxLength": 512 }))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Number of labels that are left out of `labels`, because they are too many, too long (128 characters of a name,
-    /// 512 of a value), not text, or contain control characters.
+    /// Number of labels that are left out of `labels`, because there are too many, or because a label is too long
+    /// (more than 128 characters in the name or 512 in the value), is not text, or contains control characters.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub labels_left_out: u32,
 }
@@ -175,8 +175,8 @@ pub struct DeployedImage {
     /// Digest that the pool's reference was resolved to. For an image that nodes ran when they joined the pool: digest
     /// of its manifest.
     pub digest: Digest,
-    /// Digests of its manifests, if the image is an index. A node that ran the image when it joined the pool reports a
-    /// manifest's digest.
+    /// Digests of the image's manifests, if the image is an index. A node that ran the image when it joined the pool
+    /// reports one of these digests instead of `digest`.
     #[schemars(length(max = 32))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub manifests: Vec<Digest>,

@@ -12,7 +12,7 @@ use super::error::shortened;
 struct Field {
     name: &'static str,
     instead: &'static str,
-    /// True for a value of this field, without list, range or step.
+    /// True if the text is a single value that this field accepts: not a list, a range or a step.
     accepts: fn(&str) -> bool,
 }
 
@@ -50,8 +50,8 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-/// A span with each kind of year (starting on each day of the week, common and leap). A day that matches in none of
-/// these years never matches.
+/// A span that contains every kind of year: common and leap years that start on each day of the week. A schedule that
+/// matches no day in this span never matches.
 const EVERY_KIND_OF_YEAR: (Date, Date) = (date(2000, 1, 1), date(2027, 12, 31));
 
 /// A schedule that matches at least once.

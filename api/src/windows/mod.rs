@@ -140,7 +140,7 @@ impl Schedule {
     /// Openings from `now` on, within [`LOOK_AHEAD`] and [`MAX_OPENINGS`].
     fn openings(&self, now: Timestamp, salt: &str) -> impl Iterator<Item = (Timestamp, Option<Timestamp>)> {
         let limit = now.saturating_add(LOOK_AHEAD).unwrap_or(Timestamp::MAX);
-        // The first opening counts even beyond the limits: a window may be for leap days.
+        // The first opening counts even beyond the limits: a window may open only on leap days.
         std::iter::successors(self.opening_from(now, salt), move |&(_, until)| {
             let opening = self.opening_from(until?, salt)?;
             (opening.0 <= limit).then_some(opening)
@@ -148,7 +148,7 @@ impl Schedule {
         .take(MAX_OPENINGS)
     }
 
-    /// First opening from `t` on. An opening that has begun before gets `t` as its start.
+    /// First opening from `t` on, as start and end. For an opening that began before `t`, the returned start is `t`.
     fn opening_from(&self, t: Timestamp, salt: &str) -> Option<(Timestamp, Option<Timestamp>)> {
         match self.at(t, salt) {
             Opening::Open { until } => Some((t, until)),

@@ -17,8 +17,8 @@ const RAREST_YEARS: i64 = 41;
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     cron: Cron,
-    /// For each start in `cron.minutes`: position of the last start of its chain, as in [`run_ends`]. Invalid on days when
-    /// the clocks change.
+    /// For each start in `cron.minutes`: position of the last start of its chain, as returned by [`run_ends`]. Not
+    /// valid on days when the clocks change.
     run_ends: Vec<usize>,
     zone: TimeZone,
     duration: SignedDuration,
@@ -66,8 +66,8 @@ impl Window {
         })
     }
 
-    /// End of the opening at `t`, or an earlier instant when the window may still be open: call again with that
-    /// instant. `None` if the window is closed.
+    /// End of the opening at `t`, or an earlier instant. The window may still be open at the returned instant, so
+    /// call again with that instant. `None` if the window is closed at `t`.
     pub(super) fn open_until(&self, t: Timestamp, salt: &str) -> Option<Timestamp> {
         let start = self.starts_until(t).find(|start| self.opens(start.at, salt) <= t)?;
         Some(add(self.last_of_run(&start), self.duration))
@@ -167,8 +167,8 @@ impl Window {
         }
     }
 
-    /// Last start of that day in the chain that begins at `start`: each window of a chain starts before the one before it
-    /// ends, so that no time between them is closed.
+    /// Last start of that day in the chain that begins at `start`. Each window of a chain starts no later than the
+    /// previous one ends, so no time between them is closed.
     fn last_of_run(&self, start: &Start) -> Timestamp {
         // With splay, each start has its own delay.
         let last = self

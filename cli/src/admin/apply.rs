@@ -25,7 +25,7 @@ const EVENTS: &str = "default";
 /// Longest note of an event, in bytes; the API server accepts 1024.
 const NOTE: usize = 1000;
 
-/// Makes the changes in order and returns a sentence for each. An error names the change that failed and those before.
+/// Makes the changes in order and returns a sentence for each. An error also lists the changes made before it.
 pub async fn apply(client: &Client, plan: &Plan, now: Timestamp) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for change in &plan.changes {
@@ -169,7 +169,8 @@ async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest
     ))
 }
 
-/// Dry-runs a change of a pool's spec. Fails if the API server refuses it; returns a note if it gives no verdict.
+/// Dry-runs a change of a pool's spec. Fails if the API server refuses the change; returns a note if the API server
+/// neither accepts nor refuses the change.
 pub async fn would_accept(client: &Client, pool: &str, spec: &Value) -> Result<Option<String>> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     let params = PatchParams {

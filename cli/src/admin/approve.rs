@@ -116,7 +116,8 @@ fn followed(pool: &BootcNodePool, available: &Available, image: &str) -> String 
     format!("its tag is followed. {image} is adopted automatically {when}.{now}")
 }
 
-/// Returns the change as a file for a repository or `kubectl patch --patch-file`, or why there is none.
+/// Returns the change as a file for a repository or `kubectl patch --patch-file`. If there is no change, the error
+/// says why.
 pub fn print(plan: &Plan) -> Result<String, String> {
     let Some(Change::Approve { pool, to, .. }) = plan.changes.first() else {
         return Err(plan.head.clone());

@@ -64,7 +64,8 @@ pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, No
     Ok(plan)
 }
 
-/// Returns for each failed digest the nodes where it failed, by record and reports, and the recorded count.
+/// Returns for each failed digest the nodes where it failed, and the number of failures in the pool's status. The
+/// nodes are from the pool's status and the nodes' own reports.
 fn failed(pool: &BootcNodePool, roster: &Roster<'_>) -> BTreeMap<Digest, (BTreeSet<String>, usize)> {
     let mut failed: BTreeMap<Digest, (BTreeSet<String>, usize)> = BTreeMap::new();
     for record in pool.status.iter().flat_map(|s| &s.failures) {

@@ -25,7 +25,7 @@ use crate::snapshot::Snapshot;
 use crate::text::{clean, short, until};
 use crate::world::Room;
 
-/// Number of nodes that a line names, and of lines that name one node each.
+/// Maximum number of nodes named in one line, or in successive lines with one node each.
 const NAMED: usize = 3;
 
 /// Preview of a pool.
@@ -56,7 +56,8 @@ pub struct PoolPreview {
     pub blocks: Vec<String>,
     /// Notes on assumptions, unknown facts, and API servers that will be down.
     pub notes: Vec<String>,
-    /// Members to update, in the order of their berths; then members that cannot be, and nodes in conflict or excluded.
+    /// Members to update, in the order of their berths; then members that cannot be updated; then nodes that are in
+    /// conflict or excluded.
     pub nodes: Vec<PreviewRow>,
 }
 
@@ -322,7 +323,7 @@ impl<'a> Outlook<'a> {
         blocks
     }
 
-    /// Returns `wave canary is not proven: n3 (…) and 4 more`, if that lasts until an admin acts.
+    /// Returns `wave canary is not proven: n3 (…) and 4 more`, if the wave stays unproven until an admin acts.
     fn stuck(&self) -> Option<String> {
         let stuck = &self.forecast.stuck;
         let first = self.facts.members.iter().find(|m| stuck.first() == Some(&m.name))?;

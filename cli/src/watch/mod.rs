@@ -96,7 +96,7 @@ pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: i
             }
             (drawn, changed) = (Instant::now(), false);
         }
-        // Events within the least time are drawn together.
+        // Events that arrive within `MIN_DRAW_INTERVAL` after a drawing are drawn together.
         let mut next = drawn + DRAW_INTERVAL;
         loop {
             tokio::select! {

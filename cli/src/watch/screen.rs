@@ -33,7 +33,7 @@ pub struct Frames {
 
 impl Frames {
     /// Returns the bytes that replace the last text; empty if nothing changed. The text is cut to the terminal's
-    /// height. Each line is cleared only behind its end, which avoids flicker.
+    /// height. To avoid flicker, only the rest of a line after the new text is cleared.
     pub fn next(&mut self, text: &str, size: Size) -> String {
         let same = self.last.is_some_and(|(last, _)| last == size);
         if same && text == self.text {

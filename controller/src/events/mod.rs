@@ -131,8 +131,9 @@ const OF_FLEET: [ConditionEvent; 8] = [
 ];
 
 impl ConditionEvent {
-    /// Returns the event's message if the write from `old` to `new` made this change. `None` if the condition was never
-    /// bad, and for the end of a state that was never seen.
+    /// Returns the event's message if the write from `old` to `new` made this change. The end of a state is reported
+    /// only if the condition was `True` or `False` before. Any other change without a warning is reported only if the
+    /// condition existed before.
     fn message(&self, old: &[Condition], new: &[Condition]) -> Option<String> {
         let before = find(old, self.condition).map(|before| before.status.as_str());
         let now = find(new, self.condition)?;
@@ -438,7 +439,7 @@ mod tests {
             (ended(Outcome::Withdrawn, true), Some(("TurnGivenBack", false))),
             (ended(Outcome::DrainTimeout, true), Some(("TurnGivenBack", true))),
             (ended(Outcome::RebootBlocked, true), Some(("TurnGivenBack", true))),
-            // The berth that the controller closed has its own event.
+            // A berth that the controller closed is reported by `Note::closed` instead.
             (ended(Outcome::Failed, false), None),
         ] {
             let note = note(what);

@@ -44,7 +44,7 @@ impl Events {
         Self(sender)
     }
 
-    /// Queues an event. Drops it if the queue is full, and a normal event already if the queue is half full.
+    /// Queues an event. Drops a warning if the queue is full, and any other event if the queue is half full.
     pub fn queue(&self, note: Note) {
         let Note { warning, reason, .. } = note;
         if !warning && self.0.capacity() <= KEPT_FOR_WARNINGS {

@@ -228,7 +228,8 @@ impl Candidate {
         }
     }
 
-    /// Starts a task that renews the Lease. It returns why leadership was lost; the process must then exit.
+    /// Starts a task that renews the Lease. The task ends when leadership is lost, and returns the cause; the process
+    /// must then exit.
     pub fn renew(&self, leadership: Leadership, lease: Lease) -> JoinHandle<Lost> {
         let candidate = self.clone();
         tokio::spawn(async move { candidate.keep(&leadership, lease).await })
@@ -255,7 +256,7 @@ impl Candidate {
                     unanswered.clear();
                 }
                 Err(RequestError::Conflict) => match self.within(api.get_opt(LEASE)).await {
-                    // An earlier renewal was stored and its answer lost, or the Lease was annotated.
+                    // An earlier renewal was stored but its answer was lost, or an annotation of the Lease was changed.
                     Ok(Some(found)) if self.is_mine(&found, leadership.epoch) => {
                         let written = found.spec.as_ref().and_then(|s| s.renew_time.as_ref()).map(|t| t.0);
                         if let Some((_, sent)) = unanswered.iter().find(|(time, _)| Some(*time) == written) {

@@ -69,7 +69,8 @@ impl Reconciler {
         Ok(Planned { plans, berths })
     }
 
-    /// Makes the writes of all plans. Returns the plans without the writes that were not made, for the status reports.
+    /// Makes the writes of all plans. Returns the plans for the status reports, without the offers that could not be
+    /// written.
     async fn execute_all(
         &mut self,
         inputs: PlanInputs<'_>,
@@ -120,8 +121,8 @@ impl Reconciler {
         observed.pools.iter().map(|pool| pool.name.clone()).collect()
     }
 
-    /// Reads the BootcFleet and the pools that the offers depend on from the API server. Returns the pools that must
-    /// not offer a berth in this pass, because an object has changed since the last watch event.
+    /// Reads the BootcFleet, and the pools that the offers depend on, directly from the API server. Returns the pools
+    /// that must not offer a berth in this pass, because an object has changed since the last watch event.
     async fn changed_pools(
         &mut self,
         inputs: PlanInputs<'_>,

@@ -82,7 +82,8 @@ impl Reconciler {
         Ok(gone)
     }
 
-    /// Finds deleted pools that still have berths, which are closed and deleted as for a pool that is being deleted.
+    /// Finds pools that no longer exist but still have berths. The pass closes and deletes these berths, as for a
+    /// pool that is being deleted.
     async fn orphans(&mut self, snapshot: &Snapshot, berths: &Berths, now: Moment) -> Result<Vec<Pool>, Lost> {
         let mut orphans = vec![];
         let named: BTreeSet<PoolName> = berths.leases.iter().map(|l| l.pool.clone()).collect();

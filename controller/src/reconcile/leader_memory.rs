@@ -46,13 +46,14 @@ pub(super) struct LeaseMemory {
 #[derive(Debug)]
 pub(super) struct Remembered {
     pub(super) unwritable: Unwritable,
-    /// The Lease, if a list by label does not show it. It counts like a listed Lease.
+    /// The Lease, if it lacks the label and so is missing from the lists. The controller treats it like a listed Lease.
     pub(super) unlisted: Option<LeaseView>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct NodeMemory {
-    /// UIDs of Nodes that Berth's objects name and that a live read found deleted. A UID is never used again.
+    /// UIDs of deleted Nodes that Berth's objects still name. A read from the API server has confirmed each deletion.
+    /// A UID is never used again.
     pub(super) gone: BTreeSet<NodeUid>,
     /// Time when each BootcNode (by UID) was first asked to release its node.
     pub(super) release_asked: BTreeMap<String, Moment>,
@@ -61,7 +62,7 @@ pub(super) struct NodeMemory {
     pub(super) overdue: Overdue,
     /// Nodes whose insight reports that their agent is silent.
     pub(super) silent: SilentQueue,
-    /// Permits to pull an image that members have not used so far.
+    /// Permits to pull an image. Each permit was given to a member that has not used it so far.
     pub(super) permits: StagingPermits,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Observed {
     pub(super) pools: Vec<Pool>,
     /// Nodes whose agent was heard from recently.
     pub(super) heard: BTreeSet<NodeName>,
-    /// Node UIDs that a live read found deleted.
+    /// UIDs of Nodes whose deletion was confirmed by a read from the API server.
     pub(super) confirmed_gone: BTreeSet<NodeUid>,
     /// Time of this process's monotonic clock.
     pub(super) now: Moment,

@@ -63,7 +63,7 @@ impl Reconciler {
         let labels = found.metadata.labels.as_ref();
         let label = labels.and_then(|labels| labels.get(keys::LABEL_POOL));
         if label.is_some_and(|label| label == pool.name.as_str()) {
-            // Another leader created it a moment ago.
+            // Another leader created this Lease a moment ago.
             return Ok(false);
         }
         let unlisted = LeaseView::without_label(found, &pool.name);
@@ -91,9 +91,9 @@ impl Reconciler {
         }
     }
 
-    /// Forgets the Leases that can be written again, and the Leases of deleted pools. Keeps a Lease if its pool has no
-    /// plan, if it is in `left_alone`, or if the plan writes to it. Also keeps a Lease that lists always showed, while
-    /// a member of its pool waits for a berth.
+    /// Forgets the Leases that can be written again, and the Leases of deleted pools. Keeps a Lease if its pool has
+    /// no plan, if it is in `left_alone`, or if the plan writes to it. Also keeps a Lease that lists by label show,
+    /// while a member of its pool waits for a berth.
     pub(super) fn forget_writable(
         &mut self,
         plans: &BTreeMap<PoolName, Plan>,

@@ -1,4 +1,4 @@
-//! Between phases 6 and 7, sends requests to the API server: reports on nodes why they wait, a few at a time.
+//! Between phases 6 and 7, sends requests to the API server: sets the condition `Waiting` of a few nodes in each pass.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::leader::Lost;
 const KIND: &str = "waiting";
 
 impl Reconciler {
-    /// Updates the conditions `Waiting` of a few nodes in each pass, after the berths are written, because a late reason
-    /// does no harm.
+    /// Updates the conditions `Waiting` of a few nodes in each pass. The berths are written before, because a
+    /// condition that is a little late does no harm.
     pub(super) async fn waiting(
         &mut self,
         observed: &Observed,

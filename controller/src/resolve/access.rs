@@ -45,9 +45,10 @@ pub(super) enum Trust {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Redirects {
-    /// Follow them, as downloads of blobs require; without credentials to another host, and never from HTTPS to HTTP.
+    /// Follow redirects, as downloads of blobs require. Send no credentials to another host, and never go from HTTPS
+    /// to HTTP.
     Follow,
-    /// Do not follow: the request has credentials in it.
+    /// Follow no redirect: the body or the headers of the request contain credentials.
     Refuse,
 }
 

@@ -1,7 +1,8 @@
 //! Asks registries which digests the pools' references and tags point to, outside the main loop.
 //!
-//! Pools with the same question share one request. The resolver decides nothing: an answer starts a pass, which reads
-//! it. The current targets are in the pools' status and do not depend on the answers kept here.
+//! Pools that need the image of the same reference, with the same Secret, share one request. The resolver decides
+//! nothing: each answer starts a pass, and the pass reads the answer. The current targets are in the pools' status
+//! and do not depend on the answers kept here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -140,7 +141,7 @@ pub struct Resolver {
     delivered: BTreeMap<PoolName, (Target, Moment)>,
 }
 
-/// Questions of one pool to registries, and the times since when the pool has waited for the answers.
+/// References that one pool needs resolved, and the times since when the pool has waited for the answers.
 struct PoolQuestions {
     /// `None` if the reference is invalid.
     questions: Option<Questions>,
@@ -254,7 +255,8 @@ impl Resolver {
             requested,
             confirmed: None,
         };
-        // A confirmation is dropped when its digest is no longer the available one.
+        // If the pool has a minimum age, a last query of the tag must confirm the available image before it is
+        // adopted. Drop a confirmation of another digest.
         let digest = pool_image.available.map(|available| available.digest.to_string());
         let confirmed = self.confirmations.0.get(pool_image.pool);
         if confirmed.is_some_and(|(known, _)| digest.as_ref() != Some(known)) {
@@ -335,8 +337,8 @@ impl Resolver {
     fn tag(&mut self, pool_image: &PoolImage<'_>, asked: &PoolQuestions, tag: &Question, now: Moment) -> Answer {
         if pool_image.interval.is_some() {
             self.delivered.remove(pool_image.pool);
-            // A pool that has just begun to poll this tag gets no earlier answer: it may be older than the pool's
-            // target.
+            // A pool that has just begun to poll this tag gets no earlier answer: such an answer may be older than
+            // the pool's target.
             let what = format!("{} {:?}", tag.image, tag.secret);
             let since = self.followed.wants(pool_image.pool, &what, now);
             return self.polls.answer(tag, Some(since), now);
@@ -364,7 +366,7 @@ impl Resolver {
 }
 
 impl PoolQuestions {
-    /// Returns the pool's questions, and how each is to be asked.
+    /// Returns the references to resolve for the pool, each with the pool's requirements for the query.
     fn asks(&self, pool_image: &PoolImage<'_>) -> Vec<(ImageRef, Ask)> {
         let Some(questions) = &self.questions else {
             return vec![];
@@ -380,7 +382,8 @@ impl PoolQuestions {
             asks.push((questions.named.clone(), ask));
         }
         if let Some(tag) = &questions.tag {
-            // A target from this repository is not fetched again, whatever tag it was resolved from.
+            // If the tag points to the pool's target, the image is not fetched again. This also holds for a target
+            // that was resolved from another tag of the repository.
             let known = pool_image.target.filter(|target| is_of_repository(target, tag));
             let ask = Ask {
                 interval: pool_image.interval,

@@ -1,8 +1,9 @@
-//! Schedule of the questions to registries. No I/O.
+//! Schedule of the queries to registries. No I/O.
 //!
-//! A question is asked when a pool wants a newer answer, when its interval has passed, and when a failed request is due
-//! again. A registry that fails as a whole is asked one question at a time, with growing delays, until it answers; the
-//! other questions then follow.
+//! A [`Question`] asks a registry for the image that a tag or digest names. The controller sends a question when a
+//! pool needs a newer answer, when the poll interval has passed, or when the retry of a failed request is due. If a
+//! registry is unavailable or rejects requests because of a rate limit, it gets only one question at a time, with
+//! growing delays. As soon as it answers one, the other questions follow.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,8 +18,8 @@ use jiff::Timestamp;
 use super::reason::{ResolveError, ResolveReason};
 
 const RETRY_MIN: Duration = Duration::from_millis(1500);
-/// Maximum retry delay while a reference is not resolved (the jitter may double it). Such a reference blocks its pool,
-/// perhaps on a bad image.
+/// Maximum retry delay while a reference is not resolved (the jitter may double it). Its pool is blocked meanwhile,
+/// perhaps with a bad image.
 const RETRY_MAX: Duration = Duration::from_secs(35);
 /// Maximum retry delay for the tag of a resolved image, before the jitter, which may double it.
 const POLL_RETRY_MAX: Duration = Duration::from_secs(30 * 60);
@@ -46,7 +47,7 @@ impl Question {
     }
 }
 
-/// How one pool wants a question to be asked.
+/// Requirements of one pool for a question: when to ask it, and which answers count.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ask {
     /// Poll interval; `None` for no polls.
@@ -61,7 +62,7 @@ pub(super) struct Ask {
     pub(super) urgent: bool,
     /// True if failures are retried until there is an answer.
     pub(super) until_answered: bool,
-    /// Images that are not fetched again if the question leads to one of them.
+    /// Images that the pool already has. If the tag points to one of them, the image is not fetched again.
     pub(super) known: Vec<Target>,
 }
 
@@ -94,7 +95,8 @@ impl Failure {
         }
     }
 
-    /// Makes a failure that follows `before`, or the first one. `last`: maximum delay of a retry that is not urgent.
+    /// Creates the failure that follows `before`; `None`: the first failure. `last`: maximum delay of a retry that is
+    /// not urgent.
     fn after(before: Option<&Failure>, error: ResolveError, last: Duration, (now, wall): (Moment, Timestamp)) -> Self {
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
         let least = error.retry_after.unwrap_or_default();
@@ -121,7 +123,7 @@ struct Job {
     failure: Option<Failure>,
 }
 
-/// A registry that fails as a whole.
+/// State of a registry that is unavailable or rejects requests because of a rate limit.
 #[derive(Debug)]
 struct Outage {
     failure: Failure,
@@ -139,7 +141,7 @@ impl Outage {
     }
 }
 
-/// The questions of all pools, and the registries that fail as a whole.
+/// The questions of all pools, and the registries with an outage.
 #[derive(Debug, Default)]
 pub(super) struct Polls {
     jobs: BTreeMap<Question, Job>,
@@ -218,8 +220,8 @@ impl Polls {
         });
     }
 
-    /// Time of the next request for this question. `None` if none is wanted, while one is in progress, or while another
-    /// question probes the failing registry.
+    /// Time of the next request for this question. `None` if no request is wanted, if one is in progress, or if a
+    /// request for another question probes the failing registry.
     fn next(&self, question: &Question, job: &Job) -> Option<Moment> {
         if job.running {
             return None;
@@ -255,7 +257,7 @@ impl Polls {
             if let Some(outage) = self.outages.get_mut(question.registry()) {
                 outage.probed = true;
             }
-            // Always found: `next` above has read this job.
+            // The job exists: `next` above has read it.
             let Some(job) = self.jobs.get_mut(&question) else {
                 continue;
             };
@@ -427,7 +429,7 @@ impl Polls {
             )
         });
         let trouble = own.or_else(|| {
-            // An outage is reported to blocked pools only; while the registry forbids all requests, to every pool.
+            // An outage is reported only to blocked pools, or to every pool while the registry forbids all requests.
             let outage = of_all.filter(|outage| !job.running && (urgent || outage.forbids(now)))?;
             Some(outage.failure.trouble(Some(outage.next(urgent))))
         });

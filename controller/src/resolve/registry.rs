@@ -35,7 +35,7 @@ const ACCEPTED: [&str; 4] = [
     IMAGE_MANIFEST_MEDIA_TYPE,
 ];
 
-/// An attempt: client, location of the image, and credentials.
+/// An attempt to resolve a reference at one registry: client, location of the image, and credentials.
 struct Attempt<'a> {
     config: &'a RegistryConfig,
     client: Client,
@@ -263,7 +263,7 @@ impl<'a> Attempt<'a> {
         let found = match document::manifest(&bytes)? {
             Document::Index { platforms, version } => Found::Index { platforms, version },
             Document::Image { config, size, version } => {
-                // Only the config names the platform.
+                // The manifest of a single image does not name the platform; the config does.
                 let config = self.config(&config, size, version, &digest).await?;
                 Found::Image(Box::new(config))
             }
@@ -331,9 +331,9 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Reads the labels of one image of an index; if they cannot be fetched, the index is resolved without them. Fails
-    /// if no host can boot the image, or if the answer does not match the digest in the index: limits in the labels
-    /// must come from the image that nodes pull.
+    /// Fetches the config, with the labels, of one image of an index. If the config cannot be fetched, the index is
+    /// resolved without labels. Fails if no host can boot the image, or if the answer does not match the digest in
+    /// the index: limits in the labels must come from the image that nodes pull.
     async fn described(&self, digest: &Digest) -> Result<Option<Config>, ResolveError> {
         let asked = async {
             let bytes = self.manifest_at(digest).await?;

@@ -8,7 +8,7 @@ use crate::time;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A pool whose status is the last decision.
+/// A pool, with the parts of its status that the last pass decided.
 struct Case {
     name: PoolName,
     reference: Written<ImageRef>,
@@ -86,7 +86,7 @@ fn resolver(registry: &str) -> Resolver {
     Resolver::new(config, Store::default())
 }
 
-/// Runs passes until this is true. Returns the condition of the last pool.
+/// Runs passes until `is_so` returns true. Returns the condition of the last pool.
 async fn until(resolver: &mut Resolver, pools: &mut [Case], is_so: impl Fn(&[Case], &Verdict) -> bool) -> Verdict {
     let deadline = time::now() + SOON;
     loop {
@@ -352,7 +352,7 @@ async fn a_target_without_metadata_is_fetched_again() {
     pools[0].target = bare(&whole);
     let before = registry.count("GET", "/v2/os/manifests/1");
     let mut next = self::resolver(&registry.address);
-    // The second time it is known, so that a HEAD request is enough.
+    // For the second request, the target has metadata, so that a HEAD request is enough.
     for request in ["1", "2"] {
         pools[0].request = Some(request.to_owned());
         until(&mut next, &mut pools, |pools, _| pools[0].obeyed == pools[0].request).await;
@@ -362,8 +362,8 @@ async fn a_target_without_metadata_is_fetched_again() {
     }
 }
 
-/// While a pool is refused, no registry is asked for it, and its poll requests are over. When it is allowed again, its
-/// tag is asked for as after a change of the leader.
+/// While a pool is refused, the controller queries no registry for the pool, and counts its poll requests as handled.
+/// When the pool is allowed again, its tag is polled within five minutes, as after a change of the leader.
 #[tokio::test]
 async fn a_pool_allowed_again_is_polled_soon() {
     let registry = with_image("1", "1.0").await;

@@ -21,9 +21,9 @@ struct Answer {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// A username and password.
+    /// The registry accepts a username and password.
     Basic,
-    /// A token from this realm, for this service.
+    /// The registry accepts a token from the token service at the URL `realm`, issued for `service`.
     Bearer { realm: String, service: Option<String> },
 }
 
@@ -36,9 +36,9 @@ impl Challenge {
         found.into_iter().next()
     }
 
-    /// Returns the `Authorization` header for reading the repository; `None` if the credentials for it are missing.
-    /// `client` makes a client for the token service, which must not follow redirects. `secure`: the registry was asked
-    /// over TLS, so the token service must use it too.
+    /// Returns the `Authorization` header for reading the repository; `None` if the required credentials are missing.
+    /// `client` makes an HTTP client for requests to the token service; this client must not follow redirects.
+    /// `secure`: the registry uses TLS, so the token service must use TLS too.
     pub(super) async fn answer(
         &self,
         client: impl FnOnce(&Url) -> Result<Client, ResolveError>,

@@ -1,8 +1,9 @@
 //! Chooses a host's backend, bootc or rpm-ostree, from the host's state, the pool's rule, and the backend of an
 //! unfinished update.
 //!
-//! An update is finished with the backend that began it, even if the pool's rule changes or the agent restarts, until
-//! the staged image is gone and the turn has ended. If the host can no longer use that backend, Berth chooses again.
+//! An update keeps the backend that began it, even if the pool's rule changes or the agent restarts. The update lasts
+//! until its staged image is gone and its turn has ended. If the host can no longer use that backend, Berth chooses
+//! again.
 
 use berth_api::backend::{Backend, BackendRule, MAX_PACKAGE_NAME, MAX_PACKAGES, NodeBackend};
 use berth_api::reasons;
@@ -95,7 +96,8 @@ impl CommonReason {
 /// Chooses a host's backend: the backend of an unfinished update if the host still has it, else by the pool's rule.
 pub fn choose(options: &Options<'_>) -> Choice {
     match (by_begun_update(options), by_host_and_pool(options)) {
-        // Both ways lead to the same backend: give the reason of the host or the pool's rule instead of `Begun`.
+        // The pool's rule also chooses the backend of the unfinished update. Report the reason of that choice instead
+        // of `Begun`.
         (Some(Choice::Take(begun, _)), Choice::Take(free, why)) if begun == free => Choice::Take(free, why),
         (Some(begun), _) => begun,
         (None, free) => free,
@@ -111,7 +113,8 @@ fn by_begun_update(options: &Options<'_>) -> Option<Choice> {
             Some(Choice::Take(Backend::Bootc, CommonReason::Begun))
         }
         (Some(Backend::Bootc), Bootc::Silent(..)) => Some(bootc(options)),
-        // The host no longer has that backend. For example, the host rebooted into an image without the tool.
+        // The host no longer has the backend of the unfinished update. For example, the host rebooted into an image
+        // without the tool.
         _ => None,
     }
 }

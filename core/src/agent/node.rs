@@ -90,8 +90,8 @@ pub struct NodeFacts {
     pub signs: Signs,
 }
 
-/// Annotations and conditions that show other tools that the node is in a turn. Berth or another program may have set
-/// them.
+/// Annotations and conditions for other tools, which show that the node is in a turn. Berth or another program may
+/// have set them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Signs {
     /// State of each guard, in the order of [`Guard::ALL`].
@@ -126,8 +126,8 @@ pub enum GuardChange {
 impl NodeFacts {
     /// Returns the record to write in the same patch as a cordon under this berth.
     pub fn cordon_record(&self, berth: &str) -> CordonRecord {
-        // If Berth's cordon is already on the Node, the state before it is only in its record. If the Node has a record
-        // but is schedulable, another tool or person has undone that cordon.
+        // If Berth's cordon is already on the Node, only the cordon's record has the state before the cordon. If the
+        // Node has a record but is schedulable, another tool or person has undone that cordon.
         let unschedulable = self.unschedulable && self.cordon.as_ref().is_none_or(|record| record.unschedulable);
         CordonRecord {
             berth: berth.to_owned(),
@@ -135,8 +135,9 @@ impl NodeFacts {
         }
     }
 
-    /// Names the boot of the kubelet's report, which has only the kernel's boot ID. After a soft reboot, a report from
-    /// the userspace before does not count as one of this boot. `began`: when the running userspace began.
+    /// Sets `boot_id` to the host's boot ID if the kubelet's report is from the current boot. The report has only the
+    /// kernel's boot ID, which a soft reboot does not change. After a soft reboot, the report must therefore be at
+    /// least as new as the running userspace, which started at `began`.
     pub fn settle_boot(&mut self, boot_id: &BootId, began: Option<Timestamp>) {
         let is_of_kernel = self
             .boot_id
@@ -260,8 +261,9 @@ mod tests {
     #[test]
     fn only_a_guard_set_by_berth_is_removed() {
         use GuardChange::{Set, Stays, Theirs};
-        // Input: cordoned by Berth, annotation marked as Berth's, its value. Expected: the change at a cordon, removed
-        // by a restore, left behind.
+        // Each case has three inputs: true if Berth's cordon is on the Node, true if the annotation is marked as
+        // Berth's, and the annotation's value. Three expected results follow: how a cordon changes the annotation,
+        // true if a restore removes the annotation, and true if the guard is left behind.
         for (cordoned, ours, value, change, takes_off, is_left) in [
             (false, false, None, Set, false, false),
             (false, false, Some("true"), Stays, false, false),

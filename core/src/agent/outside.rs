@@ -17,10 +17,10 @@ use crate::agent::facts::{AgentFacts, Deployments, FellBack, LastBooted, Os, Out
 use crate::finding::Finding;
 
 impl Past {
-    /// Records that the target of a committed berth fell back, once per boot. If the target ran before, or the shutdown
-    /// after the commit finalized it, it has failed. Otherwise the target may never have been finalized; then nothing
-    /// is recorded, and the turn is repeated. `finalization_failed`: the last shutdown could not finalize the staged
-    /// image.
+    /// Records, once per boot, that the target of a committed berth fell back. The target has failed if it ran
+    /// before, or if the shutdown after the commit finalized it. Otherwise the target may never have been finalized;
+    /// then nothing is recorded, and the turn is repeated. `finalization_failed`: the last shutdown could not
+    /// finalize the staged image.
     pub fn falls_back(&mut self, holding: &Holding, boot_id: &BootId, os: &Os, finalization_failed: bool) {
         let target = &holding.target;
         let is_new_boot = holding.phase == HoldPhase::Committed && holding.boot_id != *boot_id;
@@ -75,7 +75,7 @@ impl Past {
         let outside = OutsideBoot {
             digest: booted.clone(),
             left: last.digest,
-            // If the host left an image for another that has failed here, that was not a rollback to a better image.
+            // If the image that the host went back to has failed here, this was not a rollback to a better image.
             is_rollback: is_swapped && !self.failed_digests.contains(booted),
         };
         if outside.is_rollback && !Bug::RollbackForgotten.is_awake() {
@@ -84,8 +84,8 @@ impl Past {
         self.outside_boot = Some(outside);
     }
 
-    /// True if the last turn licensed a boot of this digest, and the berth was then closed by another program than the
-    /// agent.
+    /// True if the last turn licensed a boot of this digest, and the agent has not closed the turn's berth: the turn
+    /// has no recorded end, or another program closed the berth.
     fn was_licensed(&self, digest: &Digest) -> bool {
         let turn = self.turns.first().filter(|turn| turn.to == *digest);
         turn.is_some_and(|turn| matches!(turn.outcome, None | Some(TurnOutcome::TakenAway)))
@@ -101,8 +101,8 @@ impl Past {
         self.last_booted = Some(LastBooted::of(booted, known));
     }
 
-    /// Forgets the booted image of a node that left its pool or is excluded. An admin may then change the image, which
-    /// is not reported.
+    /// Forgets the booted image of a node that left its pool or is excluded. An admin may then change the image;
+    /// Berth does not report that change.
     pub fn forget_boot(&mut self) {
         (self.last_booted, self.outside_boot) = (None, None);
     }

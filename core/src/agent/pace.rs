@@ -1,4 +1,4 @@
-//! Decides whether the agent writes a new status at once, or only if its state lasts for a second. Pure.
+//! Decides whether the agent writes a new status at once, or only after the new state has lasted for a second. Pure.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use berth_api::node::BootcNodeStatus;
 
 use crate::agent::step::{Step, WaitReason};
 
-/// How long a short-lived state must last before the agent writes a status with it. If the state ends earlier, the next
-/// status still has its start and end.
+/// How long a short-lived state must last before the agent writes a status with it. If the state ends earlier, the
+/// next status still records when the state began and ended.
 pub const SETTLE: Duration = Duration::from_secs(1);
 
 /// True if the new state may end within a second: a pull whose layers the host may already have, or a Node that is not

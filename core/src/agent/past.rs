@@ -139,8 +139,8 @@ impl Past {
         if again && self.unproven_boot.as_ref() != Some(boot_id) {
             self.count_not_applied(digest);
         }
-        // The berth is about to get another target, so the end of the turn will not record that the undone digest
-        // failed (I8). Record it now.
+        // The berth is about to get another target. The end of the turn will then not record that the digest of the
+        // undone boot failed (I8), so record it now.
         if let Some(undone) = self.undone.take() {
             self.digest_failed(&undone.digest);
         }
@@ -162,7 +162,8 @@ impl Past {
         });
     }
 
-    /// Records the rollback that the host's rollback guard began, and that its target failed, unless the agent itself began to undo the same boot.
+    /// Records the rollback that the host's rollback guard began, and that the image of the undone boot has failed.
+    /// Changes nothing if the agent itself began to undo the same boot.
     pub fn guard_fired(&mut self, fired: &Fired) {
         if self
             .undone
@@ -171,7 +172,7 @@ impl Past {
         {
             return;
         }
-        // No agent may have seen the target run. It has failed all the same.
+        // Perhaps no agent has seen the target run. The target has failed all the same.
         self.digest_failed(&fired.digest);
         self.undone = Some(Undone {
             digest: fired.digest.clone(),
@@ -192,8 +193,8 @@ impl Past {
         new
     }
 
-    /// Clears all failures if the retry token is new. Returns true if it was. A rollback of the running boot that has begun
-    /// is finished all the same: the agent would otherwise take its queued rollback for an admin's.
+    /// Clears all failures if the retry token is new, and returns true in that case. Keeps the record of a rollback
+    /// that undoes the running boot: the agent would otherwise mistake its own queued rollback for an admin's.
     pub fn retry(&mut self, token: Option<&str>, boot_id: &BootId) -> bool {
         let Some(token) = token.filter(|token| self.retry_token.as_deref() != Some(token)) else {
             return false;
@@ -203,7 +204,8 @@ impl Past {
         self.failure = None;
         self.last_turn = None;
         self.not_applied = None;
-        // Clear these even during a turn. A node that runs an unproven image may then try that image again.
+        // Clear `tried` and `undone` even during a turn. A node that runs an unproven image may then try that image
+        // again.
         self.tried = None;
         if self.undone.as_ref().is_some_and(|undone| undone.boot_id != *boot_id) {
             self.undone = None;

@@ -37,8 +37,8 @@ reasons! {
         InvalidReference,
         /// The pool selects rpm-ostree, which the host does not have.
         RpmOstreeMissing,
-        /// Another tool or person staged a deployment: of an image that the pool does not want, or with other layered
-        /// packages.
+        /// Another tool or person staged a deployment of an image that the pool does not want, or a deployment with
+        /// other layered packages.
         ForeignStaged,
         /// The host has no bootc.
         BootcMissing,

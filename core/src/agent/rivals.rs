@@ -25,7 +25,8 @@ const AUTOMATIC_TIMER: &str = "rpm-ostreed-automatic.timer";
 /// rpm-ostree's automatic update. Its policy decides whether it only checks, stages, or reboots.
 const AUTOMATIC_SERVICE: &str = "rpm-ostreed-automatic.service";
 
-/// Pods that update or reboot their node automatically, each by the value of a label in its published manifest.
+/// Programs whose pods update or reboot their node automatically. Each entry is the value of a label in the program's
+/// published manifest.
 pub const PODS: [&str; 2] = ["kured", "machine-config-daemon"];
 
 /// Returns the name of a rival's pod for the status.

@@ -19,7 +19,7 @@ use berth_api::seeded::Bug;
 use crate::agent::facts::{AgentFacts, Deployments, Desired, Os, RollbackGuard};
 use crate::agent::step::Step;
 
-/// Shortest and longest time that the guard leaves the agent after `health.deadline`.
+/// Shortest and longest margin that the guard waits in addition to `health.deadline` and `soakTime`.
 const MARGIN_MIN: Duration = Duration::from_secs(3);
 const MARGIN_MAX: Duration = Duration::from_secs(60);
 
@@ -36,8 +36,8 @@ pub struct Order {
     pub commits: Option<(String, String)>,
     /// ID of the boot that the agent reboots from. The guard does nothing under this boot.
     pub boot_id: BootId,
-    /// How long the guard waits for the proof. It counts from the start of the guard, and again from the first start of
-    /// an agent in that boot.
+    /// How long the guard waits for the proof. The time counts from the start of the guard, and starts again when an
+    /// agent first starts in that boot.
     pub limit: Duration,
 }
 
@@ -83,8 +83,9 @@ pub fn is_wanted(desired: &Desired, os: &Os) -> bool {
     can_update && member.health.on_failure() != OnFailure::Hold
 }
 
-/// Decides what the agent does about the guard before this step. The guard is armed before the image is unlocked, and
-/// disarmed before the berth is given back or licensed for another image, and before the agent itself rolls the host back.
+/// Decides what the agent does about the guard before this step. The agent arms the guard before it unlocks the
+/// image. The agent disarms the guard before it gives the berth back, licenses the berth for another image, or rolls
+/// the host back itself.
 pub fn duty(facts: &AgentFacts, step: &Step) -> Duty {
     match step {
         Step::Unlock | Step::Reboot => order(facts).map_or(Duty::Disarm, Duty::Arm),
@@ -104,8 +105,8 @@ fn is_left_over(facts: &AgentFacts) -> bool {
     holds_none && facts.host.rollback_guard == RollbackGuard::Armed && !Bug::GuardLeftArmed.is_awake()
 }
 
-/// Returns the order for the next boot. `None` if that boot must not be rolled back: the pool does not want it, the
-/// agent undoes the running boot, or the running image is not proven either.
+/// Returns the order for the next boot. `None` if that boot must not be rolled back: the pool does not want
+/// rollbacks, the agent undoes the running boot, or the running image is not proven either.
 fn order(facts: &AgentFacts) -> Option<Order> {
     let Desired::Member(member) = &facts.desired else {
         return None;

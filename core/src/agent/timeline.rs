@@ -38,12 +38,12 @@ pub enum UpdateState {
     },
 }
 
-/// Returns the timeline for the BootcNode's status. It gets one more chapter from the record of the machine's
-/// first-boot check.
+/// Returns the timeline for the BootcNode's status: the recorded timeline, and a chapter for the machine's first-boot
+/// check if `firstboot` has its record.
 pub fn reported(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timeline {
     let looked = firstboot.filter(|record| record.outcome != FirstbootOutcome::NotFirstBoot);
     let mut updates = timeline.updates.clone();
-    // The parts of a running proof would cost a write each.
+    // Leave out the proof of an unfinished update: each new part would cost a write of the status.
     for update in updates.iter_mut().filter(|update| !update.is_over()) {
         update.proof.clear();
     }
@@ -116,7 +116,7 @@ fn on(
     if chapter < ChapterName::Drained && is_in_turn(update) {
         end(update, ChapterName::TakenAway, now);
     }
-    // The record already has the failed turn. The wait for the next turn adds nothing.
+    // The record already shows that the turn failed, so the wait for the next turn is not recorded.
     if update.is_over() && chapter == ChapterName::Waited {
         close(update, now);
     } else if chapter.is_ending() {
@@ -253,8 +253,8 @@ pub struct HostState<'a> {
     pub node_ready: bool,
     /// Start of the drain, as recorded on the host; `None` without a drain.
     pub drain_began: Option<Timestamp>,
-    /// Condition reason of the rollback that the agent began in this turn, or of the host that fell back in it; `None`
-    /// without a rollback.
+    /// Why the boot of this turn was rolled back, as a condition reason: the agent began the rollback, or the host
+    /// fell back. `None` without a rollback.
     pub rolled_back: Option<&'a str>,
 }
 

@@ -5,8 +5,8 @@
 //! held one comes back updated. So the forecast has the order that the plan would choose.
 //!
 //! A plan looks at every member, and a large pool with a capacity of one needs a round per member. So a round contains
-//! only the members that can affect it: unavailable members, members without an image to update to, and, of each zone,
-//! the first members in the order of offers, at most as many as the pool's capacity. Members that are updated and
+//! only the members that can affect it: unavailable members, members without an image to update to, and the first
+//! members of each zone in the order of offers (at most as many as the pool's capacity). Members that are updated and
 //! available are left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,8 +22,9 @@ use crate::controller::plan::{
     BerthWrite, BlockReason, Member, PoolFacts, Published, SeenBerth, WriteReason, failures, plan,
 };
 
-/// Approximate maximum number of members to examine, summed over all rounds. If thousands are unavailable at once, the
-/// forecast assumes a higher capacity to stay below this number. That can change only the order between zones.
+/// Approximate maximum number of members to examine, summed over all rounds. If thousands of members are unavailable
+/// at once, the forecast assumes a higher capacity to stay below this number. The higher capacity can change only the
+/// order between zones.
 const MAX_LOOKS: usize = 1_000_000;
 
 /// Order of a pool's updates.
@@ -31,8 +32,8 @@ const MAX_LOOKS: usize = 1_000_000;
 pub struct Forecast {
     /// Turns of the members that do not run their image yet, in order. Turns that need a person's help come last.
     pub turns: Vec<Turn>,
-    /// Members that cannot be proven unless a person helps them. All are in the first wave with such members, and they
-    /// block all later waves.
+    /// Members that stay unproven unless a person helps them, and so block all later waves. Only the members in the
+    /// first such wave are listed.
     pub stuck: Vec<NodeName>,
 }
 

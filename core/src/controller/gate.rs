@@ -5,7 +5,7 @@ use berth_api::reasons;
 /// A reason that keeps all berths of a pool closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
-    /// Reason for the admin and for holders that are asked to give their berths back.
+    /// Reason, shown to the admin and to holders that are asked to give their berths back.
     pub reason: GateReason,
     /// Message for the admin, one line.
     pub message: String,

@@ -123,8 +123,8 @@ fn deployments<'a, Targets>(
 }
 
 /// Maps the digest of each platform's manifest to the digest of its image (the index). Some nodes report only the
-/// manifest of their platform. Its image is known from reports of other nodes, from the pool's targets or from the
-/// recorded history.
+/// manifest of their platform. The image of such a manifest is known from reports of other nodes, from the pool's
+/// targets or from the recorded history.
 fn names<'a>(
     facts: &HistoryFacts<
         'a,
@@ -257,11 +257,11 @@ mod tests {
             updated,
             "the history stays after all nodes are gone"
         );
-        // A new node joins from a disk image older than both.
+        // A new node joins from a disk image that is older than both images.
         let joined = after(&two, &[both[0].clone(), both[1].clone(), vec![found(0)]]);
         assert_eq!(shown(&joined)[..2], updated);
         assert_eq!(shown(&joined)[2], (Some("v0"), 1, None));
-        // All nodes roll back. They have now deployed the image, so it is known by the digest of its index.
+        // All nodes roll back. They have now deployed v1, so the history has the digest of its index.
         let back = [
             vec![deployed(1, 50), deployed(2, 20)],
             vec![deployed(1, 40), deployed(2, 30)],
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn an_image_keeps_its_index_digest() {
-        // The nodes were installed with the first target, and know it by its manifest.
+        // The nodes were installed with the first target, and report only the digest of its manifest.
         let first = at(NOW, 3, &[], &[target(1)], &[vec![found(1)]]);
         assert_eq!(v1(&first), [digest(1)]);
         assert_eq!(first[0].manifests, [digest(101), digest(201)]);
@@ -314,7 +314,7 @@ mod tests {
         let third = at(NOW, 3, &second, &[target(2)], &[vec![found(1)], vec![arm]]);
         assert_eq!(v1(&third), [digest(1)], "{third:?}");
         assert_eq!(v1(&at(NOW, 3, &third, &[target(2)], &[])), [digest(1)]);
-        // A history of an earlier version is corrected as soon as the index is known.
+        // A recorded digest of a manifest is replaced by the digest of the index as soon as the index is known.
         let old = after(&[], &[vec![found(1)]]);
         assert_eq!(v1(&old), [digest(101)]);
         assert_eq!(v1(&at(NOW, 3, &old, &[target(1)], &[])), [digest(1)]);

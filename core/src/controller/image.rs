@@ -25,7 +25,8 @@ pub use reason::ResolveReason;
 /// Registry queries needed to resolve an image reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Questions {
-    /// The reference with its digest, or with its tag if it has no digest. The answer decides the target.
+    /// The reference with its digest, or with its tag if it has no digest. The registry's answer to this query decides
+    /// the target.
     pub named: ImageRef,
     /// The tag, if the reference has one.
     pub tag: Option<ImageRef>,
@@ -60,7 +61,7 @@ pub fn follows(reference: &Written<ImageRef>) -> bool {
 /// A registry's latest answer to a query.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
-    /// Last image that the registry returned; `None` before the first.
+    /// Last image that the registry returned; `None` if it has not returned any image yet.
     pub found: Option<Found>,
     /// Failure of the latest query. `None` if it succeeded.
     pub trouble: Option<QueryFailure>,
@@ -190,7 +191,7 @@ impl<'a> ImageFacts<'a> {
             && self.seen >= self.minimum_age
             && match same {
                 Some(found) => !self.is_ripe(found),
-                // The tag now points to another image, so the available image is not adopted.
+                // If the tag now points to another image, the available image is not adopted.
                 None => found.is_none(),
             }
     }
@@ -411,7 +412,7 @@ fn untold_of(facts: &ImageFacts<'_>, questions: &Questions, available: &Availabl
     Some((CommonReason::MinimumAge, words))
 }
 
-/// Formats a duration, given in seconds, in s, min or h, rounded up.
+/// Formats a number of seconds in s, min or h, rounded up.
 fn about(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),

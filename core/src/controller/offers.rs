@@ -1,5 +1,5 @@
 //! Ages of open offers, and numbers of offers that lapsed because the node did not take them. Only offers that this
-//! process has seen count: a restarted controller counts from zero, and no safety depends on it. Pure.
+//! process has seen count: a restarted controller counts from zero. No safety depends on the counts. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

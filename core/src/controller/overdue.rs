@@ -1,5 +1,5 @@
-//! Holders of berths that have been silent for too long. Pure. Silence is measured by this process's monotonic clock,
-//! since the last report or berth write of the agent that this process has seen. No wall clock is used.
+//! Holders of berths that have been silent for too long. Pure. Silence starts with the last report or berth write that
+//! this process has seen from the agent, and is measured by this process's monotonic clock. No wall clock is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,8 +21,8 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// Returns how long a holder may be silent. This is longer for a holder that is Ready and uncommitted, because its
-    /// agent may report nothing between two heartbeats.
+    /// Returns how long a holder may be silent. For a holder that is Ready and uncommitted, this is at least
+    /// `silence`, because its agent may report nothing between two heartbeats.
     pub fn allowed(self, phase: &HoldPhase, ready: bool) -> Duration {
         let reboots = *phase == HoldPhase::Committed || !ready;
         if reboots {
@@ -93,7 +93,8 @@ pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: D
     )
 }
 
-/// Times of the last reports of the holders that this process considers lost: they have been silent for too long.
+/// Holders that this process considers lost because they have been silent for too long, each with the time of its last
+/// report.
 ///
 /// A new leader has not run for long enough to notice silence. If an earlier leader considered a node lost, the node's
 /// BootcNode has `RebootTimedOut`, and the new leader considers it lost until its agent reports again.
@@ -116,8 +117,8 @@ impl Overdue {
             if silent {
                 lost.insert(uid.clone());
             }
-            // A node that reported again stays known while its BootcNode has `RebootTimedOut`. Otherwise a lagging
-            // watch, which still shows the condition, would make the node lost again.
+            // A node that reported again stays in `known` while its BootcNode has `RebootTimedOut`. Otherwise a
+            // lagging watch, which still shows the condition, would make the node lost again.
             if silent || said {
                 known.insert(uid.clone(), then);
             }

@@ -91,7 +91,7 @@ impl Pool {
     }
 
     /// True if the target was resolved from another reference than the spec's, or the spec's reference is not allowed.
-    /// Members must then not begin to update to the target, and it is not known yet which image replaces it.
+    /// Members must then not begin to update to the target, and the image that replaces the target is not known yet.
     pub fn is_unresolved(&self) -> bool {
         let (Some(object), Some(target)) = (&self.object, self.target()) else {
             return false;

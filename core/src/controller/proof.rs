@@ -6,7 +6,7 @@ use crate::controller::view::Report;
 
 /// True if the controller can see that the holder's current boot is unproven and that its berth licenses no further
 /// reboot. If the agent has committed its berth again after a reboot, only the agent remembers the unproven boot. The
-/// controller then recognises it only if the node runs another image than the last proven one.
+/// controller then recognises that boot as unproven only if the node runs another image than the last proven one.
 pub fn is_unproven(holding: &Holding, report: &Report) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) {
         return false;

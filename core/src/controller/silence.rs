@@ -1,6 +1,6 @@
 //! Insights (`status.insight`: state and problems of a node, for people) of the nodes whose agent is silent. The
-//! controller writes them in place of the agents, for a few nodes at a time. While an agent reports, the controller
-//! never overwrites its insight. Pure.
+//! controller writes these insights in place of the agents, for a few nodes at a time. While an agent reports, the
+//! controller never overwrites its insight. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -86,7 +86,7 @@ mod tests {
             90,
             "the soak time of an earlier leader counts"
         );
-        // The other target has not soaked: its plan is made before its waves are recorded.
+        // The plan for another target is made before its waves are recorded, so its soak time must already be zero.
         assert_eq!(soaks.soaked(&pool, &digest(2), "canary"), Duration::ZERO);
         soaks.see(&pool, &digest(2), &[wave("canary", WaveState::Active, 30)], at(61));
         assert_eq!(soaks.soaked(&pool, &digest(1), "canary"), Duration::ZERO);

@@ -33,7 +33,8 @@ pub struct PassResults<'a> {
     pub plans: &'a BTreeMap<PoolName, Plan>,
     /// Nodes whose agent reported recently.
     pub heard: &'a BTreeSet<NodeName>,
-    /// UIDs of the Nodes that hold a berth but are silent or did not come back from their reboot in time.
+    /// UIDs of the Nodes that hold a berth and have been silent for too long, for example because they did not come
+    /// back from their reboot.
     pub timed_out: &'a BTreeSet<NodeUid>,
     /// Result of [`holdings`].
     pub holdings: BTreeMap<&'a NodeUid, &'a Holding>,

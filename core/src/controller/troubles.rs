@@ -1,5 +1,6 @@
 //! Nodes that become degraded or recover, found by comparison with the last call. Pure. A new leader does not report
-//! troubles that exist when it starts, because an earlier leader has reported them. Their end is reported.
+//! troubles that exist when it starts, because an earlier leader has reported them. The new leader does report the end
+//! of these troubles.
 
 use std::collections::BTreeMap;
 

@@ -370,7 +370,7 @@ mod tests {
         );
         assert!(story.goes(back.clone(), 108).is_empty());
         let releasing = back.releasing(Outcome::RebootBlocked, boot("b1")).unwrap();
-        // The states between were not seen.
+        // The watch skipped the states between.
         let news = story.goes(releasing.given_back().unwrap(), 109);
         let end = Happened::Ended {
             outcome: "RebootBlocked",

@@ -166,8 +166,8 @@ pub fn wanted(
 /// Returns the node's new condition `Waiting`; `None` if it stays. `now`: the current condition if it is True.
 fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Option<Verdict> {
     match (waiting, now) {
-        // While a gate is closed, it is not known whether the node also waits for a reason of its own, so the condition
-        // stays. But its reason `Held` must end when an admin releases the node.
+        // While a gate is closed, it is not known whether the node also waits for a reason of its own, so the
+        // condition stays. But a condition with the reason `Held` must end when an admin releases the hold.
         (Waiting::Unjudged, Some(now))
             if now.reason == CommonReason::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD) =>
         {

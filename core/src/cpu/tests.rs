@@ -1,6 +1,6 @@
 use super::*;
 
-/// Returns the level found in the text of the file.
+/// Returns the level found in a text in the format of `/proc/cpuinfo`.
 fn variant(architecture: &str, text: &str) -> Option<&'static str> {
     let mut features = Features::default();
     for line in text.lines() {
@@ -33,7 +33,7 @@ fn x86_64_levels_match_the_psabi() {
         assert_eq!(variant("amd64", line), Some(level));
         assert_eq!(variant("arm64", line), None);
     }
-    // Each level needs each of its features, and the levels below it.
+    // A CPU without any one of a level's features has only the level below.
     for (n, (_, features)) in AMD64.iter().enumerate().skip(1) {
         for feature in *features {
             let without = V4.replace(&format!(" {feature} "), " ");
@@ -44,7 +44,7 @@ fn x86_64_levels_match_the_psabi() {
     let [v2, v3, v4] =
         [V2, V3, V4].map(|flags| format!("processor\t: 0\nbugs\t\t: avx2\n{flags}\nvmx flags\t: vnmi\n\n"));
     assert_eq!(variant("amd64", &v3), Some("v3"));
-    // The least of them counts.
+    // If processors differ, the lowest level counts.
     assert_eq!(variant("amd64", &format!("{v3}{v2}")), Some("v2"));
     assert_eq!(variant("amd64", &format!("{v2}{v4}")), Some("v2"));
     for nothing in ["", "processor\t: 0\n", "flags\n", "flags: \n"] {

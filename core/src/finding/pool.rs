@@ -63,7 +63,8 @@ pub fn finding(pool: &PoolName, c: &Condition, is_outdated: bool) -> Finding {
     Finding::of_condition(kind, Subject::Pool(pool.clone()), c)
 }
 
-/// Returns the finding about a paused pool with outdated nodes, before the pool's conditions show the pause.
+/// Returns the finding about a paused pool with outdated nodes, for the time before the pool's conditions show the
+/// pause.
 pub fn paused(pool: &BootcNodePool, name: &PoolName) -> Finding {
     let reason = if pool.spec.is_paused() {
         CommonReason::PausedByAdmin
@@ -86,7 +87,7 @@ fn of_image(reason: &str, is_used: bool) -> Kind {
 
 fn of_feed(reason: &str) -> Kind {
     match (CommonReason::from_word(reason), ResolveReason::from_word(reason)) {
-        // The tag was resolved, but its image is refused.
+        // The tag was resolved, but the pool refuses the image.
         (Some(CommonReason::NoSuchPlatform | CommonReason::BootImageSkew), _) => Kind::FeedRefused,
         (_, Some(failure)) if failure.is_passing() => Kind::FeedInterrupted,
         _ => Kind::FeedFailing,

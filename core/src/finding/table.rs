@@ -57,7 +57,7 @@ mod tests {
         R::ALL.iter().map(|reason| reason.word())
     }
 
-    /// Each verdict takes its reason from a type whose values can be listed, so this list is complete.
+    /// The reason of every verdict has one of these types, so the list of their values is complete.
     #[cfg(feature = "controller")]
     #[test]
     fn the_page_has_every_reason_once() {

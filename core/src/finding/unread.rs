@@ -32,7 +32,8 @@ pub fn finding(pool: &BootcNodePool, now: Timestamp) -> Option<Finding> {
     })
 }
 
-/// Returns when the spec was last changed or the deletion requested, by the API server's clock.
+/// Returns when the spec was last changed or, if that was later, when the deletion was requested, by the API server's
+/// clock.
 fn changed(pool: &BootcNodePool) -> Option<Timestamp> {
     let changes = pool.managed_fields().iter().filter(|entry| is_of_spec(entry));
     let times = changes.filter_map(|entry| entry.time.as_ref());

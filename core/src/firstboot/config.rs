@@ -142,13 +142,15 @@ impl Config {
         })
     }
 
-    /// Returns the limit to apply: the configuration's fields, or else the fields of the limit in the target's labels.
+    /// Returns the limit to apply. Each field comes from the configuration, or from the target's labels if the
+    /// configuration does not set it.
     pub fn limit_for(&self, image: Option<&BootImageLimit>) -> BootImageLimit {
         let image = image.cloned().unwrap_or_default();
         let own = &self.limit;
         BootImageLimit {
             minimum_version: own.minimum_version.clone().or(image.minimum_version),
-            // This error is about the label with the maximum, which does not matter if the configuration has a maximum.
+            // The error is about the label that sets the maximum. If the configuration sets a maximum, that label is
+            // unused.
             error: image.error.filter(|_| own.max_major_skew.is_none()),
             max_major_skew: own.max_major_skew.or(image.max_major_skew),
         }

@@ -298,7 +298,7 @@ pub fn record(
         _ => None,
     };
     let before = facts.record;
-    // After a pivot, the registry is not queried again. So the earlier record has the target.
+    // After a pivot, the registry is not queried again, so take the target from the earlier record.
     let earlier_target = before.filter(|_| verdict.pivoted).map(|before| &before.status);
     let version = facts.boot_image.and_then(|image| image.version.clone());
     let earlier = before.and_then(|before| before.status.start_time.clone());

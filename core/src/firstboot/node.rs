@@ -27,11 +27,11 @@ const PROCESSES: [&str; 10] = [
     "rke2",
     "rke2-agent",
 ];
-/// Longest process name that the kernel stores, in bytes. It cuts off longer names.
+/// Longest process name that the kernel stores, in bytes. The kernel cuts off longer names.
 const MAX_NAME: usize = 15;
-/// End of the local address in `/proc/net/tcp` if a socket has the port of the kubelet API.
+/// Port of the kubelet API, 10250, as `/proc/net/tcp` shows it at the end of a socket's local address.
 const KUBELET_PORT: &str = ":280A";
-/// State of a socket in `/proc/net/tcp` if it listens.
+/// State of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 
 /// Files and processes from the configuration. Each shows that the machine is already a node.
@@ -119,9 +119,9 @@ mod tests {
         for (line, expected) in [
             ("00000000:280A 00000000:0000 0A", true),
             ("00000000000000000000000000000000:280A 0:0000 0A", true),
-            // A connection.
+            // The server's end of a connection to the kubelet API.
             ("00000000:280A 0100007F:0050 01", false),
-            // The other end.
+            // Sockets with another local port.
             ("00000000:0050 0100007F:280A 0A", false),
             ("00000000:2808 00000000:0000 0A", false),
         ] {

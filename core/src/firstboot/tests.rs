@@ -342,7 +342,7 @@ fn a_node_is_left_alone() {
     let mut refused = Machine::new("", Some("9.0"), target("10.1", Some("9.2"))).remembers(None);
     refused.is_node = true;
     assert_eq!(refused.next(), Step::Done);
-    // Its kubelet was started during the pull.
+    // The kubelet of this machine was started during the pull.
     let mut overtaken =
         Machine::new("pivot = true", Some("9.4"), target("10.1", Some("9.2"))).remembers(Some(&digest(2)));
     overtaken.is_node = true;
@@ -467,7 +467,7 @@ proptest! {
             prop_assert!(verdict.message().chars().count() <= MAX_MESSAGE + 1 && !verdict.message().contains('\n'));
             prop_assert_eq!(notice(Some(&machine.config), verdict).is_some(), verdict.outcome.is_trouble());
         }
-        // `Within` means that a comparison was possible or that there is no limit.
+        // A machine is allowed only if its boot image was compared and is within the limit, or if there is no limit.
         let limit = match &machine.answer {
             Answer::Found(target) => Some(machine.config.limit_for(target.limit.as_ref())),
             _ => None,

@@ -75,8 +75,8 @@ impl Verdict {
         }
     }
 
-    /// Returns `self` if it lets the kubelet start. Otherwise an admin has overridden the check by creating this file:
-    /// returns a verdict that says so and lets the kubelet start.
+    /// Returns `self` if it lets the kubelet start. Otherwise returns a verdict that lets the kubelet start and
+    /// reports that an admin has overridden the check by creating `file`.
     #[must_use]
     pub fn overridden_by(self, file: &Path) -> Self {
         if !self.holds {

@@ -355,6 +355,6 @@ fn a_node_on_an_unsupported_platform_is_degraded() {
     condition::set(&mut status.conditions, types::WAITING, waiting, None, at(10));
     let expected = format!("Degraded CannotDetermine 1.0 ? {words}");
     assert_eq!(line(&status, '2', |facts| facts.desired = None), expected);
-    // An image was published since: the controller will clear its condition soon.
+    // The controller has published an image since, and will soon clear the condition.
     assert!(line(&status, '2', |_| {}).starts_with("Outdated Pending"));
 }

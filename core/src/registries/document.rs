@@ -33,8 +33,8 @@ const MAX_REVISION: usize = 128;
 const MAX_SOURCE: usize = 256;
 /// Longest error about a label that fits into a pool's status, in characters. Longer ones are cut off.
 const MAX_ERROR: usize = 256;
-/// Range of times that fit into a pool's status, in Unix seconds. It leaves out 0, which builders write that record no
-/// time.
+/// Range of times that fit into a pool's status, in Unix seconds. 0 is not in the range: builders that record no time
+/// write 0.
 const TIMES: std::ops::Range<i64> = 1..253_402_300_800;
 
 /// A parsed manifest or index.
@@ -170,8 +170,8 @@ pub fn manifest(bytes: &[u8]) -> Result<Document, DocumentError> {
     }
 }
 
-/// Returns the Linux images of an index, one per architecture and variant, the least demanding first. Other entries are
-/// skipped, such as attestations, whose platform is `unknown`.
+/// Returns the Linux images of an index, one per architecture and variant. Images that run on more machines come
+/// first. Skips all other entries, for example attestations, whose platform is `unknown`.
 fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, DocumentError> {
     let mut found: Vec<(RawPlatform, Digest)> = vec![];
     for entry in entries {
@@ -231,8 +231,8 @@ fn platform(architecture: String, variant: Option<String>, digest: Digest) -> Pl
     }
 }
 
-/// Returns a key to sort images by: first images for every machine, then variants by level, then variants without a
-/// level.
+/// Returns a key to sort images by: first the images that run on every machine, then the variants by level, then the
+/// variants without a level.
 fn demands(image: &PlatformDigest) -> (bool, bool, Option<(u32, u32)>) {
     let level = image.variant.as_deref().and_then(level);
     (

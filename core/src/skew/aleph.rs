@@ -24,7 +24,7 @@ const MAX_VERSION: usize = 128;
 const MAX_IMAGE: usize = 512;
 const MAX_ERROR: usize = 256;
 
-/// Parses the content of the installer's file, or the error of reading it. `source` is the path of the file.
+/// Parses the installer's file. `note` is its content, or the error if it could not be read. `source` is its path.
 pub fn read(source: &str, note: Result<&[u8], String>) -> NodeBootImage {
     let empty = NodeBootImage {
         source: source.to_owned(),

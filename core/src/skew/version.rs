@@ -135,8 +135,8 @@ impl OsVersion {
     }
 }
 
-/// Iterates over the parts of a version that begins with a digit. Each part comes with the separator before it: `.` for
-/// the first part, and a space between a digit and a letter.
+/// Iterates over the parts of a version that begins with a digit. Each part comes with the separator before it: `.`
+/// for the first part, and a space where a digit and a letter meet.
 struct Parts<'a>(&'a str);
 
 impl Parts<'_> {

@@ -36,7 +36,7 @@ fn a_node_holds_one_berth_at_a_time() {
         .berth(CONTROLLER, other)
         .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
     world.next(AGENT, take).blamed("I1", "already held workers-0");
-    // Nodes move between pools, one berth at a time.
+    // A node that has given its berth back may take one in another pool.
     let mut world = World::given_back();
     world
         .ready("b2")
@@ -129,7 +129,7 @@ fn the_pools_of_a_fleet_share_its_limit() {
     assert_eq!(second(None).judged(), Vec::<String>::new());
     assert_eq!(second(Some(2)).judged(), Vec::<String>::new());
     second(Some(1)).blamed("I1b", "1 of the fleet's 1");
-    // Nodes of any pool, cordoned by other programs.
+    // A node of another pool that an admin has cordoned counts too.
     fn cordoned(offered: &str) -> World {
         let mut world = World {
             fleet: Some(1),

@@ -298,7 +298,8 @@ fn a_missing_file_causes_no_violation() {
     let berths: Vec<usize> = (0..world.audit.len())
         .filter(|n| world.audit[*n].resource == "leases")
         .collect();
-    // Each run of lines with a write of the berth in it, one before it and one after it.
+    // Cut out each range of lines that has a write of the berth, if there are such writes before and after the range
+    // too.
     let (first, last) = (berths[0], berths[berths.len() - 1]);
     for from in first + 1..=last {
         for until in from + 1..=last {
@@ -338,7 +339,7 @@ fn a_gap_may_hide_writes_of_others() {
     assert!(accused(&world));
     world.audit.remove(missing);
     assert_eq!(said(&world.report(Some)), Vec::<String>::new());
-    // An admin uncordons n1 in a gap within its turn, and cordons it after a second gap.
+    // An admin cordons n1 before the gap, and perhaps uncordons it within the gap. Then the agent uncordons it.
     let mut world = World::default();
     world
         .capacity(1)
@@ -368,7 +369,7 @@ fn clock_differences_cause_no_violation() {
         cordon.received -= SignedDuration::from_secs(seconds);
         said(&world.report(Some))
     }
-    // The berth was taken a second earlier, by the clock of the server that stored it.
+    // The cordon came after the take, but its server's clock is late: its time is a few seconds before the take.
     assert_eq!(early(8), Vec::<String>::new());
     assert!(
         early(40)
@@ -454,7 +455,7 @@ fn reboots_of_others_are_only_listed() {
     assert_eq!(said(&report), Vec::<String>::new());
     let others: Vec<_> = report.others.iter().map(|r| (r.node.as_str(), r.other_image)).collect();
     assert_eq!(others, [("n1", false)]);
-    // A member that runs another image was updated without a licence.
+    // If a member runs another image, Berth updated it without a licence.
     world.told("b4", 3);
     let report = world.report(Some);
     let said = said(&report);

@@ -94,7 +94,7 @@ fn only_an_order_older_than_the_lag_counts() {
     let mut world = one_after_the_other();
     world.wants("n2", "infra", 3);
     world.now += 10;
-    // The BootcNode is written again with an unchanged image, for example with another permit to pull.
+    // The BootcNode is written again with an unchanged image, for example because its permit to pull has changed.
     world.wants("n2", "infra", 3).pool("workers", &["infra"]);
     assert_eq!(judged(world).len(), 1, "the image is older than the lag");
 }

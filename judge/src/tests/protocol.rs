@@ -60,7 +60,7 @@ fn a_release_writes_the_node_first() {
         .node(AGENT, "patch", "n1", true, true)
         .next(AGENT, |b| b.given_back().unwrap())
         .blamed("I4", "its cordon in place");
-    // A new leader has stamped the berth meanwhile.
+    // A new leader has meanwhile written its epoch to the berth.
     let mut world = World::releasing();
     world
         .node(AGENT, "patch", "n1", false, false)

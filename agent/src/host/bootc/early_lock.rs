@@ -2,9 +2,9 @@
 //!
 //! bootc up to 1.16.9 stages an image unlocked, and then pulls the bound images and cleans up. Meanwhile bootc holds
 //! the sysroot's lock: `ostree admin lock-finalization` would wait, and a reboot would apply the image. So the agent
-//! creates the lock file that ostree used before it had that command, beside the state of the staged deployment. ostree
-//! still honors this file: finalization checks for it, a lock creates it, and an unlock or a removal of the deployment
-//! removes it.
+//! creates a lock file beside the state file of the staged deployment. ostree used this lock file before it had that
+//! command, and still honors it: finalization checks for the file, a lock creates it, and an unlock or a removal of
+//! the deployment removes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,8 +38,8 @@ pub(super) struct EarlyLock {
 
 impl EarlyLock {
     /// Locks the image as soon as `staged` reports that it is staged, and retries while the pull runs. If the pull is
-    /// `adopted`, an earlier agent may have received that report, so the first attempt is made at once. It fails if
-    /// nothing is staged yet.
+    /// `adopted`, an earlier agent may have received that report, so the first attempt to lock is made at once. That
+    /// attempt fails if nothing is staged yet.
     pub(super) fn begin(bus: Arc<Bus>, root: HostRoot, staged: oneshot::Receiver<()>, adopted: bool) -> Self {
         let (pull, ended) = oneshot::channel();
         let task = tokio::spawn(try_until_locked(bus, root, staged, ended, adopted));

@@ -199,8 +199,8 @@ impl Bootc {
         login::reboot(&self.tools.bus).await
     }
 
-    /// Mounts the staged deployment for a soft reboot, and requests it. If the deployment cannot be mounted, requests a
-    /// reboot of the machine.
+    /// Mounts the staged deployment for a soft reboot, and requests the soft reboot. If the deployment cannot be
+    /// mounted, requests a reboot of the machine.
     pub(super) async fn soft_reboot(&self) -> Result<(), HostError> {
         let command = ["/usr/bin/ostree", "admin", "prepare-soft-reboot", "0"];
         match self.tools.run("prepare-soft-reboot", &command).await {

@@ -1,8 +1,8 @@
 //! Reads a running pull's progress: bootc's JSON lines from a FIFO on the host.
 //!
-//! The agent reports the progress, and locks the image as soon as it is staged. bootc writes progress only to a pipe,
-//! and blocks when the pipe is full, with the sysroot locked. systemd opens the pipe in both directions, so bootc does
-//! not notice a missing reader. Therefore a reader must always exist: the agent, or else the unit
+//! The agent reports the progress, and locks the image as soon as it is staged. bootc writes progress only to a pipe.
+//! When the pipe is full, bootc blocks and keeps the sysroot locked. systemd opens the pipe in both directions, so
+//! bootc does not notice a missing reader. Therefore a reader must always exist: the agent, or else the unit
 //! `berth-progress.service`, which waits for a lock that the kernel releases when the agent dies.
 
 use std::collections::VecDeque;

@@ -216,8 +216,8 @@ impl Pulls {
     }
 
     /// Starts to read this pull's progress, unless this agent reads it already. Returns false on failure; the pull
-    /// works without a reader of this agent. With `early_lock`, the agent also locks the image as soon as bootc reports
-    /// it as staged.
+    /// then continues, although this agent does not read its progress. With `early_lock`, the agent also locks the
+    /// image as soon as bootc reports it as staged.
     async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, early_lock: Option<PullOrigin>) -> bool {
         let path = self.root.path(fifo_name(digest));
         if self
@@ -261,8 +261,8 @@ impl Pulls {
         Ok(())
     }
 
-    /// Stops reading the progress, and trying to lock early. Removes the FIFO first, so that the progress unit does not
-    /// begin to read the FIFO.
+    /// Stops reading the progress, and ends the attempts to lock early. Removes the FIFO first, so that the progress
+    /// unit does not begin to read the FIFO.
     async fn stop_reading(&self) {
         let Some(reading) = self.slot().take() else { return };
         let _ = std::fs::remove_file(reading.progress.path());
@@ -293,9 +293,9 @@ fn is_unknown_property(error: &BusError) -> bool {
     error.is(".PropertyReadOnly") || error.is(".UnknownProperty") || error.is(".NotSupported")
 }
 
-/// Returns a script that saves another program's reboot request, because this pull would overwrite it. A request with a
-/// digest that Berth has pulled during this boot comes from a killed pull of Berth, so it is not saved. A request that
-/// was saved before that pull stays.
+/// Returns a script that saves another program's reboot request, because this pull would overwrite it. A request with
+/// a digest that Berth has pulled during this boot comes from a killed pull of Berth, so it is not saved. A request
+/// that was saved before the killed pull stays saved.
 fn keep_request(digest: &Digest) -> String {
     format!(
         "if ! grep -qsF -f {PULLED} /run/reboot-required; then rm -f /run/berth/reboot-required; \

@@ -137,7 +137,7 @@ fn the_guard_rolls_back_once() {
     assert_eq!(host.guard.state().unwrap(), RollbackGuard::Disarmed);
 }
 
-/// The script decides as [`fires`], which the model runs.
+/// The script makes the same decisions as [`fires`], the rule that the model runs.
 #[test]
 fn the_script_follows_the_rule_of_the_model() {
     for lines in [

@@ -218,7 +218,7 @@ pub(super) fn explain(error: BusError) -> HostError {
     match error {
         BusError::Refused { name, message } => {
             let is_busy = name.ends_with(".UpdateInProgress")
-                // GIO's error code for "busy", without a D-Bus name of its own.
+                // GIO's error code for "busy", which has no D-Bus name of its own.
                 || name.ends_with("g_2dio_2derror_2dquark.Code26")
                 || message.contains("Transaction in progress");
             if is_busy {

@@ -1,6 +1,6 @@
-//! How a staged deployment is unlocked. If the host's ostree cannot unlock, the agent writes a note: it will request
-//! its next reboot from rpm-ostreed, which unlocks the deployment before the reboot. The note outlives the agent, and
-//! is valid for one boot and one digest.
+//! How a staged deployment is unlocked. If the host's ostree cannot unlock, the agent writes a note that it must
+//! request its next reboot from rpm-ostreed, which unlocks the deployment before the reboot. The note outlives the
+//! agent, and is valid for one boot and one digest.
 
 use std::path::PathBuf;
 

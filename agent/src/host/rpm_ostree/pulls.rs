@@ -165,7 +165,7 @@ impl Pulls {
     }
 
     /// Joins the pull's transaction; false if it does not run. Fails if a transaction runs but cannot be identified
-    /// yet, so that the pull must not count as ended.
+    /// yet, because the pull must then not count as ended.
     async fn join_again(&self, daemon: &Daemon, record: &Record) -> Result<bool, HostError> {
         let active = match daemon.active().await {
             Ok(Some(active)) => active,

@@ -1,7 +1,7 @@
 //! A transaction of rpm-ostree's daemon, joined over the transaction's own socket.
 //!
-//! After `Start`, the transaction continues without clients. A client that joins later calls `Start` too, and then also
-//! receives the signal of the end.
+//! After `Start`, the transaction continues without clients. A client that joins a running transaction must also call
+//! `Start`. The daemon then sends that client the signal of the end.
 
 use std::fmt;
 use std::path::PathBuf;

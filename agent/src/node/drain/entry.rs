@@ -13,8 +13,8 @@ use crate::node::pods::{Class, Pod};
 
 /// Longest time between two requests for one pod.
 pub(super) const RETRY_WITHIN: Duration = Duration::from_secs(10);
-/// How long after its grace period a terminating pod is still not overdue. The kubelet needs this time to release
-/// volumes and network.
+/// Time from the end of a terminating pod's grace period until the pod is overdue. The kubelet needs this time to
+/// release volumes and network.
 pub(super) const OVERDUE: Duration = Duration::from_secs(30);
 /// Kubernetes' default grace period, in seconds.
 const DEFAULT_GRACE: u64 = 30;
@@ -29,7 +29,7 @@ pub(super) struct Entry {
     pub(super) tries: u32,
     pub(super) next_try: Moment,
     pub(super) reason: String,
-    /// True if the pod will not leave unless an admin, or a budget's change, helps. Such pods are reported first.
+    /// True if the pod leaves only after an admin acts or a budget changes. Such pods are reported first.
     pub(super) stuck: bool,
     pub(super) by_force: bool,
     /// True if the agent has logged that the drain continues without the pod.

@@ -291,7 +291,7 @@ fn a_kubelet_that_lost_the_api_server_for_a_moment_ends_its_pods_itself() {
     assert!(!passes.run(100..185, false), "not Ready for less than 90 s");
     assert!(!passes.run(185..190, true));
     assert!(!passes.run(190..250, false), "it begins again");
-    // The API server is away until then; the kubelet's state meanwhile is unknown.
+    // The API server is away from 250 to 300 s, so the kubelet's state in that time is unknown.
     assert!(!passes.run(300..385, false));
     assert!(passes.run(385..400, false), "its kubelet is away");
 }
@@ -589,8 +589,8 @@ proptest! {
     }
 }
 
-/// Returns the client of a fake API server with these pages of pods and a Node with one attached volume, and the paths
-/// that were requested.
+/// Starts a fake API server with these pages of pods, and a Node that has one attached volume. Returns the server's
+/// client and the list of requests that the server receives.
 fn api_server(pages: Vec<Value>) -> (kube::Client, Arc<Mutex<Vec<String>>>) {
     let calls = Arc::new(Mutex::new(vec![]));
     let seen = calls.clone();

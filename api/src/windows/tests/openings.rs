@@ -73,7 +73,7 @@ fn berlin_start_in_the_gap_opens_after_it() {
             ("2026-03-29T03:00:00Z", outside("2026-03-30T00:30:00Z")),
         ],
     );
-    // A start before the gap. Three elapsed hours end at 05:00 on the wall, not at 04:00.
+    // A start before the gap. Three elapsed hours end at 05:00 by the wall clock, not at 04:00.
     check(
         &schedule(&[("0 1 * * *", "3h", "Europe/Berlin")], &[]),
         &[("2026-03-29T00:30:00Z", open("2026-03-29T03:00:00Z"))],
@@ -92,7 +92,7 @@ fn berlin_start_in_the_fold_opens_once() {
             ("2026-10-25T01:30:00Z", outside("2026-10-26T01:30:00Z")),
         ],
     );
-    // The wall shows 02:10 for the second time, and the window of the first 02:50 is still open.
+    // The wall clock shows 02:10 for the second time, and the window that began at the first 02:50 is still open.
     check(
         &schedule(&[("50 2 * * *", "1h", "Europe/Berlin")], &[]),
         &[("2026-10-25T01:10:00Z", open("2026-10-25T01:50:00Z"))],

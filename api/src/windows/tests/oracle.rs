@@ -10,7 +10,8 @@ use super::*;
 use crate::windows::window::share;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
-/// Lead of the oracle before the first start that counts, so that the oracle sees the times that the clock repeats.
+/// How long before the first start that counts the oracle begins to step, so that it sees which times the clock
+/// repeats.
 const WARM_UP: SignedDuration = SignedDuration::from_hours(3);
 const AHEAD: SignedDuration = SignedDuration::from_hours(48);
 
@@ -164,7 +165,7 @@ impl Oracle {
         !self.is_excluded(t) && self.intervals.iter().any(|&(from, to)| from <= t && t < to)
     }
 
-    /// First instant after `now` when the schedule is open, or closed.
+    /// First instant after `now` when the schedule is open (if `open`) or closed (otherwise).
     fn turns(&self, now: Timestamp, open: bool) -> Option<Timestamp> {
         let edges = self
             .intervals

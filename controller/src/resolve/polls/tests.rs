@@ -187,7 +187,7 @@ fn an_unavailable_registry_is_asked_ever_more_rarely() {
         .max()
         .unwrap();
     assert!(longest <= HOUR + MINUTE && longest > 20 * MINUTE, "{longest:?}");
-    // The registry comes back: within the hour all that waited have been asked.
+    // The registry answers again: within an hour, all waiting questions have been asked.
     world.pass(HOUR + MINUTE, QUICK, well);
     let asked: std::collections::BTreeSet<_> = world.requests.iter().map(|(_, q)| q.clone()).collect();
     assert_eq!(asked.len(), 21);
@@ -308,7 +308,7 @@ fn blocked_pools_do_not_starve_the_others() {
         world.pass(48 * HOUR, latency, only_first_fails);
         let others = world.requests.iter().filter(|(_, q)| *q == question(1)).count();
         assert!((4..=6).contains(&others), "{others}");
-        // The reported retry time does not move with each try of the other question.
+        // Tries of question 0 do not change the reported retry time of question 1.
         world.pass(14 * HOUR, latency, away);
         while world.running.iter().any(|(_, q)| *q == question(1)) {
             world.pass(MINUTE, latency, away);
@@ -504,7 +504,7 @@ fn only_newer_answers_of_a_registry_end_its_outage() {
         polls.answered(&question(0), limited(600), at(6));
         polls.answered(&question(1), second.clone(), at(7));
         assert!(polls.is_over(&question(0), at(8).0, at(8).0), "it is left alone");
-        // After the time that the registry asked for, its answer ends the outage.
+        // The registry permits requests again at this time. Its answer ends the outage.
         polls.ask(asks, at(1305).0);
         let begun = polls.start(at(1305).0);
         assert_eq!(begun.len(), 1);

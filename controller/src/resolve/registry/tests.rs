@@ -141,7 +141,8 @@ impl Registry {
         self.requests().iter().filter(|r| **r == request).count()
     }
 
-    /// Bytes of endless pages that were sent: read by the client, or held by the kernels.
+    /// Number of bytes of endless pages sent so far, including bytes in the kernel's buffers that the client has not
+    /// read.
     fn sent(&self) -> usize {
         self.sent.load(Ordering::Relaxed)
     }
@@ -153,7 +154,8 @@ fn digest_text(body: &str) -> String {
     digest_of(body.as_bytes()).to_string()
 }
 
-/// An index of one image of that version under this tag, with all its parts.
+/// Returns the pages of an index with this tag: the index, and the manifest and config of its only image, with this
+/// version.
 pub(in crate::resolve) fn image_of(tag: &str, version: &str) -> Vec<(String, Page)> {
     labelled(
         tag,
@@ -161,12 +163,12 @@ pub(in crate::resolve) fn image_of(tag: &str, version: &str) -> Vec<(String, Pag
     )
 }
 
-/// An index of one image with these labels under this tag, with all its parts.
+/// Like `image_of`, but for an image with these labels.
 fn labelled(tag: &str, labels: &serde_json::Value) -> Vec<(String, Page)> {
     sized(tag, labels, 100)
 }
 
-/// An index as from `labelled`, whose manifest gives its config this size.
+/// Like `labelled`, but the image's manifest gives this as the size of the config.
 fn sized(tag: &str, labels: &serde_json::Value, size: usize) -> Vec<(String, Page)> {
     let config = json!({ "architecture": "amd64", "os": "linux", "config": { "Labels": labels } }).to_string();
     let descriptor = json!({ "mediaType": "a/b", "digest": digest_text(&config), "size": size });
@@ -188,7 +190,7 @@ fn sized(tag: &str, labels: &serde_json::Value, size: usize) -> Vec<(String, Pag
     ]
 }
 
-/// An index under the tag `1` of one image with this page as its config.
+/// Like `image_of` for the tag `1`. If the page `config` is not empty, it replaces the page of the image's config.
 fn image(config: Page) -> Vec<(String, Page)> {
     let mut pages = image_of("1", "2");
     if config.status != 200 || config.endless || !config.body.is_empty() {
@@ -289,7 +291,7 @@ async fn a_wrong_digest_is_refused() {
     assert_eq!(wrong.resolve().await.unwrap_err().reason, ResolveReason::DigestMismatch);
 }
 
-/// The registry sends an image without a limit for boot images in place of the one that the index names.
+/// The index names an image with a limit for boot images, but the registry sends another image, without such a limit.
 #[tokio::test]
 async fn an_image_other_than_the_index_names_is_refused() {
     fn limited() -> Vec<(String, Page)> {
@@ -301,7 +303,7 @@ async fn an_image_other_than_the_index_names_is_refused() {
     assert_eq!(limit.as_deref(), Some("9.4"));
     let other = image_of("1", "2");
     let asked = limited()[2].0.rsplit('/').next().unwrap_or_default().to_owned();
-    // The registry may name the digest that was asked for, or none.
+    // The registry sends the requested digest in a header, or no such header.
     for header in [format!("Docker-Content-Digest: {asked}\r\n"), String::new()] {
         let mut pages = limited();
         pages[2].1 = Page {
@@ -322,7 +324,7 @@ async fn an_image_other_than_the_index_names_is_refused() {
     );
 }
 
-/// Result of a poll of a tag whose image is known, and its requests for the tag's manifest.
+/// Polls a tag whose image is known. Returns the result, and the requests for the tag's manifest.
 async fn poll(tag: impl FnOnce(Page) -> Vec<(&'static str, Page)>) -> (Result<String, ResolveReason>, Vec<String>) {
     let registry = registry(|_| image_of("1", "1.0")).await;
     let known = registry.resolve().await.unwrap();

@@ -14,7 +14,7 @@ pub enum Guard {
     NothingToTry,
     /// The write was rejected.
     Refuses,
-    /// The write would have succeeded. Holds a text for people: which write, and how to fix the policies.
+    /// The write would have succeeded. Holds a message that names the write and how to fix the policies.
     Allows(String),
 }
 
@@ -40,8 +40,8 @@ impl GuardFacts {
     /// rejects them.
     pub fn unguarded(&self) -> Option<String> {
         match &self.answer {
-            // `NothingToTry` does not forbid an offer: before the agent takes an offered berth, it probes with that
-            // berth.
+            // `NothingToTry` does not keep the node from an offer: before the agent takes an offered berth, it tries
+            // the write on that berth.
             Guard::Refuses | Guard::NothingToTry => None,
             Guard::Allows(what) => Some(format!(
                 "the API server lets an agent write other nodes' objects: {what}"

@@ -60,9 +60,10 @@ pub struct HostFacts {
 /// The host's support of soft reboots, which restart only the userspace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SoftReboots {
-    /// True if the host's systemd supports them.
+    /// True if the host's systemd supports soft reboots.
     pub supported: bool,
-    /// When the running userspace began, by the host's wall clock; `None` if it began with the kernel.
+    /// When the last soft reboot started the running userspace, by the host's wall clock. `None` if the kernel's boot
+    /// started that userspace.
     pub userspace_began: Option<Timestamp>,
 }
 
@@ -142,7 +143,8 @@ pub struct Deployments {
     /// Link in `/etc` that makes a unit of the host require `berth-firstboot.service`; set only if the staged image
     /// lacks that service.
     pub link_without_unit: Option<String>,
-    /// Why Berth begins no update on this host; `None` if it does. A turn that has already begun is finished anyway.
+    /// Why Berth begins no update on this host; `None` if Berth may begin one. A turn that has already begun is
+    /// finished anyway.
     pub refusal: Option<String>,
 }
 
@@ -177,7 +179,8 @@ impl Os {
         self.deployments()?.booted.digest.as_ref()
     }
 
-    /// Returns why Berth begins no update on this host; `None` if it does, or if the deployments are unknown.
+    /// Returns why Berth begins no update on this host; `None` if Berth may begin one, or if the deployments are
+    /// unknown.
     pub fn refusal(&self) -> Option<&str> {
         self.deployments()?.refusal.as_deref()
     }

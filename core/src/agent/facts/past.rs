@@ -52,8 +52,8 @@ pub struct Past {
     /// Health of the host in this turn, before its reboot. `None` if it was not read, for example by an older agent
     /// version. No failed unit then counts against the new image.
     pub health_before: Option<HealthBefore>,
-    /// IDs of the containers that the pods of the pool's checks had before the reboot of this turn. A pod that still has
-    /// one of them was not started under the new boot.
+    /// IDs of the containers that the pods of the pool's checks had before the reboot of this turn. A pod that still
+    /// has one of them was not started under the new boot.
     pub containers_before: Vec<String>,
     /// ID of an unproven boot, if the berth was committed again during that boot. The berth then names this boot, so
     /// only this field shows that the boot is unproven.

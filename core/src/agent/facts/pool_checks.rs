@@ -1,6 +1,7 @@
 //! Readings of the pool's checks: see [`berth_api::pool::PoolCheck`].
 
-/// Reading of one check of the pool. A check of a Node condition needs none, since the Node has it.
+/// Reading of one check of the pool. A check of a Node condition needs no reading, since the Node object has the
+/// condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckReading {
     /// Name of the check.
@@ -29,7 +30,7 @@ pub struct PodReading {
     pub name: String,
     /// True if the pod's condition `Ready` is True.
     pub ready: bool,
-    /// True for a pod that has ended or is being deleted. It does not count.
+    /// True if the pod has ended or is being deleted. Such a pod does not count.
     pub is_ending: bool,
     /// IDs of its containers.
     pub containers: Vec<String>,

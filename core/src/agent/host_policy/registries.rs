@@ -176,7 +176,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any file is accepted or rejected, and a rejected file allows nothing.
+        /// Every text is either accepted or rejected as a file, and a rejected file allows no image.
         #[test]
         fn any_file_is_a_limit(text in "([a-z.:/# \t-]{0,20}\n){0,4}") {
             let registries = Registries::new(&[], Some(Ok(&text)));

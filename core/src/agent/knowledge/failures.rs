@@ -40,8 +40,8 @@ impl Failures {
         self.step.as_ref().is_some_and(|(kind, _)| *kind == discriminant(step))
     }
 
-    /// Returns how often this step has failed in a row, with the failure that just happened. A failure because the host
-    /// is busy starts its own count.
+    /// Returns how often this step has failed in a row, including the failure that just happened. Failures because
+    /// the host is busy are counted separately.
     pub(super) fn count(&self, step: &Step, reason: Reason) -> u32 {
         let is_busy = reason == Reason::HostBusy;
         let before = self
@@ -50,8 +50,8 @@ impl Failures {
         before.map_or(0, |t| t.attempts).saturating_add(1)
     }
 
-    /// Records that the lock failed again after several attempts. The agent then removes the image, or retries the lock
-    /// after a pause.
+    /// Records that several attempts to lock the image have failed. The agent then removes the image, or retries the
+    /// lock after a pause.
     pub(super) fn lock_failed(&mut self, why: &str, now: &Now) {
         let before = self.lock.as_ref().map_or(0, |trouble| trouble.pauses);
         let pauses = before.saturating_add(1);

@@ -28,14 +28,14 @@
 //! | a wait for an offer, a reboot or a gate | reread | | restarts if the wait is for a gate | | |
 //! | heartbeat | unknown; in a turn reread | reread, unless the host's services are silent; at rest only the first time, and then every half hour | | | |
 //! | another image is published at rest | | reread | | | |
-//! | no answer of the host's services | reread | | | | |
-//! | an answer after that | | reread | | | |
+//! | the host's services do not answer | reread | | | | |
+//! | the host's services answer again | | reread | | | |
 //! | 30 s with an unusable host | reread | | | | |
 //! | the berth's phase differs from this process's last write | reread | | | | not fenced |
 //! | a step or a read failed | | reread | | | not fenced, if a berth was written |
 //!
-//! The host reports a finished pull until the agent has written its memory file, but the agent processes it only once.
-//! A pull that failed authentication is retried as soon as the host's credentials change.
+//! The host reports a finished pull until the agent has written its memory file. The agent processes the pull only
+//! once. A pull that failed authentication is retried as soon as the host's credentials change.
 //!
 //! The guard probe is repeated about an hour after the API server rejected the write. If the cluster had no object to
 //! try the write on, the agent probes again before it takes an offer. If the write was accepted, or the API server did

@@ -234,7 +234,8 @@ impl Knowledge {
     }
 }
 
-/// Returns the condition reason of the rollback in the current turn, by the agent or by a host that fell back.
+/// Returns why the boot of the current turn was rolled back, as a condition reason: the agent began the rollback, or
+/// the host fell back.
 fn rolled_back(past: &Past, boot_id: &BootId) -> Option<String> {
     if let Some(undone) = &past.undone {
         return Some(undone.reason.clone());

@@ -49,7 +49,7 @@ pub(super) struct Rest {
 impl Knowledge {
     /// Creates the knowledge of an agent that has just started. `past` is the record that it read from the host.
     pub fn new(node: NodeName, boot_id: BootId, past: Past, now: &Now) -> Self {
-        // If the drain began under another boot, its time limit starts from zero.
+        // If the drain began under another boot, that time does not count towards the drain's time limit.
         let mut drain_began = past.drain_since.as_ref().and_then(|since| since.under(&boot_id));
         if let Some(began) = past.drain_began.filter(|_| Bug::WallClockDrain.is_awake()) {
             let elapsed = Duration::try_from(now.wall.duration_since(began)).unwrap_or_default();
@@ -163,8 +163,9 @@ impl Knowledge {
         self.cluster.holding().is_some()
     }
 
-    /// Returns the pool's checks that the agent makes now: the boot waits for its proof, the Node is Ready, and the last
-    /// reading is old enough. Checks of a Node condition are left out, since the Node has it.
+    /// Returns the pool's checks that the agent must make now. Empty unless the boot waits for its proof, the Node is
+    /// Ready, and the last reading is old enough. Omits checks of a Node condition: the Node object has the
+    /// condition.
     pub fn due_checks(&self, now: &Now) -> Vec<PoolCheck> {
         let is_ready = self.turn.ready_since.is_some();
         if self.turn.proving.is_none() || !is_ready || !self.turn.pool_checks.are_due(now) {

@@ -84,8 +84,8 @@ impl Knowledge {
                 (self.turn.reboot.asked, self.turn.reboot.blocked) = (None, None);
                 self.past.target_deployed = self.host.os.has_deployed(digest);
                 if let Some(holding) = berth.holding() {
-                    // Store this before the berth names this boot. From then on, only the record shows that the boot is
-                    // unproven.
+                    // Record the unproven boot before the berth names this boot. From then on, only the record shows
+                    // that the boot is unproven.
                     self.past.relicensed(holding, digest, self.host.boot_id());
                 }
             }
@@ -150,7 +150,7 @@ impl Knowledge {
             Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::Rollback(..) => {
                 self.turn.changed = Some(discriminant(step))
             }
-            // The next drain gets a new time limit, should the commit be taken back.
+            // If the commit is taken back, the next drain gets a new time limit.
             Step::Commit(_) => self.forget_drain_time(),
             Step::Uncommit(_) => self.turn.reboot.commit_taken_back(now),
             Step::Restore(_) | Step::Uncordon => self.turn.restored = true,

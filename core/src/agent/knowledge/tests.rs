@@ -193,7 +193,8 @@ fn drained() -> Ending {
     Ending::Drain(DrainProgress::Done { left_behind: vec![] })
 }
 
-/// A letter for each reading that stays valid: deployments known and fresh, Node read, drain done, berth fenced.
+/// Each case ends with a letter for each reading that stays valid: deployments known and fresh, Node read, drain
+/// done, berth fenced.
 #[test]
 fn a_step_invalidates_readings_that_it_may_change() {
     let lost = failed(Reason::StepFailed, "no answer");
@@ -319,7 +320,8 @@ fn a_heartbeat_and_a_look_invalidate_each_other() {
     assert_eq!((idle.host.os, idle.cluster.node), (Os::Unknown, ClusterNode::Unread));
 }
 
-/// True if a heartbeat at that second makes the agent read the Node again. Reads it then.
+/// Sends a heartbeat at that second, then a reading of the Node. True if the heartbeat made the agent read the Node
+/// again.
 fn rereads(knowledge: &mut Knowledge, seconds: u64) -> bool {
     let asks_for_berths = knowledge.rereads_cluster(&at(seconds));
     knowledge.after(Event::Heartbeat, &at(seconds));
@@ -401,7 +403,7 @@ fn drain_and_proof_times_survive_a_restart() {
             "{wall}"
         );
     }
-    // Nothing is known about another boot.
+    // A drain that began under another boot does not count.
     let mut other = Knowledge::new("n1".into(), "b9".into(), first.past.clone(), &at(100));
     other.after(Event::Berths(vec![taken()]), &at(100));
     assert_eq!(other.turn.drain.elapsed(&at(130)), Duration::ZERO);
@@ -511,7 +513,7 @@ fn a_recreated_node_is_reread() {
     }
 }
 
-/// Another agent process, at the same time or earlier, may have changed the host in unknown ways.
+/// Another agent process, which still runs or ran earlier, may have changed the host in unknown ways.
 #[test]
 fn a_berth_moved_by_another_process_invalidates_the_look() {
     let mut knowledge = knowing(&taken());

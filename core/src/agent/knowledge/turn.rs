@@ -35,8 +35,8 @@ pub struct Turn {
     pub(super) message: String,
     /// Phase that this agent process last wrote into the berth.
     pub wrote: Option<Discriminant<HoldPhase>>,
-    /// Kind of the last step that changed the staged image, if it succeeded. Cleared when the agent waits, or does any
-    /// other step but a read.
+    /// Kind of the last step that changed the staged image, if it succeeded. Cleared when the agent waits or performs
+    /// any other step, except a read.
     pub(super) changed: Option<Discriminant<Step>>,
 }
 

@@ -23,7 +23,7 @@ fn running(booted: u8, rollback: u8) -> Deployments {
     }
 }
 
-/// A turn from 1 to 2, committed under b1.
+/// A turn from image 1 to image 2, whose berth was committed in boot b1.
 fn holding() -> Holding {
     Holding {
         node: "n1".into(),

@@ -196,8 +196,8 @@ fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Op
     None
 }
 
-/// Returns the condition `UpdatePrepared`. The controller offers a berth only while it is True: when the agent takes a
-/// berth or waits for an offer. While the agent only reads, the condition keeps its value.
+/// Returns the condition `UpdatePrepared`: True if the agent takes a berth or waits for an offer. Only then does the
+/// controller offer a berth. While the agent only reads, the condition keeps its value.
 fn prepared(facts: &AgentFacts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
     if runs {
         return Verdict::no(CommonReason::Booted, "nothing is left to prepare");
@@ -236,7 +236,8 @@ fn as_is(yes: bool) -> Verdict {
     }
 }
 
-/// Returns the condition `Resumed`: True if the new boot is proven, otherwise with the missing part of its proof.
+/// Returns the condition `Resumed`: True if the new boot is proven. Otherwise its message names the missing part of
+/// the proof.
 fn resumed(facts: &AgentFacts, rebooted: bool) -> Verdict {
     let Some(node) = facts.cluster_node.get().filter(|_| rebooted) else {
         return as_is(false);
@@ -256,7 +257,7 @@ fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
         return rest_conditions(facts, cordoned);
     };
     let applied = facts.host.os.booted() == Some(&h.target);
-    // The second case: from an unproven boot, the berth was committed again for the image that already runs.
+    // The second part covers an unproven boot whose berth was committed again, for the image that already runs.
     let rebooted = h.boot_id != facts.host.boot_id || (applied && h.phase == HoldPhase::Committed);
     let releasing = matches!(h.phase, HoldPhase::Releasing(_));
     let updated = h.phase == HoldPhase::Releasing(Outcome::Updated);

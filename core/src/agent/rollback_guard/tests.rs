@@ -43,7 +43,7 @@ fn committed() -> Berth {
     taken.committed(boot).unwrap()
 }
 
-/// A node under b1 that runs 1, with 2 staged and its berth committed.
+/// A node in boot b1 that runs image 1. Image 2 is staged, and its berth is committed.
 fn knowledge() -> Knowledge {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &now());
     let spec = BootcNodeSpec {

@@ -1,9 +1,9 @@
 //! Steps under an unproven boot: prove it and give the berth back, or continue to another image.
 //!
-//! A node that cannot prove its new image must be able to continue to a fixed image. It cannot give its berth back
-//! first, since that needs the very proof. So the agent commits the same berth again, for the image that is desired now
-//! (I2, I10), after all checks that any commit needs. This commit cannot be taken back: the boot stays unproven (I5)
-//! until the host reboots and the next boot is proven.
+//! A node that cannot prove its new image must be able to continue to a corrected image. The node cannot give its berth
+//! back first, since a give-back needs the missing proof. So the agent commits the same berth again, for the image that
+//! is desired now (I2, I10), after all checks that any commit needs. This commit cannot be taken back: the boot stays
+//! unproven (I5) until the host reboots and the next boot is proven.
 
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::node::DesiredImage;
@@ -93,8 +93,8 @@ fn read_first(facts: &AgentFacts) -> Option<Step> {
         .then_some(Step::Wait(WaitReason::HostUnusable, None))
 }
 
-/// Returns a wait if a shutdown is scheduled and the berth licenses a reboot from this boot. The licence must outlast
-/// that shutdown.
+/// Returns a wait if a shutdown is scheduled and the berth licenses a reboot from this boot. The berth must keep that
+/// licence until the shutdown.
 fn await_queued(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
     let queued = holding.boot_id == facts.host.boot_id && facts.host.shutdown_scheduled;
     queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL_MAX)))
@@ -137,7 +137,7 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     }
 }
 
-/// Returns the outcome and the message of the turn of a node that was excluded meanwhile. Such a turn may end without a
+/// Returns the outcome and the message of a turn whose node was excluded meanwhile. Such a turn may end without a
 /// proof. If its target ran unproven, the target has failed.
 fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
     let booted = facts.host.os.booted();
@@ -300,7 +300,7 @@ fn licensed(
 pub(super) fn release(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if holding.boot_id != facts.host.boot_id && !node.excluded {
         if let Some(pull) = &facts.host.pull {
-            // A running pull hides the booted image.
+            // While a pull runs, the agent cannot read the booted image.
             return Step::CancelPull(pull.digest.clone());
         }
         if let Some(first) = read_first(facts).or_else(|| settle(facts)) {

@@ -31,9 +31,10 @@ fn is_of_other_pool(facts: &AgentFacts, berth: &Berth) -> bool {
     matches!(&facts.desired, Desired::Member(member) if member.pool != berth.pool)
 }
 
-/// True if the current boot is not proven under this berth (I5): the host has rebooted since, or the berth was
-/// committed again during an unproven boot. The host's record names such a boot. If that record was lost, the booted
-/// image still differs from the image before the turn.
+/// True if the current boot is not proven under this berth (I5): the host has rebooted since the boot that the berth
+/// names, or the berth was committed again during this boot, which was unproven. In the second case, the berth names
+/// this boot, and the host's record marks it as unproven. If that record was lost, the booted image still differs
+/// from the image before the turn.
 pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &Past) -> bool {
     if Bug::NoBootIdCheck.is_awake() {
         return false;
@@ -43,8 +44,8 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
     holding.boot_id != *boot_id || past.unproven_boot.as_ref() == Some(boot_id) || is_other
 }
 
-/// Returns the next step until no image that Berth must lock is armed (I3); `None` if there is no such image. The agent
-/// reads the host if its deployments are unknown, unless Berth cannot have staged anything there (I12).
+/// Returns the next step if an image that Berth must lock is armed (I3); `None` if no such image is armed. If the
+/// deployments are unknown, the agent reads them first, unless Berth cannot have staged anything there (I12).
 pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
     if facts.host.pull.is_some() {
         // The unit that pulls also locks the image. The agent reads the result when the unit has ended.

@@ -38,8 +38,8 @@ fn unwanted(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<S
     (facts.desired.digest() != Some(&holding.target)).then(|| format!("{} is no longer desired here", holding.target))
 }
 
-/// Returns why an uncommitted turn ends although the staged image cannot be read; otherwise the node would stay
-/// drained. `None` if the turn can continue, or an image may be armed (I3).
+/// Returns why an uncommitted turn must end even though the staged image cannot be read: the node would otherwise
+/// stay drained. `None` if the turn can continue, or an image may be armed (I3).
 fn reason_to_end_unseen(
     facts: &AgentFacts,
     holding: &Holding,
@@ -67,8 +67,8 @@ fn drain_timeout(facts: &AgentFacts) -> Option<(Outcome, String)> {
     way::is_drain_given_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
 }
 
-/// Returns the outcome of a turn whose node is drained, but whose deployments could not be read before the drain's
-/// timeout. `None` if the timeout has not passed.
+/// Returns the outcome of a turn if the node is drained, but the host's deployments could not be read before the
+/// drain's timeout. `None` if the timeout has not passed.
 fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     let so_far = facts.drain.elapsed;
     // A node without pods to drain has no start time of its drain.

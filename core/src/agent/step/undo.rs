@@ -61,8 +61,8 @@ pub(crate) fn undo(facts: &AgentFacts, holding: &Holding, missing: Option<&Missi
     Undo::Hold(format!("the host has no rollback deployment of {from}"))
 }
 
-/// Returns a wait while the host's rollback guard rolls the running boot back. A rollback by the agent at the same time
-/// would revert that.
+/// Returns a wait while the host's rollback guard rolls the running boot back. If the agent rolled the host back at
+/// the same time, it would revert the guard's rollback.
 pub(super) fn await_guard(facts: &AgentFacts) -> Option<Step> {
     match &facts.host.rollback_guard {
         RollbackGuard::Fired(fired) if fired.boot_id == facts.host.boot_id => {

@@ -1,8 +1,8 @@
 //! Checks before a reboot: the window, the cordon, the drain, inhibitors. After them, with a committed berth: fence,
 //! unlock, verify, reboot.
 //!
-//! [`super::turn`] starts from a proven boot. If a check fails, it can end the turn. [`super::boot`] starts from an
-//! unproven boot, so the turn cannot end, and it waits until the check succeeds.
+//! [`super::turn`] starts from a proven boot, so it can end the turn if a check fails. [`super::boot`] starts from an
+//! unproven boot, so it cannot end the turn and waits until the check succeeds.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::agent::outside;
 pub(super) enum Obstacle {
     /// The maintenance window is closed, or cannot be checked; has the message.
     WindowClosed(String),
-    /// The node is not both cordoned and drained yet; has the next step on the way there.
+    /// The node is not cordoned or not drained yet; has the next step to cordon or drain it.
     NotClear(Step),
     /// Something keeps the host from rebooting; has the message.
     Inhibited(String),
@@ -92,8 +92,9 @@ pub(crate) fn overdue(facts: &AgentFacts) -> Option<OnTimeout> {
     (!is_drained(facts) && facts.drain.elapsed >= settings.timeout()).then(|| settings.on_timeout())
 }
 
-/// True if the turn must end because its drain has taken too long: with `Release` after the timeout, with `Force` after
-/// twice the timeout. A pod that cannot even be deleted would otherwise keep the berth from other nodes forever.
+/// True if the turn must end because its drain has taken too long. The limit is the drain's timeout if
+/// `drain.onTimeout` is `Release`, and twice the timeout if it is `Force`. A pod that cannot even be deleted would
+/// otherwise keep the berth from other nodes forever.
 pub(super) fn is_drain_given_up(facts: &AgentFacts) -> bool {
     match overdue(facts) {
         Some(OnTimeout::Release) => true,
@@ -127,8 +128,8 @@ pub(super) fn is_next_boot_wrong(facts: &AgentFacts) -> bool {
     is_rollback_in_the_way(facts) || facts.host.os.unit_missing().is_some()
 }
 
-/// True if the next boot takes another deployment that a person may have chosen. That is not so if the agent itself
-/// queued it, if its digest failed on this node, or if the host has left its image without Berth.
+/// True if the next boot takes another deployment that a person may have chosen. False if the agent itself queued
+/// that deployment, if its digest failed on this node, or if the host has left its image without Berth.
 fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     if Bug::RollbackIgnored.is_awake() {
         return false;

@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// `Ready Reconciling Stalled reason-of-Ready` of a pool with these conditions that follows its tag.
+    /// Returns `Ready Reconciling Stalled reason-of-Ready` of a pool that follows its tag and has these conditions.
     fn shown(of: &[(&'static str, &str, &'static str)]) -> String {
         shown_of(of, true)
     }
@@ -190,7 +190,8 @@ mod tests {
     #[test]
     fn only_some_image_errors_degrade_a_pool() {
         for (reason, unresolved, dead) in [
-            // Reason, state of a pool without an image, state of an updated pool whose `FeedFailing` has this reason.
+            // Each row: the reason, the state of a pool without an image, and the state of an updated pool whose
+            // `FeedFailing` has this reason.
             ("Unauthorized", "F F T Unauthorized", "F F T Unauthorized"),
             ("RegistryBlocked", "F F T RegistryBlocked", "F F T RegistryBlocked"),
             ("ClientSetup", "F F T ClientSetup", "F F T ClientSetup"),

@@ -221,7 +221,7 @@ fn a_single_slow_reboot_makes_no_median() {
         (&[24 * 60][..], None),
         (&[24 * 60, 2], None),
         (&[24 * 60, 2, 3], Some(180)),
-        // Capped at rebootTimeout.
+        // Each reboot is capped at rebootTimeout.
         (&[24 * 60, 24 * 60, 3], Some(900)),
     ] {
         let mut members = vec![];

@@ -46,8 +46,8 @@ pub struct Rules {
 }
 
 impl Case {
-    /// Returns a case, with the gates in its facts set from `rules`. If all pools can be read, assumes that the leader
-    /// has fenced all berths.
+    /// Returns a case. Applies `rules` to set the gates in the case's facts. If all pools can be read, assumes that
+    /// the leader has fenced all berths.
     pub fn new(node: NodeName, facts: PoolFacts, rules: Rules, now: Timestamp) -> Self {
         let mut this = Self {
             node,
@@ -119,8 +119,8 @@ impl Case {
         Some((wait, self.facts.gate.as_ref().map(|gate| gate.reason)))
     }
 
-    /// Returns the next time when a window that opens or an exclusion that ends is enough to get the node a berth.
-    /// `None` if no such time was found.
+    /// Returns the next time when the opening of a window or the end of an exclusion is enough to get the node a
+    /// berth. `None` if no such time was found.
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
         for _ in 0..MAX_OPENINGS {

@@ -373,7 +373,8 @@ fn waves(facts: &PoolFacts, own: &Member) -> Change {
     }
 }
 
-/// Makes the member ready for an offer. Returns true if that changed it, and `None` if it has no image to update to.
+/// Makes the member ready for an offer. Returns true if the member changed, and `None` if the member has no image to
+/// update to.
 fn prepare(own: &mut Member) -> Option<bool> {
     let before = own.clone();
     own.desired.as_ref()?;

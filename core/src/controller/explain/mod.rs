@@ -29,7 +29,8 @@ pub struct Explanation {
     pub together: Vec<Change>,
     /// Time when a window opens or an exclusion ends, if the node is offered a berth then without any other change.
     pub opens: Option<Timestamp>,
-    /// Number of members whose turns come first, if none fails. `None`: the node gets no turn without help.
+    /// Number of members whose turns come before the node's turn, if no turn fails. `None`: the node gets no turn
+    /// without help.
     pub ahead: Option<usize>,
 }
 
@@ -74,8 +75,8 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     Some(answer)
 }
 
-/// Returns the first two changes that together get the node a berth. `firsts`: changes to try as the first of the two,
-/// each with the case after that change.
+/// Returns the first pair of changes that gets the node a berth. `firsts`: changes to try as the first of a pair, each
+/// with the case after that change.
 fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     firsts.iter().find_map(|(first, case)| {
         let second = Change::all(case).into_iter().find(|second| second.is_enough(case));

@@ -284,8 +284,8 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns the condition that names the pools that get no new images. Its message says since when, from each pool's own
-/// condition, because that time survives a change of leader.
+/// Returns the condition that names the pools that get no new images. For each pool, the message has the time when the
+/// failure began. The time comes from the pool's own condition, because that condition survives a change of leader.
 fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     let failing: Vec<String> = facts.pools.iter().filter_map(failing_feed).collect();
     if facts.pools.is_empty() {
@@ -390,7 +390,7 @@ fn bootstrap_of_nodes(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Returns the node's name and the outcome, if its first boot went wrong or was held back.
+/// Returns the node's name and the outcome of its first boot, if that boot went wrong or was held back.
 fn first_boot_trouble(agent: &Agent<'_>) -> Option<String> {
     let FirstBoot { outcome, held } = agent.firstboot?;
     let words = if outcome.is_trouble() {

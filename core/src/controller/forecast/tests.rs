@@ -181,7 +181,8 @@ fn many_that_are_down_go_several_at_once() {
     let mut facts = pool(1, &names.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(Future::of(&facts).facts.capacity, 1, "no member is down");
     facts.members.iter_mut().for_each(|m| m.node.ready = false);
-    // Below the limit of a million looks, four nodes may go at once. With a capacity of 0, no member goes without help.
+    // A capacity of 1 is raised to 4, to stay below `MAX_LOOKS`. A capacity of 0 stays, because no member can be
+    // updated without help.
     for (capacity, at_once) in [(1, 4), (10, 10), (0, 0)] {
         facts.capacity = capacity;
         assert_eq!(Future::of(&facts).facts.capacity, at_once);

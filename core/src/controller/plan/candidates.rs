@@ -92,8 +92,8 @@ pub(super) fn gated(
 }
 
 /// Returns the reason if an earlier wave or the control plane requires that the member stops. The controller then
-/// withdraws its offer or asks it to give back its uncommitted berth. Windows are not checked here; the agent checks
-/// them.
+/// withdraws the member's offer, or asks the member to give back its uncommitted berth. Windows are not checked here;
+/// the agent checks them.
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
@@ -107,8 +107,8 @@ pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.place.control_plane?.stay.map(Cause::as_str)
 }
 
-/// Returns why an open offer is withdrawn; `None` if it stays. An offer to an agent that is silent or has not reported
-/// yet stays, and lapses.
+/// Returns why an open offer is withdrawn; `None` if it stays. If the agent is silent or has not reported yet, the
+/// offer stays until it lapses.
 pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     if facts.unresolved {
         return Some("the pool's current image is not resolved");
@@ -158,7 +158,7 @@ impl PoolFacts {
     }
 }
 
-/// Returns the nodes that let an offer lapse. Only the last node that each closed berth was offered to is known.
+/// Returns the nodes that let an offer lapse. A closed berth records only the last node that it was offered to.
 pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
     let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
     let last = states.filter_map(|state| match state {
@@ -171,8 +171,8 @@ pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName>
 /// Members in the order of offers: lowest wave first; unavailable members first; fewest bad turns first, so that two
 /// nodes that cannot be drained alternate; zone with the fewest nodes down first; by name.
 ///
-/// Members that let an offer lapse go last in their wave, even if they are unavailable. Without a backoff they are
-/// ready again at once, and would otherwise receive every offer.
+/// Members that let an offer lapse go last in their wave, even if they are unavailable. No backoff delays them: they
+/// are ready again at once, and would otherwise receive every offer.
 pub(super) struct Queue<'a> {
     ranks: BTreeMap<Rank, Zones<'a>>,
     /// Number of nodes that are down or worked on, by zone.

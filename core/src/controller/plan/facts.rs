@@ -105,8 +105,8 @@ pub struct Member {
     /// True if the agent must undo Berth's changes: the node leaves the pool, or its BootcNode is being deleted. The
     /// member still counts, but is offered nothing.
     pub leaving: bool,
-    /// True if the node has left the pool and its agent has not released it in time. The node uses up capacity while it
-    /// is down, but no wave and no later pool waits for it.
+    /// True if the node has left the pool and its agent has not released the node within the release deadline. The
+    /// node uses up capacity while it is down, but no wave and no later pool waits for it.
     pub abandoned: bool,
     /// Number of lapsed offers of the desired digest to the node, as seen by this process.
     pub lapses: u32,

@@ -96,8 +96,9 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
     // I11: a plan offers a berth to at most one control plane node, even if each of several could go down alone.
     let mut at_work = None;
     while let Some(member) = queue.next() {
-        // Gates are checked before the agent's readiness. A pause, for example, is published to the agents, and until
-        // they report on the new spec, members would wait with the reason `NotObserved`.
+        // Gates are checked before the agent's readiness, because a closed gate can make agents unready. A pause, for
+        // example, is published to the agents. Until an agent reports on the new spec, its node would wait with the
+        // reason `NotObserved`.
         let target = target_for(facts, plan, &occupancy, member).and_then(|target| {
             match candidates::gated(facts, progress, member, at_work, now) {
                 Some(wait) => Err(wait),

@@ -91,8 +91,8 @@ impl<'a> Occupancy<'a> {
         }
     }
 
-    /// Returns the nodes that use up capacity, sorted by name, and how. Includes the nodes that get a new offer in
-    /// `offers`.
+    /// Returns the nodes that use up capacity, sorted by name, each with the way it uses up capacity. Includes the
+    /// nodes that get a new offer in `offers`.
     pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<CapacityUse> {
         let mut uses: BTreeMap<String, UseKind> = BTreeMap::new();
         for member in &facts.members {

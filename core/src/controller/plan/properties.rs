@@ -87,7 +87,7 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
     })
 }
 
-/// A berth that blocks no offer. Without some of them, few plans make an offer.
+/// A berth that blocks no offer. If all states had only random berths, few plans would make an offer.
 fn calm_berth(mut seen: SeenBerth) -> SeenBerth {
     (seen.in_doubt, seen.refused) = (false, false);
     if let Ok(berth) = &mut seen.berth {

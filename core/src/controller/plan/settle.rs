@@ -183,9 +183,9 @@ impl<'a> Settler<'a> {
     }
 
     /// Asks a holder to give its berth back, or cancels that request when its reason is gone. A holder that has
-    /// committed or cannot give back gets the request too: it keeps the holder from changing to another digest. Closed
-    /// gates and the control plane (I11) are reasons for a request. Waves are not: a stuck holder may use up the
-    /// capacity that an earlier wave needs, and holder and wave would wait for each other forever (I10).
+    /// committed or cannot give back gets the request too: the request keeps the holder from changing to another
+    /// digest. Closed gates and the control plane (I11) are reasons for a request. Waves are not: a stuck holder may
+    /// use up the capacity that an earlier wave needs, and holder and wave would wait for each other forever (I10).
     fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, WriteReason)> {
         if matches!(holding.phase, HoldPhase::Releasing(_)) {
             return None;
@@ -193,8 +193,8 @@ impl<'a> Settler<'a> {
         let facts = self.facts;
         let member = self.member(&holding.node, &holding.uid);
         let uncommitted = holding.phase == HoldPhase::Taken;
-        // A holder that is not Ready may be unable to prove its boot, and so to give its berth back. Only gates of the
-        // pool and the control plane keep it from continuing to the current image.
+        // A holder that is not Ready may be unable to prove its boot, and then cannot give its berth back. Only gates
+        // of the pool and the control plane keep such a holder from continuing to the current image.
         let can_give_back = uncommitted && member.is_some_and(|m| m.node.ready);
         let reason = match member {
             None if uncommitted => Some("LeftPool"),

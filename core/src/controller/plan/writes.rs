@@ -63,7 +63,7 @@ pub enum WriteReason {
     Stamp,
     /// The berth is offered to a node.
     Offer,
-    /// The offer was not taken in time.
+    /// The node did not take the offer within [`OPEN_FOR`].
     Lapsed,
     /// The offer is withdrawn, for this reason.
     Withdrawn(&'static str),
@@ -73,9 +73,9 @@ pub enum WriteReason {
     Unrevoke,
     /// Updates the holder's latest reboot start (`open-until`).
     Window,
-    /// The Node that holds the berth or is offered it is deleted.
+    /// The Node that holds or is offered the berth is deleted.
     Gone,
-    /// The Node that holds the berth or is offered it is excluded and not Ready.
+    /// The Node that holds or is offered the berth is excluded and not Ready.
     Excluded,
     /// The failure that the closed berth records is now in the pool's status.
     Recorded,
@@ -140,7 +140,7 @@ impl Plan {
         format!("{words} ({})", few(others))
     }
 
-    /// True if a member waits that does not run the target yet.
+    /// True if a member that does not run the target yet is waiting.
     pub fn has_waiting(&self) -> bool {
         self.waiting.values().any(|why| *why != BlockReason::UpToDate)
     }

@@ -206,9 +206,9 @@ fn a_window_must_fit_drain_and_reboot() {
     object.spec = serde_json::from_value(spec).unwrap();
     for (drain, reboot, needed) in [
         (20, 100, 120),
-        // No longer than drain.timeout.
+        // The drain counts for at most drain.timeout.
         (600, 100, 160),
-        // No longer than rollout.rebootTimeout.
+        // The reboot counts for at most rollout.rebootTimeout.
         (20, 600, 320),
     ] {
         let status = pool.object.as_mut().unwrap().status.as_mut().unwrap();

@@ -26,7 +26,7 @@ pub struct Terms {
     pub max_staging: usize,
     /// `host.signature`
     pub signature: SignatureRule,
-    /// Spec that all members share. Their UID, image and permit are filled in later.
+    /// Spec that all members share. The Node UID, image and permit of each member are filled in later.
     pub spec: BootcNodeSpec,
 }
 
@@ -47,8 +47,8 @@ pub struct PublishFacts<'a> {
     pub holdings: &'a BTreeMap<NodeUid, Holding>,
     /// Node names from the labels of Leases that cannot be read.
     pub unclear: &'a BTreeSet<String>,
-    /// UIDs of BootcNodes whose agents did not release their node in time. The controller deletes these BootcNodes,
-    /// unless their node still uses up capacity.
+    /// UIDs of BootcNodes whose agents have not released their node within the release deadline. The controller
+    /// deletes these BootcNodes, unless their node still uses up capacity.
     pub overdue: &'a BTreeSet<String>,
     /// The pools that exist and are not being deleted.
     pub lasting: &'a BTreeSet<PoolName>,

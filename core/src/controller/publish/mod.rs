@@ -85,7 +85,7 @@ fn finalize(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> Optio
     })
 }
 
-/// True if the BootcNode is no longer needed: the agent has released the node, or the deadline for that has passed and
+/// True if the BootcNode is no longer needed: the agent has released the node, or the release deadline has passed and
 /// the node does not use up capacity.
 fn is_settled(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     host.is_released() || facts.overdue.contains(&host.uid) && !counts_still(facts, host, node)

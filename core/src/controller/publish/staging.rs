@@ -2,7 +2,7 @@
 //!
 //! A pool has as many permits as members may stage at once. A pulling member keeps its permit until the pull ends,
 //! because a stopped pull would start over. An agent needs the permit only to begin a pull, so the controller may move
-//! any other permit to another member. So a node that cannot pull, backs off or is down blocks no other node.
+//! any other permit to another member. So a node blocks no other node, even if it cannot pull, backs off or is down.
 
 use std::cmp::Reverse;
 
@@ -94,8 +94,8 @@ fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option
     }
     let name = &draft.node.name;
     let heard = draft.host.is_none() || facts.heard.contains(name) || Bug::SilentPulls.is_awake();
-    // A member with a permit counts as pulling even before it has reported on this digest: it may be pulling an earlier
-    // digest and then pull this one. A member that is not Ready but whose agent reports counts too.
+    // A pulling member with a permit counts even before it has reported on this digest: it may be pulling an earlier
+    // digest and then pull this one. A member that is not Ready counts too, if its agent reports.
     let pulls = report.is_some_and(|r| r.pull.pulling);
     let observed = draft.host.is_some_and(BootcNodeView::is_observed);
     if heard && published && (observed || has_permit) && pulls {

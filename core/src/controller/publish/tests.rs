@@ -409,7 +409,7 @@ fn a_silent_node_is_released_after_the_deadline() {
 
 type Change = fn(&mut World);
 
-/// True if the node is released after this change. The node has left its pool and is down.
+/// True if a node that has left its pool and is down is released after this change.
 fn is_released(is_deleting: bool, change: Change) -> bool {
     let mut world = world(&["n1"], 1);
     world.step();

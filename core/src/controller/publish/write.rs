@@ -51,7 +51,7 @@ pub enum BootcNodeWrite {
         version: String,
         /// The remaining finalizers, which are not Berth's.
         finalizers: Vec<String>,
-        /// True if the deadline has passed without the agent's report that Berth's changes are undone.
+        /// True if the release deadline has passed and the agent has not reported that Berth's changes are undone.
         late: bool,
     },
 }

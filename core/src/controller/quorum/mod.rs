@@ -268,7 +268,7 @@ impl ControlPlane {
         }
     }
 
-    /// True if the node runs an API server or, with the control plane label, is assumed to.
+    /// True if the node runs an API server, or is assumed to run one because it has the control plane label.
     fn has_server(&self, carrier: &Carrier) -> bool {
         carrier.server.is_some() || self.unplaced.is_empty() && carrier.member && !carrier.excluded
     }

@@ -333,7 +333,7 @@ fn a_worker_with_a_listed_server_counts() {
     assert_eq!(control_plane.verdict(&uid("w")).unwrap().withhold, None);
     control_plane.see(&offered(0, "c1"), true);
     assert_eq!(control_plane.verdict(&uid("w")).unwrap().withhold, AT_WORK);
-    // Three of four servers are a majority, two are not; etcd alone would allow it.
+    // Three of four servers are a majority, two are not. The etcd members alone would allow the update.
     answers.servers.insert(worker, asked(State::Away));
     assert_eq!(withheld(&of(&nodes, &answers), 3), [NO_MAJORITY; 3]);
 }

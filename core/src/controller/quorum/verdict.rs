@@ -44,8 +44,8 @@ impl Cause {
 pub struct Verdict {
     /// Why the node must not be offered a berth; `None` if it may be.
     pub withhold: Option<Cause>,
-    /// Why the node's offer is withdrawn, or its uncommitted berth asked back; `None` if neither. API servers whose
-    /// state is unknown are not a cause.
+    /// Why the controller withdraws the node's offer, or asks the node to give back its uncommitted berth; `None` if
+    /// it does neither. API servers whose state is unknown are not a cause.
     pub ask_back: Option<Cause>,
     /// Why a node that is stuck on an unproven boot must not update to another image. Berths of other nodes are not a
     /// cause, because two stuck nodes would block each other forever (I10).

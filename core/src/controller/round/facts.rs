@@ -29,7 +29,7 @@ pub struct Round<'a> {
     pub leases: &'a [LeaseView],
     /// The nodes that hold berths or are offered them.
     pub occupied: &'a Occupied,
-    /// Names of the Leases that this leader has written with an unknown result.
+    /// Names of the Leases where the result of a write by this leader is unknown.
     pub in_doubt: &'a BTreeSet<String>,
     /// Leases that the API server refused to write. They count as used and are not written.
     pub refused: &'a BTreeSet<String>,
@@ -37,7 +37,7 @@ pub struct Round<'a> {
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent reported recently.
     pub heard: &'a BTreeSet<NodeName>,
-    /// UIDs of BootcNodes whose agents did not release their node in time.
+    /// UIDs of BootcNodes whose agents have not released their node within the release deadline.
     pub overdue: &'a BTreeSet<String>,
     /// Pools that may have changed since the last watch event.
     pub outdated: &'a BTreeSet<PoolName>,
@@ -128,14 +128,15 @@ impl Round<'_> {
             .is_some_and(|pools| pools.iter().any(|p| p != pool))
     }
 
-    /// True if the node has a BootcNode and its agent has not reported that Berth's changes are undone.
+    /// True if the node has a BootcNode and the node's agent has not reported that Berth's changes are undone.
     pub(super) fn has_yet_to_leave(&self, name: &NodeName) -> bool {
         let node = self.snapshot.nodes.get(name.as_str()).map(|n| n.view.as_ref());
         let host = self.snapshot.bootc_nodes.get(name.as_str());
         host.is_some_and(|host| !host.view.is_released() && !is_stale(&host.view, node))
     }
 
-    /// True if the node's agent has not released the node in time, and the node has no berth left.
+    /// True if the node's agent has not released the node within the release deadline, and the node neither holds nor
+    /// is offered a berth.
     fn is_abandoned(&self, name: &NodeName) -> bool {
         let node = self.snapshot.nodes.get(name.as_str());
         let has_berth = node.is_some_and(|node| self.occupied.by_uid.contains_key(&node.view.uid));
@@ -177,7 +178,8 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
     let report = host.and_then(BootcNodeView::report).unwrap_or(&silent);
     let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
     let asked = pool.object.as_ref().map(|o| &o.spec);
-    // The failures that the agent reports do not count until the agent has obeyed a new retry token.
+    // If the spec has a new retry token, the failures that the agent reports do not count until the agent has obeyed
+    // the token.
     let retried = asked.is_some_and(|s| is_news(s.retry_token(), report.retry_token.as_deref()));
     let zone = asked
         .and_then(|s| node.labels.get(s.zone_key()))

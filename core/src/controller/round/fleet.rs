@@ -112,8 +112,8 @@ impl Round<'_> {
 /// The `rollout.after` of each pool: names of the pools that go first.
 type After<'a> = BTreeMap<&'a str, &'a [String]>;
 
-/// Returns, for each pool that waits for pools in its `rollout.after`, the gate that says why. Such a pool offers no
-/// berth, but withdraws no offer and asks for no berth back.
+/// Returns, for each pool that waits for pools in its `rollout.after`, the gate that says why. Such a pool makes no
+/// new offers. The wait is not a reason to withdraw open offers or to ask holders to give their berths back.
 fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     let after = pools
         .iter()

@@ -25,7 +25,8 @@ pub use rereads::Rereads;
 
 impl Round<'_> {
     /// True if a member of a pool does not run its target, so that the state of the API servers matters. Members
-    /// without the control plane label are included: only the list of servers shows whether they run one.
+    /// without the control plane label are included: only the list of servers shows whether such a member runs an API
+    /// server.
     pub fn needs_servers(&self, pools: &[Pool]) -> bool {
         pools.iter().any(|pool| {
             let names = self.membership.members(&pool.name);
@@ -66,9 +67,9 @@ impl Round<'_> {
     }
 
     /// Plans all pools. Last comes the pool with the control plane node that let the most offers lapse. Otherwise that
-    /// node would always get the single offer that the control plane may have at a time. Under a fleet limit, pools are
-    /// ordered by their best candidates first, so that a pool whose nodes cannot be drained does not starve the other
-    /// pools.
+    /// node would always get the single offer that the control plane may have at a time. Under a fleet limit, pools
+    /// are ordered first by their best candidates, so that a pool whose nodes cannot be drained does not starve the
+    /// other pools.
     pub fn plans(&self, pools: &[Pool], mut control_plane: ControlPlane, wall: Timestamp) -> BTreeMap<PoolName, Plan> {
         let mut all = self.all(pools);
         let mut fleet = all.first().and_then(|facts| facts.fleet.clone());

@@ -43,7 +43,7 @@ fn told(type_: &str) -> Value {
 
 const BEAT: &str = "2026-03-01T12:00:00Z";
 
-/// `Updating Available Degraded: estimate message`.
+/// Formats an insight as `Updating Available Degraded: estimate message`.
 fn line(insight: &NodeInsight) -> String {
     let conditions = insight.conditions.iter().map(|c| format!("{}/{}", c.status, c.reason));
     let conditions: Vec<_> = conditions.collect();

@@ -137,7 +137,7 @@ pub struct FirstBoot {
 pub struct BadTurn {
     /// Outcome of the turn.
     pub outcome: String,
-    /// Details: pod, disruption budget or inhibitor.
+    /// Details, such as the pod, disruption budget or inhibitor that blocked the turn.
     pub message: String,
     /// Target of the turn.
     pub digest: Digest,

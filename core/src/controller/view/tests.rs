@@ -58,7 +58,7 @@ fn a_missing_guard_is_reported_besides_other_troubles() {
         (json!([disk, reported("Guarded", "False", "Unguarded")]), true),
         (json!([disk, reported("Guarded", "True", "AsExpected")]), false),
         (json!([disk]), false),
-        // Agents of earlier versions report it only as NodeDegraded.
+        // Agents of earlier versions report that they are unguarded only as NodeDegraded.
         (json!([reported("NodeDegraded", "True", "Unguarded")]), true),
     ] {
         let view = BootcNodeView::of(read(json!({

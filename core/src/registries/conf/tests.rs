@@ -103,14 +103,14 @@ fn the_longest_prefix_wins_and_covers_whole_segments() {
         }
         match sources(&conf, reference) {
             Ok(found) => assert!(found[0].starts_with(expected), "{prefixes:?} {reference}: {found:?}"),
-            // A prefix with a tag leaves only the location.
+            // If the prefix includes the tag, only the location is left, which is not an image reference.
             Err(error) => assert!(
                 matches!(error, SourceError::NoReference(_)) && prefixes[0].ends_with(":1"),
                 "{error}"
             ),
         }
     }
-    // A wildcard without a location changes no name.
+    // A table with a wildcard prefix and without a location does not change the reference.
     let conf = "[[registry]]\nprefix = \"*.example.com\"\ninsecure = true";
     assert_eq!(
         sources(conf, "r.example.com/os:1").unwrap(),

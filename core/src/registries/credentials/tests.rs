@@ -14,7 +14,7 @@ fn entry(username: &str) -> Value {
     json!({ "auth": base64::engine::general_purpose::STANDARD.encode(format!("{username}:p:w")) })
 }
 
-/// A file whose entries have their key as the username.
+/// Returns a file with these keys. The user name of each entry is its key.
 fn file(keys: &[&str]) -> AuthFile {
     let auths: BTreeMap<_, _> = keys
         .iter()
@@ -181,7 +181,8 @@ proptest! {
         }
     }
 
-    /// No entry is used for a host with another name or port, or for a path that does not begin with its segments.
+    /// An entry is not used for a host with another name or port, or for a path that does not begin with the entry's
+    /// path.
     #[test]
     fn nothing_goes_to_another_registry(
         keys in proptest::collection::btree_set("(https://)?[ab*]{1,2}(\\.[ab*]{1,2})?(:[12])?(/[ab]{1,2}){0,2}", 1..5),

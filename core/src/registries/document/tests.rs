@@ -51,7 +51,7 @@ fn an_index_gives_its_linux_platforms_once_each() {
 #[test]
 fn an_index_gives_the_images_of_all_variants() {
     for (images, expected) in [
-        // The least demanding comes first: its labels are read.
+        // The image that runs on more machines comes first: Berth reads the labels of the first image.
         (&["a amd64/v3", "b amd64"][..], "amd64 b, amd64/v3 a"),
         (&["b amd64/v1", "a amd64/v3"], "amd64 b, amd64/v3 a"),
         (&["a amd64/v3", "b amd64/v2"], "amd64/v2 b, amd64/v3 a"),
@@ -98,7 +98,7 @@ fn an_amd64_image_beside_a_lesser_one_needs_more() {
         let mut entries = vec![
             entry(UNNAMED, "amd64", "linux"),
             entry('a', "arm64", "linux"),
-            // Other architectures and systems do not matter.
+            // Variants of other architectures or systems do not matter.
             with_variant(entry('b', "arm", "linux"), "v2"),
             with_variant(entry('c', "amd64", "windows"), "v2"),
         ];

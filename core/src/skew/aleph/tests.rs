@@ -13,7 +13,7 @@ fn note(value: &Value) -> NodeBootImage {
 fn every_known_shape_is_read() {
     let digest = format!("sha256:{}", "a".repeat(64));
     for (value, version, image, has_digest) in [
-        // bootc, before 1.15 and since.
+        // Files of bootc, from before 1.15 and from later versions.
         (
             json!({"image": "quay.io/example/os:1", "version": "9.6.20251023-0", "timestamp": null, "kernel": "6.1", "selinux": "disabled"}),
             Some("9.6.20251023-0"),
@@ -33,7 +33,7 @@ fn every_known_shape_is_read() {
             None,
             false,
         ),
-        // CoreOS: the oldest, a commit, a container.
+        // Files of CoreOS: the oldest format, an image from an ostree commit, an image from a container.
         (
             json!({"build": "31.20200210.3.0", "ref": "fedora/x86_64/coreos/stable", "ostree-commit": "c", "imgid": "i"}),
             Some("31.20200210.3.0"),

@@ -72,10 +72,10 @@ fn other_comparable_versions_are_ordered() {
         ("13.1-~rc1", Older, "13.1"),
         ("13.1~3", Older, "13.1-2"),
         ("13.1~2", Older, "13.1-2"),
-        // Not OpenShift releases: with a date, or with a family.
+        // Versions with a date or a family are not OpenShift releases.
         ("4.20250901", Older, "9.20250901"),
         ("stream4", Older, "stream9"),
-        // Like a date, but with an invalid month or day.
+        // The number looks like a date, but its month or day is invalid.
         ("9.20251399", Newer, "9.6"),
         ("9.20251032", Newer, "9.6"),
     ]);
@@ -139,7 +139,7 @@ fn the_major_version_is_the_systems() {
     }
 }
 
-/// Similar versions of several shapes.
+/// Returns versions in several formats, with few different numbers.
 fn some() -> impl Strategy<Value = String> {
     prop_oneof![
         "(9|10)\\.[0-9](\\.0|\\.2025(01|11)(02|20)(-[0-3])?)?",
@@ -150,7 +150,8 @@ fn some() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Three versions. Every other time they have the same shape, so that most are comparable and some equal.
+/// Returns three versions. In half of the cases they have the same format, so that most can be compared and some are
+/// equal.
 fn three() -> impl Strategy<Value = (String, String, String)> {
     const ALIKE: &str = "(8|9)(\\.[0-2]){0,2}(\\.0){0,2}";
     prop_oneof![(some(), some(), some()), (ALIKE, ALIKE, ALIKE)]
@@ -203,7 +204,7 @@ proptest! {
 
     #[test]
     fn equal_versions_compare_alike((a, _, c) in three()) {
-        // An equal release, with one more zero.
+        // Appends a zero to the release: the version stays equal.
         let (a, c) = (version(&a), version(&c));
         prop_assume!(a.date.is_none() && a.rest.is_empty());
         let b = version(&format!("{a}.0"));

@@ -11,7 +11,7 @@ use super::{image, page};
 
 const ME: &str = "Basic bWU6aHVzaA==";
 
-/// Answer of a registry without any guard.
+/// Answer of a registry that requires no authentication.
 fn open(request: &Request) -> Reply {
     let pages = image(page(""));
     let found = pages.into_iter().find(|(path, _)| *path == request.path);
@@ -20,7 +20,7 @@ fn open(request: &Request) -> Reply {
     })
 }
 
-/// A registry that wants this header, and sends this challenge without it.
+/// A registry that requires this `Authorization` header. To requests without it, the registry sends this challenge.
 fn guarded(wanted: &'static str, challenge: String) -> impl Fn(&Request) -> Reply {
     move |request| {
         if request.authorization.as_deref() == Some(wanted) {
@@ -109,7 +109,7 @@ async fn a_refusal_says_which_credentials_were_used() {
     }
 }
 
-/// A token service at `/token` that gives `t0`, `t1` and so on to requests with this header.
+/// A token service at `/token`. Requests with this `Authorization` header get the tokens `t0`, `t1`, and so on.
 fn tokens(wanted: Option<&'static str>) -> impl Fn(&Request) -> Reply {
     let given = AtomicUsize::new(0);
     move |request| {
@@ -159,7 +159,7 @@ async fn an_expired_token_is_fetched_again() {
     let challenge = bearer(&service);
     let asked = AtomicUsize::new(0);
     let lapsing = Server::start(move |request| match request.authorization.as_deref() {
-        // The first token is good for one document.
+        // The first token is valid for one request only.
         Some("Bearer t0") if asked.fetch_add(1, Ordering::Relaxed) == 0 => open(request),
         Some("Bearer t1") => open(request),
         _ => reply(401, "").with("WWW-Authenticate", &challenge),

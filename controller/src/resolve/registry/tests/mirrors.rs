@@ -39,7 +39,7 @@ async fn poll(conf: &str, text: &str, known: &[Target]) -> Result<Target, Resolv
 
 #[tokio::test]
 async fn a_mirror_serves_while_the_origin_is_away() {
-    // The mirror has no TLS and is only configured as insecure: it is asked over TLS first.
+    // The mirror has no TLS. The configuration says only that it is insecure, so the client tries TLS first.
     let mirror = Server::start(has(&["copy/os"])).await;
     let conf = format!(
         "[[registry]]\nprefix = \"127.0.0.1:1/a\"\n[[registry.mirror]]\nlocation = \"{}/copy\"\ninsecure = true",
@@ -86,7 +86,7 @@ async fn a_plain_registry_must_be_named_insecure() {
     assert!(origin.seen().is_empty());
 }
 
-/// A registry with that version under the tag `1`, which answers a HEAD with this status.
+/// A registry where the tag `1` points to an image of this version. HEAD requests get this status.
 fn at(version: &str, head: u16) -> impl Fn(&Request) -> Reply + use<> {
     let pages = image_of("1", version);
     let digest = pages[1].0.rsplit('/').next().unwrap().to_owned();
@@ -114,7 +114,7 @@ async fn a_poll_asks_the_origin_after_its_mirror() {
     let plain = format!("[[registry]]\nlocation = \"{}\"\ninsecure = true", first.address);
     let known = ask(&plain, &format!("{}/os:1", first.address)).await.unwrap();
     for (mirror, origin, settings, version, of_mirror, of_origin) in [
-        // A mirror that lags behind is believed.
+        // The answer of a mirror counts, even if the mirror is older than the origin.
         (("1.0", 200), ("2.0", 200), "", "1.0", "HEAD", ""),
         (("2.0", 200), ("1.0", 200), "", "2.0", "HEAD GET", ""),
         (("2.0", 404), ("1.0", 200), "", "2.0", "HEAD GET", ""),

@@ -1,4 +1,4 @@
-//! A small HTTP server that answers as a test says, and records the requests.
+//! A small HTTP server for tests: the test defines its answers, and the server records the requests.
 
 use std::sync::{Arc, Mutex};
 

@@ -24,8 +24,8 @@ fn files_of_others_are_not_overwritten_or_hidden() {
     use Change::{Keep, Remove, Write};
     let (none, link) = (Place::Empty, Place::Odd("a symbolic link".to_owned()));
     let (empty, given) = (none.clone(), Given::File(digest(1)));
-    // Each case: the three paths, the record, then the change without `--replace-auth-file` and whether a file is
-    // foreign, then the change with that flag.
+    // Each case: the three paths, and the digests that the host recorded as the agent's. Then the results without
+    // `--replace-auth-file`: the change, and true if a file is foreign. Last the change with that flag.
     let cases = [
         (
             [none.clone(), none.clone(), none.clone()],
@@ -34,7 +34,7 @@ fn files_of_others_are_not_overwritten_or_hidden() {
             Write,
         ),
         ([file(1), none.clone(), none.clone()], &[1], (Keep, false), Keep),
-        // The Secret has changed, or the agent died between the record and the file.
+        // The Secret has changed, or the agent died after it wrote the record and before it wrote the file.
         ([file(2), none.clone(), none.clone()], &[2], (Write, false), Write),
         ([file(2), none.clone(), none.clone()], &[1, 2], (Write, false), Write),
         // Another program wrote this file, with the same content: leave it alone.
@@ -46,10 +46,11 @@ fn files_of_others_are_not_overwritten_or_hidden() {
         ([none.clone(), file(9), none.clone()], &[], (Keep, true), Write),
         ([none.clone(), none.clone(), file(9)], &[], (Keep, true), Write),
         ([none.clone(), link, none.clone()], &[], (Keep, true), Write),
-        // After a boot, Berth's file in `/run` would be gone and the later file would count, so it counts now.
+        // The next boot removes Berth's file in `/run`, and the host would then use the foreign file. So Berth's file
+        // gives way to the foreign file now.
         ([file(1), file(9), none.clone()], &[1], (Remove, true), Keep),
         ([file(2), none.clone(), file(9)], &[2], (Remove, true), Write),
-        // A file with the same content hides nothing.
+        // Berth's file may hide a file with the same content.
         ([none.clone(), file(1), none.clone()], &[], (Write, false), Write),
         ([file(1), file(1), empty], &[1], (Keep, false), Keep),
     ];
@@ -242,7 +243,8 @@ fn place() -> impl Strategy<Value = Place> {
 }
 
 proptest! {
-    /// For any files on a host: files of others stay and stay in use, and a second decision changes nothing.
+    /// For any files on a host: files that Berth did not write stay in place and in use, and a second decision
+    /// changes nothing.
     #[test]
     fn one_change_is_enough_and_nothing_foreign_is_lost(
         places in [place(), place(), place()],

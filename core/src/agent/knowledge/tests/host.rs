@@ -315,7 +315,8 @@ fn an_unsigned_pull_fails_if_a_signature_is_required() {
     for (staged_signed, policy, fails) in [
         (true, Some(digest(7)), false),
         (false, Some(digest(7)), true),
-        // The image was already in the repository, was pulled under another policy, or by an agent that did not check.
+        // The image was already in the repository, or was pulled under another policy, or by an agent that did not
+        // check it.
         (true, None, true),
         (true, Some(digest(8)), true),
     ] {
@@ -369,7 +370,8 @@ fn a_verified_pull_counts_until_the_next_begins() {
     assert_eq!(knowledge.past.verified, None::<Verified>);
 }
 
-/// A failure that cannot be written yet is kept by the pull's unit, where the next process reads it. It counts once.
+/// While the agent cannot write the result of a failed pull, the pull's unit keeps it for the next agent process. The
+/// failure counts only once.
 #[test]
 fn a_stored_pull_is_forgotten_and_counts_once() {
     let mut knowledge = knowing(&offered());
@@ -385,7 +387,7 @@ fn a_stored_pull_is_forgotten_and_counts_once() {
     assert!(knowledge.host.fresh, "nothing new has come of it");
     knowledge.after(Event::Memory(None), &at(4));
     assert_eq!(knowledge.pull_to_forget(), Some(&digest(2)));
-    // The pull is forgotten, or another one has begun and failed too.
+    // The host then reports no pull, or the failure of another pull.
     knowledge.after(Event::Pull(PullReading::None), &at(5));
     assert_eq!(knowledge.pull_to_forget(), None);
     knowledge.after(Event::Pull(failed.clone()), &at(6));

@@ -173,7 +173,7 @@ fn a_failed_turn_ends_by_the_booted_image() {
     }
 }
 
-/// The host reports its booted image only at the end.
+/// The agent reads the booted image only at the end of the turn.
 #[test]
 fn a_late_look_still_tells_a_rollback() {
     for (booted, outcome) in [(1, TurnOutcome::RolledBack), (2, TurnOutcome::Failed)] {
@@ -271,7 +271,7 @@ fn another_image_ends_the_way_to_the_former_one() {
     );
 }
 
-/// An agent version without a record was draining when this one replaced it.
+/// The previous agent version, which kept no record of the turn, was draining when this version replaced it.
 #[test]
 fn a_drain_before_the_record_keeps_its_start() {
     for (began, shown) in [(Some(3), 3), (None, 51), (Some(99), 51)] {
@@ -383,7 +383,7 @@ fn a_node_joins_each_pool_once() {
         ),
         // The node left the other pool while no agent ran.
         (known, [("p", Some(("p", 5))), ("p", Some(("p", 5)))]),
-        // An unseen start is not invented later.
+        // If the agent did not see the node join, the time stays unknown.
         (unknown, [("p", None), ("p", None)]),
     ] {
         let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));

@@ -4,7 +4,7 @@ use berth_api::node::timeline::ProofPart;
 use super::*;
 use crate::agent::facts::Guard;
 
-/// A berth, offered and taken, whose window closes at this time.
+/// Returns a berth whose window closes after 60 s: as offered, and as taken.
 fn with_window() -> [Berth; 2] {
     let offer = Offer {
         node: "n1".into(),
@@ -58,7 +58,7 @@ fn each_turn_drains_without_a_memory_of_pods() {
     assert!(numbers.is_sorted_by(|before, after| before < after), "{numbers:?}");
 }
 
-/// The berth as this process wrote it changes nothing.
+/// If the berth is read as this process wrote it, all readings stay valid.
 #[test]
 fn its_own_write_keeps_the_look_valid() {
     let relicensed = committed().relicensed(digest(3), "b1".into()).unwrap();

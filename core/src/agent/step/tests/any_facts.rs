@@ -200,7 +200,7 @@ prop_compose! {
     }
 }
 
-/// Consistent facts: for each step of a turn, a node whose next step it is.
+/// Consistent facts: for each step of a turn, the facts of a node that performs this step next.
 fn coherent() -> Vec<(&'static str, AgentFacts)> {
     let unstaged = change(facts(), |f| os(f, 1, None));
     let nobodys = change(facts(), |f| {

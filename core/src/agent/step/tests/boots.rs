@@ -88,7 +88,7 @@ fn a_bad_image_is_replaced_under_its_berth() {
     assert!(matches!(step(&f), Step::Release(_, Outcome::Updated, _)));
 }
 
-/// Every check of a commit is made again, also whether a gate has closed.
+/// Before a berth is committed again, the agent repeats every check of a commit, including the check of the gates.
 #[test]
 fn a_stuck_holder_needs_every_check_of_a_commit() {
     let cases: [(&str, Change, Step); 9] = [
@@ -163,7 +163,8 @@ fn a_proven_boot_gives_back_instead_of_continuing() {
         matches!(step(&third), Step::Relicense(_, target) if target == digest(3)),
         "a third image has no other way"
     );
-    // The previous image runs again, unproven. The holder continues too, even if it rebooted before the commit.
+    // The previous image runs again, unproven. The holder continues to image 3 in this case too, even if the host
+    // rebooted before the commit.
     for berth in [committed(), taken()] {
         assert_eq!(step(&stuck(&berth, 1)), Step::Relicense(berth, digest(3)));
     }

@@ -39,7 +39,8 @@ fn a_node_leaves_its_pool_by_either_sign() {
     assert_eq!(Desired::of(None), Desired::Unknown);
 }
 
-/// The agent stays in the pool. It pulls nothing from an invalid reference: see `berth_agent::host::driver::target`.
+/// The node stays in the pool. The agent pulls nothing from an invalid reference: see
+/// `berth_agent::host::driver::target`.
 #[test]
 fn a_member_with_invalid_texts_stays_a_member() {
     let mut object = berth_api::node::BootcNode::default();
@@ -301,7 +302,7 @@ fn a_refused_host_keeps_a_useful_image() {
     }
 }
 
-/// Armed packages are reported, unless they are locked or Berth must not lock them.
+/// A deployment with packages that Berth did not request is reported, unless it is locked or Berth must not lock it.
 #[test]
 fn only_packages_that_stay_armed_are_reported() {
     for (locked, desired, shown) in [

@@ -110,7 +110,8 @@ fn later(seconds: i64) -> Time {
     Time::from(now() + SignedDuration::from_secs(seconds))
 }
 
-/// Returns the facts of a node without problems that runs 1, should run 2, and has 2 staged and locked.
+/// Returns the facts of a node without problems that runs image 1, should run image 2, and has image 2 staged and
+/// locked.
 fn facts() -> AgentFacts {
     let deployments = Deployments {
         booted: deployment(1, false),
@@ -266,7 +267,7 @@ fn with(berth: &Berth) -> AgentFacts {
     }
 }
 
-/// The node after the reboot, under b2, running `booted`.
+/// The node after the reboot, in boot b2, running the image `booted`.
 fn rebooted(berth: &Berth, booted: u8) -> AgentFacts {
     let mut facts = with(berth);
     facts.host.boot_id = BootId::from("b2");
@@ -275,7 +276,8 @@ fn rebooted(berth: &Berth, booted: u8) -> AgentFacts {
     facts
 }
 
-/// The node after the reboot, under b2: the Node is not Ready. The pool wants 3 now, which is staged and locked.
+/// The node after the reboot, in boot b2, with a Node that is not Ready. The pool now wants image 3, which is staged
+/// and locked.
 fn stuck(berth: &Berth, booted: u8) -> AgentFacts {
     let mut facts = rebooted(berth, booted);
     os(&mut facts, booted, Some(deployment(3, true)));
@@ -289,7 +291,7 @@ fn ready(facts: &mut AgentFacts, ready: bool) {
     node_of(facts, |node| node.ready = ready);
 }
 
-/// The berth, licensed for 3 under b2, whose boot is not proven.
+/// The berth, committed again for image 3 in boot b2, which is not proven.
 fn relicensed() -> Berth {
     committed().relicensed(digest(3), BootId::from("b2")).unwrap()
 }

@@ -30,7 +30,7 @@ fn a_drain_waits_until_its_next_pass() {
     }
 }
 
-/// The berth is licensed for 3, whose image is gone.
+/// The berth is licensed for image 3, which is no longer staged.
 #[test]
 fn nothing_is_staged_for_a_reboot_that_is_inhibited() {
     let mut facts = stuck(&relicensed(), 2);

@@ -7,7 +7,7 @@ use super::reports::shown;
 use super::*;
 use crate::agent::facts::{BootComplete, CheckAnswer, CheckReading, Checks, HealthBefore, PodReading};
 
-/// Runs 2 under b2. The Node is Ready, so that only the host's health is missing.
+/// A node that runs image 2 in boot b2. The Node is Ready, so that only the host's health is missing.
 fn booted() -> AgentFacts {
     let mut facts = rebooted(&committed(), 2);
     ready(&mut facts, true);
@@ -180,7 +180,7 @@ fn without_a_record_of_the_reboot_no_failed_unit_counts() {
     assert_eq!(release(&facts).0, Outcome::Updated);
 }
 
-/// The pool has one check of this kind, given as JSON.
+/// Returns the facts of a node whose pool has one check of this kind, given as JSON.
 fn with_pool_check(kind: serde_json::Value) -> AgentFacts {
     let mut check = serde_json::json!({ "name": "app" });
     check.as_object_mut().unwrap().extend(kind.as_object().unwrap().clone());

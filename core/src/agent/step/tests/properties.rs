@@ -42,8 +42,9 @@ fn is_rollback_queued(facts: &AgentFacts) -> bool {
     facts.host.os.deployments().is_some_and(|d| d.rollback_queued)
 }
 
-/// True if the running image is known, and the Node is Ready under it. A target whose next boot takes a rollback is
-/// proven only on an excluded Node, where the turn ends with any image.
+/// True if the host runs the target or the previous image, and the Node is Ready under this boot. If the target runs,
+/// but the next boot would take a rollback, the boot counts as proven only on an excluded Node: there, the turn may
+/// end with any image.
 fn is_proven(facts: &AgentFacts, held: &Holding) -> bool {
     let booted = facts.host.os.booted();
     let runs_target = booted == Some(&held.target);
@@ -293,7 +294,7 @@ fn nobodys_host_is_left_alone() {
             match next {
                 Step::LookAtHost => prop_assert!(facts.past.staged_by_us.is_some()),
                 Step::Lock(_) | Step::Unstage(_) => prop_assert!(is_ours(&facts, staged)),
-                // The pull's name shows that it is Berth's.
+                // The pull's name shows that Berth started the pull.
                 Step::CancelPull(_) | Step::Wait(..) | Step::ReadNode | Step::Uncordon => {}
                 other => prop_assert!(false, "{other:?}"),
             }
@@ -392,7 +393,7 @@ fn only_a_proven_boot_is_given_back() {
             let Some(held) = holding(&facts) else { return Ok(()) };
             let next = step(&facts);
             let releasing = matches!(held.phase, HoldPhase::Releasing(_));
-            // A release that began under this boot followed its proof.
+            // A give-back that began under this boot began after the proof of this boot.
             let unproven = if releasing {
                 held.boot_id != facts.host.boot_id
             } else {

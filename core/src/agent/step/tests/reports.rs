@@ -207,7 +207,7 @@ fn an_unread_node_keeps_its_conditions() {
     facts.cluster_node = ClusterNode::Unread;
     let unread = status_after(&facts, &cordoned);
     assert!(condition::is_true(&unread.conditions, types::CORDONED));
-    // Nothing was known of the Node of a new agent.
+    // A new agent knows nothing of its Node yet.
     assert!(!condition::is_true(&status(&facts).conditions, types::CORDONED));
 }
 
@@ -309,7 +309,7 @@ fn an_unguarded_server_hides_no_other_failure() {
     let before = status(&pulling);
     pulling.guard.silence = None;
     for (answer, expected) in [
-        // An agent without an answer keeps the condition.
+        // Without an answer to the guard probe, the condition keeps its value.
         (Guard::Unknown, ("False", "Unguarded")),
         (Guard::Refuses, ("True", "AsExpected")),
     ] {

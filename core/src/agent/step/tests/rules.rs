@@ -130,7 +130,8 @@ fn a_required_signature_is_checked_before_staging() {
     );
     let mut strict = signed(closed);
     assert!(matches!(step(&strict), Step::StartPull(image, _) if image.signature == SignatureRule::Required));
-    // The image was pulled before the pool required signatures, or only the backend reports a check.
+    // The image was pulled before the pool required signatures. It is removed even if the backend reports a signature
+    // policy.
     for staged_signed in [false, true] {
         os(&mut strict, 1, Some(deployment(2, true)));
         deployments_of(&mut strict, |deployments| deployments.staged_signed = staged_signed);

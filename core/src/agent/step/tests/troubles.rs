@@ -99,7 +99,8 @@ fn fallen_back(mut facts: AgentFacts) -> AgentFacts {
     facts
 }
 
-/// The image fails at once, so the rollout does not continue. Its queued deployment does not block a better image.
+/// The image counts as failed at once, so the rollout does not continue. Its queued deployment does not block a
+/// better image.
 #[test]
 fn an_image_fails_after_a_boot_loader_fallback() {
     let (outcome, why) = release(&fallen_back(rebooted(&committed(), 1)));
@@ -322,7 +323,8 @@ fn nothing_is_staged_beside_an_applying_rival() {
     let mut old = beside(applies, false);
     old.host.fresh = false;
     assert_eq!(step(&old), Step::LookAtHost, "it may be gone by now");
-    // The controller gives no pull permit to a degraded node, which must report the same without one.
+    // The controller gives no pull permit to a degraded node. So the node must report the rival with a permit and
+    // without one.
     for (permit, next) in [(Staging::Held, waits.clone()), (Staging::Allowed, waits)] {
         let mut facts = beside(applies, false);
         publish(&mut facts, |member| member.staging = permit);
@@ -367,7 +369,7 @@ fn an_unusable_host_is_read_again_first() {
     }
 }
 
-/// I8: a host that forgets failed targets would reboot forever. Without the memory, other steps lead to no reboot.
+/// I8: a host that forgets failed targets would reboot forever. Steps that lead to no reboot do not need the memory.
 #[test]
 fn only_steps_towards_a_reboot_need_the_memory() {
     let berth = taken();
@@ -387,7 +389,7 @@ fn only_steps_towards_a_reboot_need_the_memory() {
     }
 }
 
-/// The reason of the turn's end may already be the silence of the host.
+/// The turn may end because the host is silent. The message then names the silence only once.
 #[test]
 fn the_silence_of_a_host_is_reported_once() {
     let mut facts = with(&taken());

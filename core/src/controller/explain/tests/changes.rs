@@ -1,4 +1,4 @@
-//! Effect of each change on a case, and how large its number must be.
+//! Effect of each change on a case, and the smallest number that is enough for a change of a numeric setting.
 
 use berth_api::BootId;
 use berth_api::berth::Outcome;
@@ -348,7 +348,8 @@ fn a_number_is_found_wherever_it_lies() {
     assert_eq!(zero, [Change::MaxFailures(2)], "a maxFailures of 0 counts as 1");
 }
 
-/// Before an offer, the controller may have to publish, record or create something. No node waits for that.
+/// Before an offer, the controller may have to publish, record or create something. These writes are not reasons to
+/// wait.
 #[test]
 fn pending_controller_writes_are_not_obstacles() {
     for (what, capacity, berths) in [

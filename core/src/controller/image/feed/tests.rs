@@ -35,7 +35,7 @@ fn found(n: u8) -> Answer {
     }
 }
 
-/// The registry answered `before` earlier, and fails now.
+/// Answer of a registry that returned `before` earlier and fails now.
 fn fails(reason: &'static str, before: Answer) -> Answer {
     Answer {
         trouble: Some(QueryFailure {
@@ -49,7 +49,8 @@ fn fails(reason: &'static str, before: Answer) -> Answer {
     }
 }
 
-/// Status and reason of `FeedFailing`; `-` if it stays. The target is image 1 of `of`; the spec has `reference`.
+/// Status and reason of `FeedFailing`; `-` if it stays. The target is image 1 of the reference `of`; the spec names
+/// `reference`.
 fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: bool) -> String {
     let target = image(of, 1);
     let answers = Answers {

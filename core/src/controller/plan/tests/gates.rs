@@ -294,7 +294,7 @@ fn a_full_record_keeps_no_berth_closed() {
     let failed = committed(0, "n1").ended(ClosedReason::Excluded).unwrap();
     let mut f = facts(1, names(&["n2"]), vec![seen(failed)]);
     for (others, writes) in [
-        // The list has room for n1.
+        // The list of failed nodes has room for n1, so the berth stays closed until n1 is recorded.
         (MAX_NAMED - 1, &[][..]),
         (MAX_NAMED, &["p-0 Recorded", "p-0 Offer n2"]),
     ] {

@@ -262,7 +262,7 @@ fn two_and_two(limit: Value) -> Site {
     Site::new(limit, &["a1", "a2"], &["b1", "b2"])
 }
 
-/// Two pools of two nodes each. A write of an earlier leader may still open a berth of this pool.
+/// Two pools of two nodes each. A write of an earlier leader may still open a berth of `pool`.
 fn unstamped(limit: Value, pool: &str) -> Site {
     let mut site = two_and_two(limit);
     site.lease(Berth::new(pool.into(), 0, EPOCH - 1));
