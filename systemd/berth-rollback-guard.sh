@@ -10,6 +10,8 @@ root=${BERTH_ROOT:-}
 state=$root/var/lib/berth/rollback-guard
 # How long the guard waits for an API server that is away, in seconds.
 outage_limit=3600
+# How often the guard tries to reach the API server, in seconds.
+outage_interval=10
 # Time limit of a host command, in seconds.
 command_limit=15
 
@@ -80,6 +82,9 @@ is_own() {
 # is_outage: true if the API server cannot be reached although the network works. No agent can prove a boot then.
 is_outage() {
     [ -n "$api_host" ] || return 1
+    # IPv6 is not looked at, and only bash can connect.
+    case $api_host in *:*) return 1 ;; esac
+    command -v bash >/dev/null || return 1
     is_own "$api_host" && return 1
     # shellcheck disable=SC2016 # bash expands them
     timeout 5 bash -c 'exec 3<>"/dev/tcp/$0/$1"' "$api_host" "$api_port" 2>/dev/null && return 1
@@ -117,8 +122,9 @@ look_at_ostree() {
         set -- $line
         commit=${2-} && commit=${commit%%.*}
         [ "${#commit}" -eq 64 ] || continue
+        # ostree shows a staged image that is locked without the word staged.
         case $line in
-            *'(staged)'*) continue ;;
+            *'(staged)'* | *'(finalization locked)'*) continue ;;
         esac
         # The rollback goes to the first deployment that is not booted.
         if [ -n "$is_booted" ]; then
@@ -182,8 +188,15 @@ give_up() {
     exit 0
 }
 
+# has_same_order: true if the order is still the one that was read at the start, for this boot.
+has_same_order() {
+    was="$target $previous $armed_under"
+    read_order && [ "$target $previous $armed_under" = "$was" ]
+}
+
 # fire: rolls the host back and reboots it.
 fire() {
+    has_same_order || exit 0
     tries=0 claimed=''
     while [ "$tries" -lt 4 ]; do
         tries=$((tries + 1))
@@ -200,10 +213,11 @@ fire() {
             echo "nothing proved $target in ${limit} s: rebooting into $previous" >&2
             # A rollback restarts the machine, even if a soft reboot is prepared.
             export SYSTEMCTL_SKIP_AUTO_SOFT_REBOOT=1
-            systemctl -i reboot || systemctl --force reboot
+            systemctl -i reboot || systemctl --force reboot || give_up 'the host does not reboot'
             exit 0
         fi
-        queue
+        # Another client of the daemon may be busy.
+        queue || sleep 10
     done
     give_up 'the host commands failed'
 }
@@ -227,21 +241,25 @@ fi
 [ "$boot" != "$armed_under" ] || exit 0
 
 seconds
-start=$now began=$now has_agent='' was_away=''
+start=$now began=$now looked=$((now - outage_interval)) has_agent='' is_away=''
 while [ -e "$state/armed" ]; do
     seconds
     if [ -z "$has_agent" ] && agent_has_started; then
         has_agent=yes began=$now
     fi
-    if [ "$((now - began))" -ge "$limit" ]; then
-        if [ "$((now - start))" -lt "$outage_limit" ] && is_outage; then
-            was_away=yes
-        elif [ -n "$was_away" ]; then
+    if [ "$((now - start))" -ge "$outage_limit" ]; then
+        is_away=''
+    elif [ "$((now - looked))" -ge "$outage_interval" ]; then
+        looked=$now
+        if is_outage; then
+            is_away=yes
+        elif [ -n "$is_away" ]; then
             # The API server is back: count again.
-            was_away='' began=$now
-        else
-            fire
+            is_away='' began=$now
         fi
+    fi
+    if [ -z "$is_away" ] && [ "$((now - began))" -ge "$limit" ]; then
+        fire
     fi
     sleep 1
 done

@@ -35,7 +35,8 @@ impl Agent {
 
     /// Reads the containers of the pods that the pool's checks select, so that a pod of the old boot does not count as
     /// Ready in the next boot.
-    pub(crate) async fn record_containers(&mut self) {
+    /// `known`: containers to keep on record.
+    pub(crate) async fn record_containers(&mut self, known: Vec<String>) {
         let Desired::Member(member) = &self.knowledge.desired else {
             return;
         };
@@ -45,7 +46,7 @@ impl Agent {
             .iter()
             .filter_map(|check| check.pods_ready.clone())
             .collect();
-        let mut ids = vec![];
+        let mut ids = known;
         for check in checks {
             let node = self.node.clone();
             let pods = match self.api.kubelet.get().await {
@@ -60,8 +61,17 @@ impl Agent {
                 ),
             }
         }
+        ids.sort();
+        ids.dedup();
         ids.truncate(MAX_CONTAINERS);
         self.learn(Event::ContainersBefore(ids));
+    }
+
+    /// Adds the containers of an unproven boot to the record, before the turn leaves that boot.
+    pub(crate) async fn record_more_containers(&mut self) {
+        let known = self.knowledge.past.containers_before.clone();
+        self.record_containers(known).await;
+        self.remember();
     }
 }
 

@@ -237,7 +237,7 @@ impl Agent {
         }
         if let Step::Wait(why, wait) = next {
             if rollback_guard::duty(&facts, &next) == Duty::Disarm {
-                self.host.disarm_guard()?;
+                self.host.disarm_guard(&self.boot_id())?;
             }
             self.learn(Event::Rests(why));
             let status = self.api.status.due().unwrap_or(LONGEST_WAIT);

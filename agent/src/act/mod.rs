@@ -82,7 +82,7 @@ impl Agent {
                 armed.context("cannot arm the host's rollback guard")?;
             }
             Duty::Disarm => {
-                let disarmed = self.host.disarm_guard();
+                let disarmed = self.host.disarm_guard(&self.boot_id());
                 if disarmed.context("cannot disarm the host's rollback guard")? == Disarmed::Fired {
                     return Ok(Ending::NotNeeded);
                 }
@@ -112,6 +112,7 @@ impl Agent {
             Step::Unstage(staged) => self.change_staged(step, self.host.unstage(staged).await, repeats),
             Step::Rollback(to, reason, why) => {
                 tracing::warn!(%to, reason = reason.as_str(), why, "the boot was not proven in time; rolling back");
+                self.record_more_containers().await;
                 self.change_staged(step, self.host.rollback(to).await, repeats)
             }
             Step::Reboot => self.reboot_host().await,
@@ -119,7 +120,7 @@ impl Agent {
             Step::Take(berth) => self.take(berth).await,
             Step::Cordon(berth) => self.cordon(berth).await,
             Step::Commit(berth) => {
-                self.record_containers().await;
+                self.record_containers(vec![]).await;
                 self.remember();
                 self.store(berth.committed(self.boot_id())?).await
             }
@@ -127,6 +128,7 @@ impl Agent {
             Step::Fence(berth) => self.store(berth.clone()).await,
             Step::Uncommit(berth) => self.store(berth.uncommitted()?).await,
             Step::Relicense(berth, digest) => {
+                self.record_more_containers().await;
                 let stored = self.store(berth.relicensed(digest.clone(), self.boot_id())?).await?;
                 tracing::warn!(berth = berth.name(), %digest, "the boot is unproven; the berth has a new target");
                 Ok(stored)
@@ -319,7 +321,7 @@ impl Agent {
     fn cannot_drain(&self, error: &anyhow::Error) -> Ending {
         let known = self.knowledge.turn.drain.last_pass.blockers.first();
         let reason = one_line(&format!(
-            "{error:#}; no pod is moved until an admin corrects the setting"
+            "{error:#}; no pod is evicted until an admin corrects the setting"
         ));
         let blocker = DrainBlocker {
             pod: "drain.podSelector".to_owned(),

@@ -17,7 +17,7 @@ pub fn platform_variant(root: &HostRoot) -> Option<&'static str> {
     match features(&path) {
         Ok(features) => features.variant(cpu::architecture()),
         Err(error) => {
-            tracing::warn!(%error, path = %path.display(), "cannot read the CPU's features, so the agent does not report its variant");
+            tracing::warn!(%error, path = %path.display(), "cannot read the CPU's features, so the agent does not report the platform's variant");
             None
         }
     }

@@ -220,7 +220,7 @@ impl Host {
         if let Some(pull) = self.find_pull(Some(&image.digest)).await? {
             match (pull.state, pull.digest == image.digest) {
                 (PullState::Running, true) => return Ok(()),
-                (PullState::Running, false) => return Err(HostError::Busy("a pull of another image runs".to_owned())),
+                (PullState::Running, false) => return Err(HostError::Busy("another image is being pulled".to_owned())),
                 _ => self.forget_pull(&pull.digest).await?,
             }
         }
@@ -462,8 +462,8 @@ impl Host {
     ///
     /// # Errors
     /// When the guard's files cannot be read or renamed.
-    pub fn disarm_guard(&self) -> anyhow::Result<Disarmed> {
-        self.guard.disarm()
+    pub fn disarm_guard(&self, boot_id: &BootId) -> anyhow::Result<Disarmed> {
+        self.guard.disarm(boot_id)
     }
 
     /// Returns the state of the host's rollback guard.

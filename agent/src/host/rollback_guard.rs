@@ -59,8 +59,8 @@ impl GuardFiles {
         Ok(())
     }
 
-    /// Takes the order back. `Fired` if the guard was faster.
-    pub(super) fn disarm(&self) -> anyhow::Result<Disarmed> {
+    /// Takes the order back. `Fired` if the guard was faster under this boot.
+    pub(super) fn disarm(&self, boot_id: &BootId) -> anyhow::Result<Disarmed> {
         let armed = self.path("armed");
         match fs::rename(&armed, self.path("disarmed")) {
             Ok(()) => {
@@ -71,8 +71,8 @@ impl GuardFiles {
                 Ok(Disarmed::Done)
             }
             Err(error) if error.kind() == ErrorKind::NotFound => match self.state()? {
-                RollbackGuard::Fired(_) => Ok(Disarmed::Fired),
-                RollbackGuard::Armed | RollbackGuard::Disarmed => Ok(Disarmed::Done),
+                RollbackGuard::Fired(fired) if fired.boot_id == *boot_id => Ok(Disarmed::Fired),
+                _ => Ok(Disarmed::Done),
             },
             Err(error) => Err(error).with_context(|| format!("cannot rename {}", armed.display())),
         }

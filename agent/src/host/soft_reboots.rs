@@ -25,7 +25,13 @@ pub(super) async fn read(bus: &Bus, root: &HostRoot) -> Result<SoftReboots, Host
         userspace_began: None,
     };
     if count > 0 {
-        found.userspace_began = began(units::active_since(bus, EARLY).await?);
+        let began = began(units::active_since(bus, EARLY).await?);
+        let unknown = || {
+            HostError::Io(format!(
+                "systemd does not report when {EARLY} started after the soft reboot"
+            ))
+        };
+        found.userspace_began = Some(began.ok_or_else(unknown)?);
         let path = root.path(SOFT_REBOOTS);
         let io = |error: std::io::Error| HostError::Io(format!("cannot write {}: {error}", path.display()));
         root.make_run_dir().map_err(io)?;

@@ -94,7 +94,7 @@ pub fn duty(facts: &AgentFacts, step: &Step) -> Duty {
         {
             Duty::Disarm
         }
-        _ if is_left_over(facts) => Duty::Disarm,
+        _ if is_left_over(facts) || is_refused(facts) => Duty::Disarm,
         _ => Duty::None,
     }
 }
@@ -103,6 +103,17 @@ pub fn duty(facts: &AgentFacts, step: &Step) -> Duty {
 fn is_left_over(facts: &AgentFacts) -> bool {
     let holds_none = facts.berths.is_some() && facts.holding().is_none();
     holds_none && facts.host.rollback_guard == RollbackGuard::Armed && !Bug::GuardLeftArmed.is_awake()
+}
+
+/// True if the guard is armed, but the admin no longer wants a rollback: the node left its pool, or the pool holds
+/// unproven boots.
+fn is_refused(facts: &AgentFacts) -> bool {
+    let wants_none = match &facts.desired {
+        Desired::Unknown => false,
+        Desired::Release => true,
+        Desired::Member(member) => member.health.on_failure() == OnFailure::Hold,
+    };
+    wants_none && facts.host.rollback_guard == RollbackGuard::Armed
 }
 
 /// Returns the order for the next boot. `None` if that boot must not be rolled back: the pool does not want

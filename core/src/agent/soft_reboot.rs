@@ -23,7 +23,8 @@ pub fn is_chosen(facts: &AgentFacts) -> bool {
         staged.soft_reboot_capable && !staged.locked && staged.digest.as_ref() == Some(&holding.target)
     });
     let is_supported = known.backend.name == Backend::Bootc && facts.host.soft_reboots.supported;
-    member.reboot_policy == RebootPolicy::AllowSoftReboot && is_capable && is_supported && !facts.undoes_boot()
+    let leaves_unproven = facts.undoes_boot() || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id);
+    member.reboot_policy == RebootPolicy::AllowSoftReboot && is_capable && is_supported && !leaves_unproven
 }
 
 #[cfg(test)]

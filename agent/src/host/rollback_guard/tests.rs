@@ -56,15 +56,26 @@ impl Host {
             "echo \"ostree $*\" >>\"$BERTH_ROOT/calls\"; cat \"$BERTH_ROOT/status\"",
         );
         let text = "echo \"bootc $*\" >>\"$BERTH_ROOT/calls\"\n\
-                    grep -v staged \"$BERTH_ROOT/status\" >\"$BERTH_ROOT/old\"\n\
+                    grep -ve staged -e locked \"$BERTH_ROOT/status\" >\"$BERTH_ROOT/old\"\n\
                     { sed -n 2p \"$BERTH_ROOT/old\"; sed -n 1p \"$BERTH_ROOT/old\"; } >\"$BERTH_ROOT/status\"";
         self.program("bootc", text);
     }
 
+    /// Writes a table of neighbours that has this address, and returns its path.
+    fn neighbours(&self, address: &str) -> String {
+        let path = self.scratch.path().join("arp");
+        fs::write(&path, format!("{address} 0x1 0x2 00:00:00:00:00:01 * eth0\n")).unwrap();
+        path.display().to_string()
+    }
+
     fn run(&self) -> Output {
+        self.run_text(SCRIPT)
+    }
+
+    fn run_text(&self, script: &str) -> Output {
         let path = format!("{}:/usr/bin:/bin", self.scratch.path().join("bin").display());
         let mut sh = Command::new("sh");
-        sh.args(["-c", SCRIPT]).env("BERTH_ROOT", self.scratch.path());
+        sh.args(["-c", script]).env("BERTH_ROOT", self.scratch.path());
         sh.env("PATH", path).output().unwrap()
     }
 
@@ -103,14 +114,14 @@ fn status(lines: &[(u8, &str)]) -> String {
 fn an_order_is_read_back_by_the_agent() {
     let host = Host::new();
     assert_eq!(host.guard.state().unwrap(), RollbackGuard::Disarmed);
-    assert_eq!(host.guard.disarm().unwrap(), Disarmed::Done);
+    assert_eq!(host.guard.disarm(&"b2".into()).unwrap(), Disarmed::Done);
     host.guard.show_agent(&"b2".into()).unwrap();
     assert!(!host.guard.path("agent").exists(), "no guard waits for an agent");
     host.arm(9, true);
     assert_eq!(host.guard.state().unwrap(), RollbackGuard::Armed);
     host.guard.show_agent(&"b2".into()).unwrap();
     assert_eq!(fs::read_to_string(host.guard.path("agent")).unwrap(), "b2\n");
-    assert_eq!(host.guard.disarm().unwrap(), Disarmed::Done);
+    assert_eq!(host.guard.disarm(&"b2".into()).unwrap(), Disarmed::Done);
     assert_eq!(host.guard.state().unwrap(), RollbackGuard::Disarmed);
     assert!(host.run().status.success());
     assert_eq!(host.calls(), "", "a guard without an order does nothing");
@@ -130,7 +141,12 @@ fn the_guard_rolls_back_once() {
         boot_id: "b2".into(),
     };
     assert_eq!(host.guard.state().unwrap(), RollbackGuard::Fired(fired));
-    assert_eq!(host.guard.disarm().unwrap(), Disarmed::Fired);
+    assert_eq!(host.guard.disarm(&"b2".into()).unwrap(), Disarmed::Fired);
+    assert_eq!(
+        host.guard.disarm(&"b3".into()).unwrap(),
+        Disarmed::Done,
+        "that boot is over"
+    );
     host.run();
     assert_eq!(host.calls(), calls, "a second start does nothing");
     host.guard.forget_fired().unwrap();
@@ -148,15 +164,18 @@ fn the_script_follows_the_rule_of_the_model() {
         vec![(2, "booted"), (7, "rollback")],
         vec![(2, "booted")],
         vec![(3, "staged"), (2, "booted"), (1, "rollback")],
+        vec![(3, "finalization locked"), (2, "booted"), (1, "rollback")],
+        vec![(1, "finalization locked"), (2, "booted"), (1, "rollback")],
         vec![(7, "booted"), (1, "rollback")],
     ] {
+        let is_staged = |is: &str| ["staged", "finalization locked"].contains(&is);
         let host = Host::new();
         host.ostree(&status(&lines));
         host.arm(0, true);
         let ran = host.run();
         let booted = lines.iter().find(|(_, is)| *is == "booted").unwrap().0;
-        let next = lines.iter().find(|(_, is)| *is != "staged").unwrap().0;
-        let rollback = lines.iter().find(|(_, is)| !["staged", "booted"].contains(is));
+        let next = lines.iter().find(|(_, is)| !is_staged(is)).unwrap().0;
+        let rollback = lines.iter().find(|(_, is)| !is_staged(is) && *is != "booted");
         let deployed = rollback.is_some_and(|(n, _)| *n == 1);
         let calls = host.calls();
         let did = match (calls.contains("bootc rollback"), calls.contains("reboot")) {
@@ -219,6 +238,48 @@ fn a_soft_reboot_begins_another_boot() {
     match host.guard.state().unwrap() {
         RollbackGuard::Fired(fired) => assert_eq!(fired.boot_id, BootId::from("b1.soft1")),
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_new_order_stops_the_guard_of_the_old_one() {
+    let host = Host::new();
+    let status = status(&[(2, "booted"), (1, "rollback")]);
+    host.ostree(&status);
+    host.arm(0, true);
+    // The agent proves the boot and arms the guard for the next one, while the guard reads its boot ID.
+    let order = host.guard.path("armed");
+    let text = format!("sed -i s/boot=b1/boot=b2/ {}", order.display());
+    host.program(
+        "timeout",
+        &format!("shift; case $1 in systemctl) \"$@\" ;; bash) {text}; exit 0 ;; *) \"$@\" ;; esac"),
+    );
+    let far = fs::read_to_string(&order).unwrap().replace("127.0.0.1", "192.0.2.1");
+    fs::write(&order, far).unwrap();
+    assert!(host.run().status.success());
+    assert_eq!(host.calls(), "", "the host reboots into a third image");
+    assert_eq!(host.guard.state().unwrap(), RollbackGuard::Armed);
+}
+
+#[test]
+fn an_outage_of_the_api_server_delays_the_guard() {
+    for (address, waits) in [("192.0.2.1", true), ("fd00::1", false)] {
+        let host = Host::new();
+        host.ostree(&status(&[(2, "booted"), (1, "rollback")]));
+        host.arm(0, true);
+        let order = host.guard.path("armed");
+        let far = fs::read_to_string(&order).unwrap().replace("127.0.0.1", address);
+        fs::write(&order, far).unwrap();
+        // The API server does not answer, but its host does, and the agent disarms the guard.
+        let disarm = format!("rm -f {}; exit 1", order.display());
+        host.program(
+            "timeout",
+            &format!("shift; case $1 in bash) {disarm} ;; *) \"$@\" ;; esac"),
+        );
+        host.program("grep", "exit 1");
+        let script = SCRIPT.replace("/proc/net/arp", &host.neighbours(address));
+        let ran = host.run_text(&script);
+        assert_eq!(host.calls().is_empty(), waits, "{address}: {ran:?}");
     }
 }
 

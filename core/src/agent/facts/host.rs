@@ -159,8 +159,8 @@ impl Deployments {
     pub fn unit_missing(&self) -> Option<String> {
         let link = self.link_without_unit.as_ref()?;
         Some(format!(
-            "the staged image has no berth-firstboot.service, but {link} requires it: that unit, such as the kubelet, would never \
-             start. Run `rm {link}` on the host, or publish an image with that service"
+            "the staged image has no berth-firstboot.service, but {link} makes another unit require it: after a reboot, that other \
+             unit would never start. Run `rm {link}` on the host, or publish an image that has berth-firstboot.service"
         ))
     }
 }

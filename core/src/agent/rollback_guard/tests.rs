@@ -161,6 +161,20 @@ fn the_guard_is_disarmed_when_the_agent_takes_over() {
 }
 
 #[test]
+fn an_armed_guard_is_disarmed_where_the_admin_wants_no_rollback() {
+    let mut facts = facts();
+    facts.host.rollback_guard = RollbackGuard::Armed;
+    let look = Step::LookAtHost;
+    assert_eq!(duty(&facts, &look), Duty::None);
+    health(&mut facts, |health| health.on_failure = Some(OnFailure::Hold));
+    assert_eq!(duty(&facts, &look), Duty::Disarm);
+    facts.desired = Desired::Release;
+    assert_eq!(duty(&facts, &look), Duty::Disarm, "the node left its pool");
+    facts.desired = Desired::Unknown;
+    assert_eq!(duty(&facts, &look), Duty::None, "not read yet");
+}
+
+#[test]
 fn a_rollback_by_the_guard_is_recorded_before_anything_else() {
     let mut knowledge = knowledge();
     let mut services = Services::under("b3".into());

@@ -83,9 +83,11 @@ fn a_soft_reboot_needs_a_pool_an_image_and_a_host_that_allow_it() {
         reason: String::new(),
         why: String::new(),
     });
+    let mut unproven = facts.clone();
+    unproven.past.unproven_boot = Some("b1".into());
     let mut without_berth = facts.clone();
     without_berth.berths = Some(vec![]);
-    let mut all = vec![policy, old, undoes, without_berth];
+    let mut all = vec![policy, old, undoes, unproven, without_berth];
     let changes: [fn(&mut Deployments); 4] = [
         |known| known.staged = None,
         |known| known.staged.as_mut().unwrap().soft_reboot_capable = false,

@@ -183,7 +183,7 @@ pub(crate) fn closed_window(facts: &AgentFacts, open_until: Option<Timestamp>) -
             "the host's clock is not synchronised, so the maintenance window cannot be checked: {advice}"
         ));
     }
-    (facts.now >= until).then(|| format!("the maintenance window has closed: a reboot could start until {until}"))
+    (facts.now >= until).then(|| format!("the maintenance window has closed: the latest start of a reboot was {until}"))
 }
 
 /// Returns a wait as long as a requested reboot may still begin; `None` otherwise. If logind did not answer the
