@@ -26,7 +26,10 @@ impl Agent {
         let readings = match self.api.kubelet.get().await {
             Ok(client) => join_all(due.iter().map(|check| read(client, node.as_str(), check))).await,
             Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "cannot make the pool's checks");
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "cannot run the pool's checks: no client of the API server"
+                );
                 return;
             }
         };

@@ -219,7 +219,13 @@ fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &Bo
         .as_ref()
         .filter(|s| wait == BlockReason::UpToDate && s.available.is_some());
     let resolved = status.and_then(|s| condition::find(&s.conditions, condition::pool::IMAGE_RESOLVED));
-    why.extend(resolved.map(|c| format!("the tag points to another image: {}: {}", c.reason, clean(&c.message))));
+    why.extend(resolved.map(|c| {
+        format!(
+            "the tag points to another image, which the pool does not use: {} ({})",
+            clean(&c.message),
+            c.reason
+        )
+    }));
     why
 }
 
@@ -292,10 +298,10 @@ fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
         let reported = match control_plane_wait(member) {
             // The controller does not judge the control plane while no node may start.
             Some((cause, _)) if is_closed => format!("; last reported for this node: {}", cause.as_str()),
-            Some((cause, _)) => format!("; it reports for this node: {}", cause.as_str()),
-            None => "; it reports nothing for this node".to_owned(),
+            Some((cause, _)) => format!("; the controller reports for this node: {}", cause.as_str()),
+            None => "; the controller reports nothing for this node".to_owned(),
         };
-        notes.push(format!("only the controller knows which API servers answer{reported}"));
+        notes.push(format!("which API servers answer is not visible here{reported}"));
     }
     notes
 }

@@ -62,7 +62,7 @@ fn version(version: Option<&String>) -> String {
     version.map(|version| clean(version)).unwrap_or_default()
 }
 
-/// Returns when an image was deployed. Without a time, nodes already ran it when they joined.
+/// Returns when an image was deployed. If `time` is `None`, nodes already ran the image when they joined.
 fn when(time: Option<&Time>, now: Timestamp) -> String {
     time.map_or_else(
         || "found at join".to_owned(),

@@ -7,7 +7,7 @@
 //! - [`registries`] reads registry configuration, credentials and manifests.
 //! - [`cpu`] finds the image variants that a CPU can run, [`skew`] compares a boot image with the limits of an OS
 //!   image.
-//! - [`finding`] grades and words the troubles of nodes, pools and the fleet.
+//! - [`finding`] finds the problems of nodes, pools and the fleet, and writes their messages.
 //! - [`insight`] describes the progress of a node, [`gauges`] holds metrics for Prometheus.
 
 pub mod agent;

@@ -63,7 +63,7 @@ fn wall(is_ahead: bool) -> Timestamp {
     if is_ahead { rich::NOW + AHEAD } else { rich::NOW }
 }
 
-/// Returns how long a drain has run, as a new process reads it from the memory.
+/// Returns how long a drain has run, as a restarted agent reads it from its record on the host.
 pub fn recalled_drain(host: &Host) -> Begun {
     let knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now_on(host));
     knowledge.turn.drain.since.map_or(Begun::No, since)

@@ -1,5 +1,5 @@
-//! Between phases 6 and 7, sends requests to the API server: finds holders that are silent or did not come back from
-//! their reboot in time, and reports them on their BootcNodes.
+//! Reports overdue holders on their BootcNodes: those that are silent, or did not come back from their reboot in time.
+//! A pass does this between its phases 6 and 7.
 
 use std::collections::BTreeSet;
 

@@ -80,7 +80,7 @@ families! {
     opens: "berth_pool_window_next_open_timestamp_seconds", "Unix time of the next window start; absent while a window is open.";
     closes: "berth_pool_window_close_timestamp_seconds", "Unix time when the open window ends; absent if none is open.";
     halted: "berth_rollout_halted", "1 if the rollout is halted (maxFailures reached).";
-    gate: "berth_gate_closed", "1 if no berth of the pool is opened, by reason.";
+    gate: "berth_gate_closed", "1 if the controller opens no berth of the pool, for the reason in the label.";
     timed_out: "berth_reboot_timed_out", "Nodes that hold a berth of the pool and have been silent for too long.";
     node_timed_out: "berth_node_reboot_timed_out", "1 for a node that holds a berth and has been silent for too long.";
 }

@@ -322,7 +322,7 @@ fn stays_unknown(current: &Target, available: Option<Available>, verdict: Verdic
     }
 }
 
-/// Decides for a pool whose target was resolved from the reference in the spec.
+/// Returns the decision for a pool whose current target was resolved from the reference in the spec.
 fn kept(
     facts: &ImageFacts<'_>,
     questions: &Questions,

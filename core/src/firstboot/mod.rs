@@ -22,7 +22,7 @@ use config::{Config, OnViolation};
 pub use record::Record;
 pub use verdict::Verdict;
 
-/// Most reboots into a target. If the machine then still runs another image, further reboots would not help.
+/// Maximum number of reboots into a target. If the machine still runs another image then, more reboots would not help.
 pub const MAX_PIVOTS: u32 = 3;
 
 /// The target, as the registry describes it: the OS image that the machine should run.

@@ -12,7 +12,7 @@ const MAX_NAME: usize = 128;
 const MAX_VALUE: usize = 512;
 /// Most bytes that the names and values of all labels in a pool's status may have together.
 const MAX_BYTES: usize = 8 << 10;
-/// Stands in a text for bytes that were not valid.
+/// Replaces invalid UTF-8 bytes in a text.
 const NO_TEXT: char = char::REPLACEMENT_CHARACTER;
 
 /// The labels of an image configuration.

@@ -341,7 +341,7 @@ fn at(seconds: u64) -> (Moment, Timestamp) {
     (Moment::after(time), Timestamp::UNIX_EPOCH + time)
 }
 
-/// Returns a schedule of these questions of one registry.
+/// Returns a schedule with the given queries, all to one registry.
 fn polls_of(asks: &[(usize, Ask)]) -> Polls {
     let mut polls = Polls::default();
     let mut all = BTreeMap::<Question, Vec<Ask>>::new();

@@ -163,9 +163,9 @@ impl Knowledge {
         self.cluster.holding().is_some()
     }
 
-    /// Returns the pool's checks that the agent must make now. Empty unless the boot waits for its proof, the Node is
-    /// Ready, and the last reading is old enough. Omits checks of a Node condition: the Node object has the
-    /// condition.
+    /// Returns the pool's checks that the agent must run now. Empty unless the boot waits for its proof, the Node is
+    /// Ready, and the last reading is old enough. Omits checks of a Node condition, because the agent reads conditions
+    /// from the Node object.
     pub fn due_checks(&self, now: &Now) -> Vec<PoolCheck> {
         let is_ready = self.turn.ready_since.is_some();
         if self.turn.proving.is_none() || !is_ready || !self.turn.pool_checks.are_due(now) {

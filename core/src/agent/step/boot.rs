@@ -192,8 +192,8 @@ fn is_licensed(facts: &AgentFacts, holding: &Holding, image: &DesiredImage) -> b
     holding.phase == HoldPhase::Committed && holding.boot_id == facts.host.boot_id && holding.target == image.digest
 }
 
-/// True if the berth may be committed again for its target, which has never booted. The limits: only a few times (I8),
-/// and only if the current boot could not be proven in time. If the boot is proven, the node gives its berth back
+/// True if the agent may commit its berth again because the target has never booted. It may do so only a few times (I8),
+/// and only if the image that runs now was not proven in time. If that image is proven, the node gives its berth back
 /// instead.
 fn may_repeat(facts: &AgentFacts, holding: &Holding, member: &Member) -> bool {
     facts.proving_for >= member.reboot_timeout
