@@ -150,7 +150,7 @@ worlds! {
         { nodes: 2, keep_blocked: true } [Unusable: 2, Dropped: 1, Rival: 1] deep [AgentCrash: 1, Edit: 1];
     "read-only" "an agent's memory cannot be written"
         { nodes: 2, images: &[2, 3], bad: 1 << 2, keep_blocked: true }
-        [ReadOnly: 2, AgentCrash: 1, Edit: 1] deep [Rollback: 1, Power: 1];
+        [ReadOnly: 1, AgentCrash: 1, Edit: 1] deep [ReadOnly: 1, Rollback: 1, Power: 1];
     "guard" "the API server does not refuse the writes that it must refuse, for a while"
         { nodes: 2, tries_guard: true } [Unguarded: 2, AgentCrash: 1] deep [Late: 1, Pause: 1];
     "queue" "admins queue rollbacks, and hosts lose power"
