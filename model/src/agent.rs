@@ -149,7 +149,7 @@ fn set_guard(host: &mut Host, duty: SmallDuty) -> bool {
                 booted,
             };
         }
-        (SmallDuty::Disarm, Switch::Fired { .. }) => return false,
+        (SmallDuty::Disarm, Switch::Fired { here, .. }) => return !here,
         (SmallDuty::Disarm, _) => host.switch = Switch::Disarmed,
     }
     true
