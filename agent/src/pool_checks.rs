@@ -68,13 +68,13 @@ impl Agent {
         ids.dedup();
         ids.truncate(MAX_CONTAINERS);
         self.learn(Event::ContainersBefore(ids));
+        self.remember();
     }
 
     /// Adds the containers of an unproven boot to the record, before the turn leaves that boot.
     pub(crate) async fn record_more_containers(&mut self) {
         let known = self.knowledge.past.containers_before.clone();
         self.record_containers(known).await;
-        self.remember();
     }
 }
 

@@ -235,8 +235,9 @@ impl Agent {
             // The write took time, so the agent must decide again whether to commit.
             return Ok(Duration::ZERO);
         }
+        let duty = rollback_guard::duty(&facts, &next);
         if let Step::Wait(why, wait) = next {
-            if rollback_guard::duty(&facts, &next) == Duty::Disarm {
+            if duty == Duty::Disarm {
                 self.host.disarm_guard(&self.boot_id())?;
             }
             self.learn(Event::Rests(why));
@@ -244,7 +245,7 @@ impl Agent {
             let due = self.timers.due().min(status).max(Duration::from_millis(10));
             return Ok(wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT).min(due));
         }
-        self.act(&next).await?;
+        self.act(&next, &duty).await?;
         Ok(Duration::ZERO)
     }
 

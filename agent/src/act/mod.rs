@@ -33,12 +33,11 @@ const SETTINGS_RETRY: Duration = Duration::from_secs(10);
 const MAX_BLOCKER_REASON: usize = 512;
 
 impl Agent {
-    pub(crate) async fn act(&mut self, step: &Step) -> Result<()> {
-        let duty = rollback_guard::duty(&self.knowledge.facts(&self.timers.now()), step);
+    pub(crate) async fn act(&mut self, step: &Step, duty: &Duty) -> Result<()> {
         let repeats = self.knowledge.turn.repeats(step);
         self.learn(Event::Begins(step));
         let done = match self.write_memory_first(step) {
-            Ok(()) => self.prepare_and_perform(step, &duty, repeats).await,
+            Ok(()) => self.prepare_and_perform(step, duty, repeats).await,
             Err(error) => Err(error),
         };
         let ending = match &done {
@@ -121,7 +120,6 @@ impl Agent {
             Step::Cordon(berth) => self.cordon(berth).await,
             Step::Commit(berth) => {
                 self.record_containers(vec![]).await;
-                self.remember();
                 self.store(berth.committed(self.boot_id())?).await
             }
             // The new renewTime alone changes the berth's resourceVersion.

@@ -101,14 +101,18 @@ impl GuardFiles {
     /// in each boot.
     pub(super) fn show_agent(&self, boot_id: &BootId) -> anyhow::Result<()> {
         let line = format!("{boot_id}\n");
-        if !self.path("armed").exists() || has_text(&self.path("agent"), &line) {
+        if !self.path("armed").exists() {
             return Ok(());
         }
         self.write("agent", &line)
     }
 
+    /// Writes a file, durably, unless it has this text already.
     fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let path = self.path(name);
+        if has_text(&path, text) {
+            return Ok(());
+        }
         fs::create_dir_all(&self.directory)
             .and_then(|()| files::replace(&path, text.as_bytes()))
             .with_context(|| format!("cannot write {}", path.display()))
@@ -143,9 +147,6 @@ pub(super) async fn install(tools: &Tools, guard: &GuardFiles) -> Result<GuardUn
 }
 
 fn write(guard: &GuardFiles, name: &str, text: &str) -> Result<(), HostError> {
-    if has_text(&guard.path(name), text) {
-        return Ok(());
-    }
     guard
         .write(name, text)
         .map_err(|error| HostError::Io(format!("{error:#}")))

@@ -2,6 +2,8 @@
 //!
 //! A soft reboot keeps the files in `/run`, and the kernel with its boot ID. Only systemd counts soft reboots.
 
+use std::io;
+
 use berth_core::agent::facts::SoftReboots;
 use jiff::Timestamp;
 
@@ -20,24 +22,29 @@ pub(super) async fn read(bus: &Bus, root: &HostRoot) -> Result<SoftReboots, Host
         Err(BusError::Refused { .. }) => return Ok(SoftReboots::default()),
         Err(error) => return Err(error.into()),
     };
-    let mut found = SoftReboots {
-        supported: true,
-        userspace_began: None,
-    };
-    if count > 0 {
-        let began = began(units::active_since(bus, EARLY).await?);
-        let unknown = || {
-            HostError::Io(format!(
-                "systemd does not report when {EARLY} started after the soft reboot"
-            ))
-        };
-        found.userspace_began = Some(began.ok_or_else(unknown)?);
-        let path = root.path(SOFT_REBOOTS);
-        let io = |error: std::io::Error| HostError::Io(format!("cannot write {}: {error}", path.display()));
-        root.make_run_dir().map_err(io)?;
-        files::replace(&path, format!("{count}\n").as_bytes()).map_err(io)?;
+    if count == 0 {
+        return Ok(SoftReboots {
+            supported: true,
+            userspace_began: None,
+        });
     }
-    Ok(found)
+    let Some(began) = began(units::active_since(bus, EARLY).await?) else {
+        return Err(HostError::Io(format!(
+            "systemd does not report when {EARLY} started after the soft reboot"
+        )));
+    };
+    if let Err(error) = keep(root, count) {
+        return Err(HostError::Io(format!("cannot write {SOFT_REBOOTS}: {error}")));
+    }
+    Ok(SoftReboots {
+        supported: true,
+        userspace_began: Some(began),
+    })
+}
+
+fn keep(root: &HostRoot, count: u32) -> io::Result<()> {
+    root.make_run_dir()?;
+    files::replace(&root.path(SOFT_REBOOTS), format!("{count}\n").as_bytes())
 }
 
 /// Converts systemd's microseconds since 1970. 0 means never.

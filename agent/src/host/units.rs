@@ -211,8 +211,13 @@ pub(super) async fn in_states(bus: &Bus, names: &[&str], states: &[&str]) -> Res
 
 /// True if the host has a unit of this name, running or not.
 pub(super) async fn is_loaded(bus: &Bus, name: &str) -> Result<bool, BusError> {
+    Ok(loaded(bus, name).await?.is_some())
+}
+
+/// Returns a unit of the host, running or not; `None` if the host does not have it.
+async fn loaded(bus: &Bus, name: &str) -> Result<Option<Listed>, BusError> {
     let listed = list(bus, &[name]).await?;
-    Ok(listed.first().is_some_and(|unit| unit.2 == "loaded"))
+    Ok(listed.into_iter().next().filter(|unit| unit.2 == "loaded"))
 }
 
 /// Returns the names of the units that have failed or wait for an automatic restart, sorted.
@@ -244,14 +249,13 @@ const SAFEGUARDS: [(&str, BootSafeguard); 5] = [
 /// Returns the state of `boot-complete.target`. Every host has the target, but on many hosts no unit wants or requires
 /// it.
 pub(super) async fn boot_complete(bus: &Bus) -> Result<BootComplete, BusError> {
-    let listed = list(bus, &["boot-complete.target"]).await?;
-    let Some(unit) = listed.first().filter(|unit| unit.2 == "loaded") else {
+    let Some(unit) = loaded(bus, "boot-complete.target").await? else {
         return Ok(BootComplete::Unused);
     };
     if unit.3 == "active" {
         return Ok(BootComplete::Reached);
     }
-    if is_wanted(bus, unit).await? {
+    if is_wanted(bus, &unit).await? {
         return Ok(BootComplete::Pending);
     }
     Ok(BootComplete::Unused)
@@ -278,14 +282,13 @@ async fn is_wanted(bus: &Bus, unit: &Listed) -> Result<bool, BusError> {
 
 /// Returns the path of a unit's file if the host has the unit and starts it at boot.
 pub(super) async fn enabled_fragment(bus: &Bus, name: &str) -> Result<Option<String>, BusError> {
-    let listed = list(bus, &[name]).await?;
-    let Some(unit) = listed.first().filter(|unit| unit.2 == "loaded") else {
+    let Some(unit) = loaded(bus, name).await? else {
         return Ok(None);
     };
-    if !is_wanted(bus, unit).await? {
+    if !is_wanted(bus, &unit).await? {
         return Ok(None);
     }
-    let path: String = bus.property(target_of(unit), "FragmentPath").await?;
+    let path: String = bus.property(target_of(&unit), "FragmentPath").await?;
     Ok(Some(path))
 }
 
@@ -314,9 +317,8 @@ pub(super) async fn enable(bus: &Bus, name: &str) -> Result<(), BusError> {
 pub(super) async fn boot_safeguards(bus: &Bus) -> Result<Vec<BootSafeguard>, BusError> {
     let mut found = vec![];
     for (name, safeguard) in SAFEGUARDS {
-        let listed = list(bus, &[name]).await?;
-        if let Some(unit) = listed.first().filter(|unit| unit.2 == "loaded")
-            && is_wanted(bus, unit).await?
+        if let Some(unit) = loaded(bus, name).await?
+            && is_wanted(bus, &unit).await?
         {
             found.push(safeguard);
         }

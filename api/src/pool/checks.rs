@@ -113,3 +113,22 @@ impl NodeCondition {
         self.status.as_deref().unwrap_or("True")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_has_defaults() {
+        let get: HttpGet = serde_json::from_str(r#"{"port": 10248}"#).unwrap();
+        assert_eq!((get.origin().as_str(), get.path()), ("http://127.0.0.1:10248", "/"));
+        let get: HttpGet =
+            serde_json::from_str(r#"{"port": 6443, "scheme": "HTTPS", "host": "a.b", "path": "/livez"}"#).unwrap();
+        assert_eq!((get.origin().as_str(), get.path()), ("https://a.b:6443", "/livez"));
+        let condition: NodeCondition = serde_json::from_str(r#"{"type": "Ready"}"#).unwrap();
+        assert_eq!(condition.status(), "True");
+        let pods = r#"{"namespace": "kube-system", "selector": {"matchLabels": {"app": "cni"}}}"#;
+        let pods: PodsReady = serde_json::from_str(pods).unwrap();
+        assert!(pods.selector.get().is_ok());
+    }
+}

@@ -76,11 +76,18 @@ pub enum Duty {
 
 /// True if the pool wants unproven boots to be rolled back, and Berth can update the host.
 pub fn is_wanted(desired: &Desired, os: &Os) -> bool {
-    let Desired::Member(member) = desired else {
-        return false;
-    };
     let can_update = os.deployments().is_some_and(|known| known.refusal.is_none());
-    can_update && member.health.on_failure() != OnFailure::Hold
+    can_update && wants_rollback(desired) == Some(true)
+}
+
+/// True if the admin wants unproven boots to be rolled back: the node is in a pool that does not hold them. `None` if
+/// that is not known.
+fn wants_rollback(desired: &Desired) -> Option<bool> {
+    match desired {
+        Desired::Unknown => None,
+        Desired::Release => Some(false),
+        Desired::Member(member) => Some(member.health.on_failure() != OnFailure::Hold),
+    }
 }
 
 /// Decides what the agent does about the guard before this step. The agent arms the guard before it unlocks the
@@ -105,15 +112,9 @@ fn is_left_over(facts: &AgentFacts) -> bool {
     holds_none && facts.host.rollback_guard == RollbackGuard::Armed && !Bug::GuardLeftArmed.is_awake()
 }
 
-/// True if the guard is armed, but the admin no longer wants a rollback: the node left its pool, or the pool holds
-/// unproven boots.
+/// True if the guard is armed, but the admin no longer wants a rollback.
 fn is_refused(facts: &AgentFacts) -> bool {
-    let wants_none = match &facts.desired {
-        Desired::Unknown => false,
-        Desired::Release => true,
-        Desired::Member(member) => member.health.on_failure() == OnFailure::Hold,
-    };
-    wants_none && facts.host.rollback_guard == RollbackGuard::Armed
+    facts.host.rollback_guard == RollbackGuard::Armed && wants_rollback(&facts.desired) == Some(false)
 }
 
 /// Returns the order for the next boot. `None` if that boot must not be rolled back: the pool does not want
@@ -130,7 +131,7 @@ fn order(facts: &AgentFacts) -> Option<Order> {
     if !is_wanted(&facts.desired, &facts.host.os) || facts.undoes_boot() || !is_proven {
         return None;
     }
-    if staged != Some(&holding.target) || member.health.on_failure() == OnFailure::Hold {
+    if staged != Some(&holding.target) {
         return None;
     }
     Some(Order {

@@ -5,6 +5,7 @@ use berth_api::berth::HoldPhase;
 use berth_api::pool::RebootPolicy;
 
 use crate::agent::facts::{AgentFacts, Desired};
+use crate::agent::step::is_unproven;
 
 /// True if the node reboots into its staged image by a soft reboot: the pool allows it, and the host is capable of it.
 /// The rollback of an unproven boot always restarts the machine.
@@ -23,7 +24,7 @@ pub fn is_chosen(facts: &AgentFacts) -> bool {
         staged.soft_reboot_capable && !staged.locked && staged.digest.as_ref() == Some(&holding.target)
     });
     let is_supported = known.backend.name == Backend::Bootc && facts.host.soft_reboots.supported;
-    let leaves_unproven = facts.undoes_boot() || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id);
+    let leaves_unproven = facts.undoes_boot() || is_unproven(holding, &facts.host.boot_id, &facts.host.os, &facts.past);
     member.reboot_policy == RebootPolicy::AllowSoftReboot && is_capable && is_supported && !leaves_unproven
 }
 

@@ -312,6 +312,21 @@ impl Cluster {
         host.reboot_now().await
     }
 
+    /// Ends a scenario with this result. Prints the state of everything after a failure; otherwise asks the judge.
+    pub async fn judged(&self, result: Result<()>) -> Result<()> {
+        if let Err(error) = result {
+            let violations = self.violations()?;
+            eprintln!("violations: {violations:#?}\n{}", self.describe().await);
+            return Err(error);
+        }
+        self.judge()
+    }
+
+    /// Number of boots of a host so far.
+    pub fn boots_of(&self, host: &SimHost) -> usize {
+        self.boots().get(host.name()).copied().unwrap_or_default()
+    }
+
     /// The state of everything, for a failing test's output.
     pub async fn describe(&self) -> String {
         let hosts = self.fleet.hosts.iter().map(|host| {

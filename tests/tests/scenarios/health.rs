@@ -58,11 +58,7 @@ async fn an_unhealthy_boot_is_rolled_back() -> Result<()> {
         cluster.set_image("workers", &good.reference).await?;
         cluster.until_all_run(&good, LONG).await
     };
-    if let Err(error) = body.await {
-        eprintln!("{}", cluster.describe().await);
-        return Err(error);
-    }
-    cluster.judge()
+    cluster.judged(body.await).await
 }
 
 /// Under the bad image neither the kubelet nor the agent starts. The host rolls itself back, and the agent reports it.
@@ -83,8 +79,7 @@ async fn a_host_without_an_agent_rolls_itself_back() -> Result<()> {
         let halted = ("RolloutHalted", "True", "TooManyFailures", "");
         cluster.until_says("workers", halted, LONG).await?;
         let boots = cluster.boots();
-        let booted = |host: &SimHost| boots.get(host.name()).copied().unwrap_or_default();
-        let failed = match (booted(brought), booted(shipped)) {
+        let failed = match (cluster.boots_of(brought), cluster.boots_of(shipped)) {
             (3, 1) => brought.name(),
             (1, 3) => shipped.name(),
             _ => anyhow::bail!("one host rolls back: {boots:?}"),
@@ -103,11 +98,7 @@ async fn a_host_without_an_agent_rolls_itself_back() -> Result<()> {
         cluster.set_image("workers", &good.reference).await?;
         cluster.until_all_run(&good, LONG).await
     };
-    if let Err(error) = body.await {
-        eprintln!("{}", cluster.describe().await);
-        return Err(error);
-    }
-    cluster.judge()
+    cluster.judged(body.await).await
 }
 
 /// Answers each HTTP request: 503 while the host runs this image, otherwise 200.
@@ -157,11 +148,7 @@ async fn a_boot_that_fails_a_pool_check_is_rolled_back() -> Result<()> {
     };
     let done = body.await;
     server.abort();
-    if let Err(error) = done {
-        eprintln!("{}", cluster.describe().await);
-        return Err(error);
-    }
-    cluster.judge()
+    cluster.judged(done).await
 }
 
 /// ID of a host's boot.
@@ -208,9 +195,5 @@ async fn a_soft_reboot_is_proven_or_undone_by_a_reboot() -> Result<()> {
         ensure!(!full.is_soft() && full != back, "{full} after {back}");
         Ok(())
     };
-    if let Err(error) = body.await {
-        eprintln!("{}", cluster.describe().await);
-        return Err(error);
-    }
-    cluster.judge()
+    cluster.judged(body.await).await
 }

@@ -8,19 +8,6 @@ use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Published, has_conditi
 use berth_tests::hosts::sim::{SimHost, Updaters};
 use serde_json::json;
 
-async fn judged(cluster: Cluster, result: Result<()>) -> Result<()> {
-    if let Err(error) = result {
-        let violations = cluster.violations()?;
-        eprintln!("violations: {violations:#?}\n{}", cluster.describe().await);
-        return Err(error);
-    }
-    cluster.judge()
-}
-
-fn boots(cluster: &Cluster, host: &SimHost) -> usize {
-    cluster.boots().get(host.name()).copied().unwrap_or_default()
-}
-
 async fn until_degraded(cluster: &Cluster, host: &SimHost, reason: &str, words: &str) -> Result<()> {
     soon(cluster, reason, || async {
         let conditions = cluster.node_status(host.name()).await?.conditions;
@@ -82,7 +69,7 @@ async fn falls_back(updaters: Updaters) -> Result<()> {
         Ok(())
     };
     let result = body.await;
-    judged(cluster, result).await
+    cluster.judged(result).await
 }
 
 #[tokio::test]
@@ -115,11 +102,11 @@ async fn an_image_that_fell_back_is_retried() -> Result<()> {
             .patch_pool("workers", json!({ "rollout": { "retryToken": "again" } }))
             .await?;
         cluster.until_all_run(&image, LONG).await?;
-        ensure!(boots(&cluster, host) == 3, "{:?}", cluster.boots());
+        ensure!(cluster.boots_of(host) == 3, "{:?}", cluster.boots());
         Ok(())
     };
     let result = body.await;
-    judged(cluster, result).await
+    cluster.judged(result).await
 }
 
 /// Three hosts that run the image.
@@ -155,20 +142,20 @@ async fn a_rollback_by_others_is_reported() -> Result<()> {
         cluster.until_all_run(&v2, LONG).await?;
         cluster.until_phase(host.name(), "Updated").await?;
         ensure!(
-            boots(&cluster, host) == 4,
+            cluster.boots_of(host) == 4,
             "1.0.0, 2.0.0, 1.0.0, 2.0.0: {:?}",
             cluster.boots()
         );
         let others = cluster.fleet.hosts.iter().skip(1);
         ensure!(
-            others.map(|host| boots(&cluster, host)).all(|n| n == 2),
+            others.map(|host| cluster.boots_of(host)).all(|n| n == 2),
             "{:?}",
             cluster.boots()
         );
         Ok(())
     };
     let result = body.await;
-    judged(cluster, result).await
+    cluster.judged(result).await
 }
 
 /// A newer image is rolled out as usual; so is the one that an admin made a host boot by hand.
@@ -207,5 +194,5 @@ async fn a_host_that_was_changed_by_hand_gets_the_next_image() -> Result<()> {
         Ok(())
     };
     let result = body.await;
-    judged(cluster, result).await
+    cluster.judged(result).await
 }

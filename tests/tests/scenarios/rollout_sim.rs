@@ -47,12 +47,7 @@ async fn scenario(options: ClusterOptions, body: impl AsyncFnOnce(&Cluster) -> R
     let start = Instant::now();
     let cluster = Cluster::start(options).await?;
     let ready = start.elapsed();
-    if let Err(error) = body(&cluster).await {
-        let violations = cluster.violations()?;
-        eprintln!("violations: {violations:#?}\n{}", cluster.describe().await);
-        return Err(error);
-    }
-    cluster.judge()?;
+    cluster.judged(body(&cluster).await).await?;
     let took = start.elapsed() - ready;
     println!(
         "start {:>5.1} s, scenario {:>5.1} s",

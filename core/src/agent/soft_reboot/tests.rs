@@ -48,6 +48,10 @@ fn knowledge() -> Knowledge {
     let offered = Berth::new(PoolName::from("workers"), 0, 1).offered(offer).unwrap();
     let taken = offered.taken(&node, &uid, Some(digest(1)), boot.clone()).unwrap();
     let deployments = Deployments {
+        booted: Deployment {
+            digest: Some(digest(1)),
+            ..Deployment::default()
+        },
         staged: Some(Deployment {
             digest: Some(digest(2)),
             soft_reboot_capable: true,

@@ -74,8 +74,6 @@ fn pods_problem(pods: &[PodReading], old: &[String]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::pool::{HttpGet, NodeCondition, PodsReady};
-
     use super::*;
 
     fn pod(ready: bool, id: &str) -> PodReading {
@@ -106,19 +104,5 @@ mod tests {
             assert_eq!(found.is_some(), problem.is_some(), "{pods:?}");
             assert!(found.unwrap_or_default().contains(problem.unwrap_or_default()));
         }
-    }
-
-    #[test]
-    fn a_check_has_defaults() {
-        let get: HttpGet = serde_json::from_str(r#"{"port": 10248}"#).unwrap();
-        assert_eq!((get.origin().as_str(), get.path()), ("http://127.0.0.1:10248", "/"));
-        let get: HttpGet =
-            serde_json::from_str(r#"{"port": 6443, "scheme": "HTTPS", "host": "a.b", "path": "/livez"}"#).unwrap();
-        assert_eq!((get.origin().as_str(), get.path()), ("https://a.b:6443", "/livez"));
-        let condition: NodeCondition = serde_json::from_str(r#"{"type": "Ready"}"#).unwrap();
-        assert_eq!(condition.status(), "True");
-        let pods = r#"{"namespace": "kube-system", "selector": {"matchLabels": {"app": "cni"}}}"#;
-        let pods: PodsReady = serde_json::from_str(pods).unwrap();
-        assert!(pods.selector.get().is_ok());
     }
 }
