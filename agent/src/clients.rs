@@ -19,7 +19,7 @@ use kube::{Client, Config};
 use crate::host::HostRoot;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout for a connection without any data. kube requests watches of 290 s, with bookmarks in between.
+/// Longest time without data on a connection. kube's watches are shorter: they end after 290 s.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// Default timeout of a request.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -66,7 +66,7 @@ fn describe(error: &kube::Error) -> String {
     }
 }
 
-/// Waits for a request, at most for this time.
+/// Waits for a request, at most for `deadline`.
 pub async fn with_deadline<T>(
     deadline: Duration,
     request: impl Future<Output = kube::Result<T>>,
@@ -147,7 +147,8 @@ fn prepared(mut config: Config) -> Config {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // Otherwise a watch of a dead server would hang forever. A live server ends each watch before this timeout.
     config.read_timeout = Some(READ_TIMEOUT);
-    // The agent borrows the kubelet's credentials. This name separates their requests in the audit log.
+    // The agent also sends requests with the kubelet's credentials. In the audit log, this user agent distinguishes
+    // them from the kubelet's own requests.
     let agent = concat!("berth-agent/", env!("CARGO_PKG_VERSION"));
     config
         .headers
@@ -206,7 +207,8 @@ async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -
     Ok(KubeletConfig { config, files })
 }
 
-/// Replaces a host path in a kubeconfig by the path that this process can open, and adds the host path to `files`.
+/// Replaces a path on the host by the path that this process can open. Adds the original path, as this process sees it,
+/// to `files`.
 fn resolve_file(root: &HostRoot, path: &mut Option<String>, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     if let Some(path) = path {
         let found = root.resolve(&*path).with_context(|| format!("cannot find {path}"))?;
@@ -228,8 +230,8 @@ fn fingerprint(root: &HostRoot, path: &Path) -> Fingerprint {
     Some((path, metadata.modified().ok()?, metadata.len()))
 }
 
-/// Client with the kubelet's identity. Every few months the kubelet points its certificate's symbolic link to a new
-/// file, so a changed credential file makes this type build a new client.
+/// Client with the kubelet's identity, rebuilt when a credential file changes. Every few months the kubelet renews its
+/// certificate, and points a symbolic link to the new file.
 pub struct KubeletClient {
     path: PathBuf,
     root: HostRoot,
@@ -243,7 +245,7 @@ struct CachedClient {
 }
 
 impl KubeletClient {
-    /// Reads no file yet: an agent may start before its node's kubelet has credentials.
+    /// Creates the value without reading a file, because an agent may start before its node's kubelet has credentials.
     pub fn new(path: &Path, host_root: &Path) -> Self {
         Self {
             path: path.to_path_buf(),

@@ -1,4 +1,4 @@
-//! Reads, before each decision, those facts about the host that may have changed and are cheap to read.
+//! Before each decision, reads the host's facts that are cheap to read and may have changed.
 
 use std::time::{Duration, Instant};
 
@@ -57,9 +57,9 @@ impl Agent {
         Ok(())
     }
 
-    /// True if the host failed to answer within the last [`SILENT_HOST_INTERVAL`], after it had been silent for a
-    /// while. If every step of a turn waited for timeouts of the host's services, giving the berth back would take
-    /// minutes, and the Node would be written long after it was read.
+    /// True if the host has been silent for long enough to report it, and its last unanswered query is younger than
+    /// [`SILENT_HOST_INTERVAL`]. The agent then skips the queries. If every step of a turn waited for their timeouts,
+    /// giving the berth back would take minutes, and the agent would write the Node long after it read the Node.
     fn is_known_to_be_silent(&self) -> bool {
         let facts = self.knowledge.facts(&self.timers.now());
         let is_told = facts.host.unreachable.is_some_and(|silence| silence.is_reportable());
@@ -230,7 +230,7 @@ impl Agent {
         }
     }
 
-    /// Reads the berths from the API server's storage.
+    /// Reads the berths from the API server's storage, independent of the watch.
     pub(crate) async fn refresh_berths(&mut self) -> Result<()> {
         let listed = self.api.berths.refresh().await;
         self.note_api_answer(listed.is_ok());
@@ -241,8 +241,8 @@ impl Agent {
     }
 }
 
-/// True if the host did not answer the queries about its services or the running pull. The agent then reports the
-/// silence and keeps running.
+/// True if the error is a [`HostError`], such as a timeout. The agent then reports the host as unreachable and keeps
+/// running.
 fn is_silence(error: &anyhow::Error) -> bool {
     error.downcast_ref::<HostError>().is_some()
 }

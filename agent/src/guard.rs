@@ -1,5 +1,5 @@
-//! Dry runs of writes that the API server must reject (I6). If the server accepts one, admission policies were
-//! deleted, have lost their bindings, or are not supported by the server.
+//! Dry runs of writes that the API server must reject (I6). If the server accepts such a write, NodeRestriction is off,
+//! or an admission policy does not work: it or its binding was deleted, or the server does not support it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::node;
 
 /// Timeout of one dry run. The agent's next step waits for the answers.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of BootcNodes to list. They are tried in random order until one has a Node.
+/// Maximum number of BootcNodes to list. The agent tries them in random order, until it finds one whose Node exists.
 const PAGE: u32 = 20;
 
 /// Advice if the API server accepts a write that a policy must reject.
@@ -47,7 +47,7 @@ impl GuardProbe {
 
     /// Tries one write against each policy under the agent's own identity, and one write to another Node under the
     /// kubelet's identity, which the agent also uses. Returns [`Guard::NothingToTry`] if the cluster has no object for
-    /// such a write.
+    /// one of these writes.
     pub(crate) async fn ask(&self, kubelet: &Client) -> Result<Guard> {
         let berth = self.write_berth().await.context("cannot try to write a berth")?;
         if let Guard::Allows(_) = berth {
@@ -70,7 +70,8 @@ impl GuardProbe {
         Ok(Guard::NothingToTry)
     }
 
-    /// Tries to change the epoch of any berth. Only the controller may change it, even if this node holds the berth.
+    /// Tries to change the epoch of the first berth in the list. Only the controller may change an epoch. Even the node
+    /// that holds the berth may not.
     async fn write_berth(&self) -> Result<Guard> {
         let first = ListParams::default().labels(keys::LABEL_POOL).limit(1);
         let list = with_deadline(TIMEOUT, self.berths.list(&first)).await?;
@@ -90,8 +91,8 @@ impl GuardProbe {
         })
     }
 
-    /// Lists one page of other nodes that have a BootcNode, in random order: the first node in a fixed order may be
-    /// about to be deleted each time. Empty if this node is the only one.
+    /// Lists one page of the other nodes' BootcNodes, in random order. In a fixed order, each check could begin with a
+    /// node that is about to be deleted. Empty if this node is the only one.
     async fn others(&self) -> Result<Vec<String>, RequestError> {
         let page = ListParams::default().limit(PAGE);
         let list = with_deadline(TIMEOUT, self.nodes.list_metadata(&page)).await?;
@@ -126,8 +127,7 @@ async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
     })
 }
 
-/// Judges the API server's answer to a dry run of a write. `what` returns the message if the write would have
-/// succeeded.
+/// Converts the API server's answer to a dry run. `what` returns the message for a write that the server accepted.
 fn guard<T>(answer: Result<T, RequestError>, what: impl FnOnce() -> String) -> Result<Guard> {
     match answer {
         Ok(_) => Ok(Guard::Allows(what())),

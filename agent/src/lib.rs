@@ -1,10 +1,10 @@
 //! The Berth agent updates the bootc host that it runs on to the image that its BootcNode names, under a berth.
 //!
 //! [`berth_core::agent`] makes the decisions. In this crate, [`run`] is the loop, [`gather`] reads facts, and [`act`]
-//! performs steps. [`host`] talks to systemd, logind and bootc over D-Bus. [`node`] accesses the Node and its pods
-//! under the kubelet's identity, and [`watches`] and [`status`] access Berth's own objects. `guard` checks that the API
-//! server protects these objects, and [`metrics`] serves Prometheus. [`firstboot`] is a second program in this binary:
-//! it runs before the machine is a node.
+//! performs steps. [`host`] uses systemd, logind and rpm-ostree over D-Bus, and runs host tools such as bootc as
+//! systemd units. [`node`] accesses the Node and its pods under the kubelet's identity, and [`watches`] and [`status`]
+//! access Berth's own objects. `guard` checks that the API server protects these objects, and [`metrics`] serves
+//! Prometheus. [`firstboot`] is a second program in this binary, which runs before the machine is a node.
 
 mod act;
 pub mod cli;

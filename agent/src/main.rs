@@ -87,7 +87,8 @@ async fn start(args: Args) -> Result<()> {
     let setup = async {
         berth_shell::install_crypto();
         let root = HostRoot::new(&args.host_root);
-        // systemd counts an agent as started even while it waits for another agent to end.
+        // Notify systemd now, so that it counts the agent as started even while the agent waits for another agent to
+        // end.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let auth = AuthSource {
             path: args.auth_file.clone(),
@@ -105,7 +106,7 @@ async fn start(args: Args) -> Result<()> {
             claimed = host.claim() => claimed.context("cannot take the host's lock")?,
             never = ready.while_waiting() => match never {},
         }
-        // The wait made this agent ready. From here on, only a pass of its loop makes it ready.
+        // A wait for the lock may have made this agent ready. From now on, only a pass of its loop makes it ready.
         ready.forget()?;
         let metrics = Metrics::default();
         serve(&args, &metrics, &ready).await;

@@ -1,4 +1,4 @@
-//! Makes the pool's checks, and records the containers that run before the reboot.
+//! Runs the pool's checks, and records the containers that run before the reboot.
 
 use anyhow::Result;
 use berth_api::condition::one_line;
@@ -12,11 +12,11 @@ use crate::clients;
 use crate::node::ready_pods;
 use crate::run::Agent;
 
-/// Most container IDs that the record on the host keeps.
+/// Maximum number of container IDs in the agent's memory on the host.
 const MAX_CONTAINERS: usize = 512;
 
 impl Agent {
-    /// Makes the pool's checks that are due, all at the same time.
+    /// Runs the pool's checks that are due, all at the same time.
     pub(crate) async fn make_pool_checks(&mut self) {
         let due = self.knowledge.due_checks(&self.timers.now());
         if due.is_empty() {
@@ -36,9 +36,8 @@ impl Agent {
         self.learn(Event::PoolChecks(readings));
     }
 
-    /// Reads the containers of the pods that the pool's checks select, so that a pod of the old boot does not count as
-    /// Ready in the next boot.
-    /// `known`: containers to keep on record.
+    /// Records the containers of the pods that the pool's checks select, so that a pod of the old boot does not count
+    /// as Ready in the next boot. `known`: containers already on record, which stay.
     pub(crate) async fn record_containers(&mut self, known: Vec<String>) {
         let Desired::Member(member) = &self.knowledge.desired else {
             return;
@@ -71,7 +70,7 @@ impl Agent {
         self.remember();
     }
 
-    /// Adds the containers of an unproven boot to the record, before the turn leaves that boot.
+    /// Adds the containers of an unproven boot to the record. Called before the agent reboots from that boot.
     pub(crate) async fn record_more_containers(&mut self) {
         let known = self.knowledge.past.containers_before.clone();
         self.record_containers(known).await;

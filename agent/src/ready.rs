@@ -65,7 +65,7 @@ impl Health for LoopHealth {
     }
 }
 
-/// File whose age shows whether the agent is ready. Does nothing if no path is configured.
+/// File whose age shows whether the agent is ready. If no path is configured, no file is written.
 #[derive(Debug)]
 pub struct ReadyFile {
     path: Option<PathBuf>,
@@ -75,7 +75,7 @@ pub struct ReadyFile {
 }
 
 impl ReadyFile {
-    /// Prepares the file. Removes a file that an earlier process left.
+    /// Creates the value for an agent that is not ready yet. Removes a file that an earlier process left.
     pub fn new(path: Option<PathBuf>) -> Result<Self> {
         let file = Self {
             path,
@@ -114,7 +114,8 @@ impl ReadyFile {
         }
     }
 
-    /// Touches the file while another agent has the host's lock: waiting for that lock counts as ready.
+    /// Touches the file while another agent has the host's lock, because an agent that waits for the lock counts as
+    /// ready. The first touch comes after a delay of 2 s.
     pub async fn while_waiting(&self) -> std::convert::Infallible {
         tokio::time::sleep(WAITING_DELAY).await;
         loop {

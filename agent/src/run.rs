@@ -35,7 +35,7 @@ use crate::telemetry::Telemetry;
 use crate::timers::{LONGEST_WAIT, Timers};
 use crate::watches::{self, Berths, Seen};
 
-/// All that is needed to start an agent.
+/// Everything that an agent needs to start.
 #[expect(missing_debug_implementations, reason = "kube::Client has none")]
 pub struct Setup {
     /// The node that the agent serves.
@@ -227,7 +227,8 @@ impl Agent {
         }
         let shows_signs = match next {
             Step::Wait(..) => !nothing_new,
-            // This is the last moment to write signs: the agent writes none between the unlock and the reboot.
+            // This is the last moment to write lifecycle conditions: the agent writes none between the unlock and the
+            // reboot.
             Step::Commit(_) => true,
             _ => false,
         };

@@ -1,5 +1,5 @@
-//! The only writer of the BootcNode's status. It writes only changes, and the progress of a pull only as often as the
-//! spec asks.
+//! Writes the agent's part of the BootcNode's status. No other module writes the status. This one writes only changes,
+//! and the progress of a pull only as often as the spec asks.
 
 use std::time::{Duration, Instant};
 
@@ -72,9 +72,8 @@ impl StatusWriter {
         }
     }
 
-    /// Takes over the status of an object. When it sees the object for the first time, returns the status for the
-    /// agent's memory. Later, records only changes by other clients, so that the next [`StatusWriter::write`]
-    /// overwrites them.
+    /// Takes over the status of an object. The first call for an object returns the status, for the agent's memory.
+    /// Later calls record only changes by other clients, so that the next [`StatusWriter::write`] overwrites them.
     pub fn adopt<'a>(&mut self, object: &'a BootcNode) -> Option<&'a BootcNodeStatus> {
         let version = version(object);
         let first = self.uid != object.metadata.uid;
@@ -90,13 +89,13 @@ impl StatusWriter {
         object.status.as_ref().filter(|_| first)
     }
 
-    /// Returns the status whose write is delayed, or else the one last written.
+    /// Returns the status whose write is delayed, or else the status that was last written.
     pub fn before(&self) -> &BootcNodeStatus {
         self.draft.as_ref().map_or(&self.known, |draft| &draft.status)
     }
 
-    /// Time until the delayed status must be written; `None` if no write is delayed. Returns zero only once per status:
-    /// if that write fails, the next heartbeat retries it.
+    /// Returns the time until the delayed status must be written; `None` if no write is delayed. Returns zero only once
+    /// per status: if that write fails, the next heartbeat retries it.
     pub fn due(&mut self) -> Option<Duration> {
         self.draft.as_mut()?.due()
     }
@@ -148,8 +147,8 @@ impl StatusWriter {
         Ok(())
     }
 
-    /// Limits how often a drain's blockers are written. Pods may come and go every second, but admins need only those
-    /// that block for longer.
+    /// Limits how often a drain's blockers are written. Pods may come and go every second, but admins need only the
+    /// pods that block for longer.
     fn pace_blockers(&mut self, status: &mut BootcNodeStatus) {
         if status.drain_blockers == self.known.drain_blockers {
             return;
@@ -162,8 +161,8 @@ impl StatusWriter {
         }
     }
 
-    /// Until the next write of the progress is due, keeps the progress that was last written. Then takes the new
-    /// progress and adds the rate.
+    /// Keeps the last written progress until `interval` has passed. Then takes the new progress, and computes its rate.
+    /// With an `interval` of zero, removes the progress.
     fn pace(&mut self, status: &mut BootcNodeStatus, interval: Duration) {
         let Some(progress) = &mut status.progress else {
             self.progress = None;

@@ -43,7 +43,7 @@ impl Telemetry {
         }
     }
 
-    /// Returns the number of consecutive failed passes.
+    /// Counts a failed pass. Returns the number of consecutive failed passes.
     pub(crate) fn failed(&mut self) -> u32 {
         self.metrics.failed();
         self.failed_passes = self.failed_passes.saturating_add(1);

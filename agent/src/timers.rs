@@ -102,7 +102,7 @@ impl Refresh {
         *self = Self::default();
     }
 
-    /// Time until the next read, at most [`LONGEST_WAIT`].
+    /// Returns the time until the next read; [`LONGEST_WAIT`] if none is scheduled.
     pub(crate) fn next(&self) -> Duration {
         self.at
             .map_or(LONGEST_WAIT, |at| at.saturating_duration_since(Instant::now()))
@@ -132,7 +132,7 @@ impl Pause {
         self.until.is_none_or(|until| until <= Instant::now())
     }
 
-    /// Time until the next attempt; `None` if it is due.
+    /// Returns the time until the next attempt; `None` if the attempt is due.
     pub(crate) fn left(&self) -> Option<Duration> {
         let left = self.until?.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)

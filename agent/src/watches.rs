@@ -36,8 +36,9 @@ pub enum Seen {
     Is(Box<BootcNode>),
 }
 
-/// Delays before a broken watch is opened again. The longest delay is short enough to reconnect to a returning API
-/// server before an offer lapses. The jitter is large, because all agents lose their watches at the same time.
+/// Returns the delays before a broken watch is opened again. The longest delay is short enough to reconnect to a
+/// returning API server before an offer lapses. The jitter is large, because all agents lose their watches at the same
+/// time.
 fn reconnect() -> ExponentialBackoff {
     retry::delays(Duration::from_millis(250), Duration::from_secs(6)).into()
 }
@@ -119,7 +120,7 @@ impl Berths {
         Ok(())
     }
 
-    /// Opens the watch, or closes it.
+    /// Opens the watch if `on`, otherwise closes it.
     pub fn watch(&mut self, on: bool) {
         match (on, self.feed.is_some()) {
             (true, false) => self.feed = Some(feed(self.api.clone(), &self.selector)),
@@ -138,8 +139,8 @@ impl Berths {
         seen.map(|seen| self.merge(seen)).is_some()
     }
 
-    /// Replaces the content with the watch's, but keeps a Lease whose newer version the agent itself has written. The
-    /// resourceVersions of one resource are ordered numbers.
+    /// Replaces the known Leases by the watch's Leases, but keeps a newer version of a Lease that the agent itself has
+    /// written. The resourceVersions of one resource are ordered numbers.
     fn merge(&mut self, seen: BTreeMap<String, Lease>) {
         let known = self.known.take().unwrap_or_default();
         let merged = seen.into_iter().map(|(name, theirs)| match known.get(&name) {
@@ -154,7 +155,7 @@ impl Berths {
         if let Some(feed) = &mut self.feed
             && feed.receiver.changed().await.is_ok()
         {
-            // Marked as unseen again, so that [`Berths::catch_up`] still finds the event.
+            // Mark the event as unseen again, so that [`Berths::catch_up`] still finds it.
             return feed.receiver.mark_changed();
         }
         std::future::pending().await

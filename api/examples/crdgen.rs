@@ -13,8 +13,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Removes what the derive adds but the CRDs must not have: defaults, which the server would write into every object,
-/// and `nullable`, which would allow `null` in addition to absence.
+/// Removes two fields that the derive adds. With `default`, the API server would write the default into every object.
+/// With `nullable`, it would accept `null` in addition to a missing field.
 fn strip(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(map) => {

@@ -20,7 +20,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Name of the tool, for messages.
+    /// Returns the tool's name, for messages.
     pub fn tool(self) -> &'static str {
         match self {
             Self::Bootc => "bootc",

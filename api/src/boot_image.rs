@@ -18,11 +18,12 @@ pub const MAX_NAMED: usize = 10;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootImageLimit {
-    /// Oldest boot image version that is allowed. Set by the OS image's label `berth.dev/min-boot-image`.
+    /// Oldest boot image version that is allowed, from the OS image's label `berth.dev/min-boot-image`. In a pool's
+    /// status, the pool's `bootImage.minimumVersion` if the image lacks that label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub minimum_version: Option<String>,
-    /// Maximum number of major versions between boot image and OS image. Set by the OS image's label
+    /// Maximum number of major versions between boot image and OS image, from the OS image's label
     /// `berth.dev/max-boot-image-major-skew`. Default 1 if any limit is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1000))]
@@ -34,7 +35,7 @@ pub struct BootImageLimit {
 }
 
 impl BootImageLimit {
-    /// True if no limit is set.
+    /// True if neither a limit nor an error is set.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -68,22 +69,22 @@ pub struct NodeBootImage {
     pub error: Option<String>,
 }
 
-/// Action when a boot image limit is exceeded.
+/// Action when the boot image of new machines is too old for an OS image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BootImageEnforcement {
-    /// A new OS image is not adopted while the boot image in use exceeds the limit. The pool keeps its current image.
+    /// The pool does not adopt the OS image, and keeps its current image.
     #[default]
     ReleaseRecommended,
-    /// The OS image is adopted, and the condition `BootImageSkew` warns.
+    /// The pool adopts the OS image, and the condition `BootImageSkew` warns the admin.
     Warn,
     /// Boot images are not checked. For pools that never get new machines.
     Disabled,
 }
 
-/// Where the version of the boot image in use comes from.
+/// Source of the boot image version of new machines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BootImageSource {
-    /// The newest machine of the pool.
+    /// The report of the newest machine of the pool.
     #[default]
     Nodes,
     /// The admin's record in `manual`, for example when new machines are installed from an image that no existing
@@ -91,7 +92,7 @@ pub enum BootImageSource {
     Manual,
 }
 
-/// The admin's record of the boot image in use.
+/// The admin's record of the boot image of new machines.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("has(self.version)")
@@ -115,10 +116,10 @@ pub struct ManualBootImage {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootImagePolicy {
-    /// Action when a boot image limit is exceeded. Default `ReleaseRecommended`.
+    /// Action when the boot image of new machines is too old for an OS image. Default `ReleaseRecommended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<BootImageEnforcement>,
-    /// Where the version of the boot image in use comes from. Default `Nodes`.
+    /// Source of the boot image version of new machines. Default `Nodes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<BootImageSource>,
     /// The admin's record, for `source: Manual`.
@@ -142,7 +143,7 @@ impl BootImagePolicy {
     };
 }
 
-/// The boot image in use, and the machines whose own boot image is too old for the current image.
+/// Boot image of new machines, and the existing machines whose own boot image is too old for the current OS image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootImageStatus {
@@ -150,22 +151,23 @@ pub struct BootImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub version: Option<String>,
-    /// Node name of the pool's newest machine, which was installed from this image; absent for a manual record. Stays
-    /// after the machine is deleted.
+    /// Name of the Node of the newest machine, whose agent reported this boot image. Kept after the machine is deleted.
+    /// Absent for a manual record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node: Option<String>,
-    /// Time when the API server created the Node of the pool's newest machine.
+    /// Time when the API server created the Node in `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_created_time: Option<Time>,
-    /// Time when the pool's newest machine was provisioned, by its own clock, but no later than the creation of its
-    /// Node. Only the report of a machine that was provisioned later replaces `version`.
+    /// Time when the machine in `node` was provisioned, by its own clock, but no later than the creation of its Node. A
+    /// report from a machine that was provisioned earlier does not change `version`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned_time: Option<Time>,
     /// Time when the controller first saw the manual record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_time: Option<Time>,
-    /// Limit that applies: the stricter of the current image's and the pool's limit.
+    /// Limit that the current OS image sets for boot images. If the image sets no minimum version, the pool's minimum
+    /// version is shown.
     #[serde(default, skip_serializing_if = "BootImageLimit::is_none")]
     pub limit: BootImageLimit,
     /// Number of machines whose own boot image exceeds the limit.

@@ -10,7 +10,7 @@ pub use crate::reason::{CommonReason, Reason, Word};
 
 /// Condition types of a BootcNode. Conditions shared with OpenShift's MachineConfigNode have the same names.
 pub mod node {
-    /// The node runs the desired image and is not being updated.
+    /// The node runs the desired image, and its turn is over.
     pub const UPDATED: &str = "Updated";
     /// The image is staged and locked, and nothing inhibits the reboot: a berth may be offered.
     pub const UPDATE_PREPARED: &str = "UpdatePrepared";
@@ -18,17 +18,18 @@ pub mod node {
     pub const IMAGE_PULLED: &str = "ImagePulledFromRegistry";
     /// The desired image is staged, with finalization locked.
     pub const STAGED: &str = "Staged";
-    /// The node is cordoned under its berth.
+    /// Berth has cordoned the node for its turn.
     pub const CORDONED: &str = "Cordoned";
-    /// The node is drained under its berth.
+    /// The drain of the node's turn is done.
     pub const DRAINED: &str = "Drained";
     /// The update is committed: the image is unlocked, and the reboot is requested or done.
     pub const UPDATE_EXECUTED: &str = "UpdateExecuted";
     /// The desired image is booted.
     pub const APPLIED_OS_IMAGE: &str = "AppliedOSImage";
-    /// The host came back under a new boot ID.
+    /// The host has rebooted in this turn: its boot ID is new.
     pub const REBOOTED_NODE: &str = "RebootedNode";
-    /// The Node is Ready under the new boot ID.
+    /// The new boot is proven: the host is healthy, and the Node is Ready under the new boot ID. If False, the message
+    /// names the missing part.
     pub const RESUMED: &str = "Resumed";
     /// Berth's cordon is undone.
     pub const UNCORDONED: &str = "Uncordoned";
@@ -36,8 +37,8 @@ pub mod node {
     pub const UPDATE_COMPLETE: &str = "UpdateComplete";
     /// Something is wrong and needs attention; the reason names it.
     pub const NODE_DEGRADED: &str = "NodeDegraded";
-    /// False while the API server accepts the agent's writes to other nodes' objects, True after it rejects them again.
-    /// Absent until such a write was first accepted.
+    /// True if the API server rejects the agent's writes to other nodes' objects, False if it accepts them. Absent
+    /// until such a write was first accepted.
     pub const GUARDED: &str = "Guarded";
     /// The host has the rollback guard, which rolls an unproven boot back even if no agent runs. Absent until the
     /// agent has checked.
@@ -45,8 +46,8 @@ pub mod node {
     /// The node belongs to no pool, and Berth's changes to the node are undone. Not set until the node first leaves a
     /// pool.
     pub const RELEASED: &str = "Released";
-    /// The node holds a berth, but its agent is silent, or it did not come back from its reboot in time. Set by the
-    /// controller, because the agent cannot.
+    /// The node holds a berth, and its agent has been silent for too long, for example because the node did not come
+    /// back from its reboot. Set by the controller.
     pub const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
     /// The node is offered no berth, for a reason that concerns only this node. For people; no decision reads this
     /// condition.
@@ -89,7 +90,7 @@ pub mod lifecycle {
     pub const MAINTENANCE_IN_PROGRESS: &str = "MaintenanceInProgress";
     /// All condition types of a Node's lifecycle, in the order that an agent sets them.
     pub const ALL: [&str; 4] = [MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS];
-    /// Reason of these conditions when an agent sets them: the node is in its turn, or waits for its turn.
+    /// Reason that an agent writes into these conditions. It means that the node is in its turn, or waits for its turn.
     pub const REASON: &str = "BerthTurn";
 }
 
@@ -99,7 +100,8 @@ pub mod pool {
     pub const UPDATED: &str = "Updated";
     /// Members are being updated to the target.
     pub const PROGRESSING: &str = "Progressing";
-    /// At least one member is degraded, or a berth needs an admin.
+    /// At least one member is degraded, or the pool itself has a problem, such as an invalid selector or an unreadable
+    /// berth.
     pub const DEGRADED: &str = "Degraded";
     /// No berth is offered, because an admin has paused the pool or the fleet.
     pub const PAUSED: &str = "Paused";
@@ -107,15 +109,16 @@ pub mod pool {
     pub const IMAGE_RESOLVED: &str = "ImageResolved";
     /// The tag cannot be polled, or its image is refused: no new image reaches the pool.
     pub const FEED_FAILING: &str = "FeedFailing";
-    /// A node matches more than one pool.
+    /// This pool and another pool select the same node, or several Nodes have the address of the same API server.
     pub const NODE_CONFLICT: &str = "NodeConflict";
     /// The image failed on `maxFailures` nodes, so no further node is updated to it.
     pub const ROLLOUT_HALTED: &str = "RolloutHalted";
     /// Windows and exclusions allow reboots to start now.
     pub const WINDOW_OPEN: &str = "WindowOpen";
-    /// The boot image in use is too old for the target or the next target.
+    /// The boot image of new machines is too old for the target or the next target.
     pub const BOOT_IMAGE_SKEW: &str = "BootImageSkew";
-    /// Every member runs the target and no work is left (for kstatus).
+    /// Every member runs the target, and new images can reach the pool. Also True for a pool without members (for
+    /// kstatus).
     pub const READY: &str = "Ready";
     /// The pool is being updated, or waits without needing an admin (for kstatus).
     pub const RECONCILING: &str = "Reconciling";
@@ -155,9 +158,9 @@ pub mod fleet {
     pub const REGISTRY_REACHABLE: &str = "RegistryReachable";
     /// New images reach every pool that follows a tag.
     pub const FEEDS_HEALTHY: &str = "FeedsHealthy";
-    /// No agent reports that the API server accepts its writes to other nodes' objects.
+    /// False if an agent reports that the API server accepts its writes to other nodes' objects.
     pub const GUARDED: &str = "Guarded";
-    /// No machine reports a failed first boot.
+    /// No machine reports that its first boot failed or that its kubelet is held back.
     pub const BOOTSTRAP_HEALTHY: &str = "BootstrapHealthy";
     /// All condition types of a BootcFleet.
     pub const ALL: &[&str] = &[
@@ -184,7 +187,7 @@ pub struct Verdict {
     pub status: Option<bool>,
     /// Reason.
     pub reason: Word,
-    /// Message of one line; may be empty.
+    /// Message; may be empty. [`set`] makes it one line.
     pub message: String,
 }
 
@@ -197,22 +200,22 @@ impl Verdict {
         }
     }
 
-    /// True, with a reason.
+    /// Returns the verdict that the condition is True.
     pub fn yes(reason: impl Into<Word>, message: impl Into<String>) -> Self {
         Self::new(Some(true), reason, message)
     }
 
-    /// False, with a reason.
+    /// Returns the verdict that the condition is False.
     pub fn no(reason: impl Into<Word>, message: impl Into<String>) -> Self {
         Self::new(Some(false), reason, message)
     }
 
-    /// Unknown, with a reason. Unknown never means failed.
+    /// Returns the verdict that the condition is Unknown, which never means failed.
     pub fn unknown(reason: impl Into<Word>, message: impl Into<String>) -> Self {
         Self::new(None, reason, message)
     }
 
-    /// True or False, with the reason and message of another condition.
+    /// Returns the verdict True (`yes`) or False, with the reason and message of another condition.
     pub fn repeats(yes: bool, other: &Condition) -> Self {
         Self::new(Some(yes), Word::stored(&other.reason), &*other.message)
     }
@@ -226,9 +229,10 @@ fn status_text(status: Option<bool>) -> &'static str {
     }
 }
 
-/// Joins the lines of a tool's or registry's text, and cuts the result after [`MAX_MESSAGE`] characters.
+/// Joins the lines of a text from a tool or a registry with spaces. A result longer than [`MAX_MESSAGE`] characters is
+/// cut and ends with an ellipsis.
 pub fn one_line(text: &str) -> String {
-    // Control characters separate words too, because some tools write terminal colours into their logs.
+    // Control characters separate words too, because some tools write terminal colors into their logs.
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_MESSAGE) {

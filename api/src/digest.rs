@@ -1,4 +1,4 @@
-//! Content digests, parsed when they are read.
+//! Content digests of images. An invalid digest is an error when an object is read.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub struct Digest([u8; 32]);
 pub struct DigestError(String);
 
 impl Digest {
-    /// The first 16 hex digits, for names of units and files.
+    /// Returns the first 16 hex digits, for names of units and files.
     pub fn short(&self) -> String {
         hex(self.0.get(..8).unwrap_or_default())
     }

@@ -47,7 +47,7 @@ impl Parse for Duration {
 }
 
 impl From<Duration> for Written<Duration> {
-    /// Writes seconds, or a larger unit if six digits are not enough.
+    /// Writes seconds. If six digits are not enough, rounds up to whole minutes or hours.
     fn from(duration: Duration) -> Self {
         let seconds = duration.as_secs();
         let text = match seconds {

@@ -1,4 +1,4 @@
-//! The first boot of a machine: the decision of `berth-agent firstboot` before the kubelet starts.
+//! Result of the check on a machine's first boot, which `berth-agent firstboot` makes before the kubelet starts.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::KubeSchema;
@@ -9,7 +9,7 @@ use crate::digest::Digest;
 use crate::reasons;
 
 reasons! {
-    /// Outcome of a machine's first boot.
+    /// Outcome of the check on a machine's first boot.
     #[derive(Serialize, Deserialize, JsonSchema)]
     pub enum FirstbootOutcome {
         /// The boot image is within the limit, or no limit is set.
@@ -43,7 +43,8 @@ impl FirstbootOutcome {
     }
 }
 
-/// Record of a machine's first boot. All times are by the machine's own clock, which may not have been set yet.
+/// Record of the check on a machine's first boot. All times are by the machine's own clock, which may not have been set
+/// yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeFirstboot {
@@ -71,7 +72,7 @@ pub struct NodeFirstboot {
     /// True if the machine switched to the target before its kubelet ran.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pivoted: bool,
-    /// True if the kubelet was held back at first and was allowed to start later.
+    /// True if the check held the kubelet back at first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
     /// Time when the check began.

@@ -45,8 +45,8 @@ const PREFIX_RULE: &str = r"self.all(p, p.matches('^([A-Za-z0-9-]+([.][A-Za-z0-9
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootcFleetSpec {
-    /// If true, every pool is paused, and no node begins to pull an image. Nodes that are already rebooting finish
-    /// their update.
+    /// If true, every pool is paused, and no node begins to pull an image. A node that has not committed to its reboot
+    /// gives its berth back; a node that has committed finishes its update.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Maximum number of nodes of all pools that may be unavailable at once: a number of at least 1, or 1% to 100% of
@@ -56,7 +56,7 @@ pub struct BootcFleetSpec {
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
         .message("maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
     pub max_unavailable: Option<Quantity>,
-    /// Defaults for the images of all pools.
+    /// Image settings for pools that do not set their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<FleetImage>,
     /// Allowed prefixes of image references, compared by whole path segments: `quay.io/example` allows
@@ -69,12 +69,12 @@ pub struct BootcFleetSpec {
     pub allowed_registries: Vec<String>,
 }
 
-/// Defaults for the images of all pools.
+/// Image settings for pools that do not set their own.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FleetImage {
-    /// Time between two polls of a tag: at least `1m`, or `0` to turn polling off. For pools that do not set
-    /// `image.pollInterval`. Default 12h.
+    /// Time between two polls of a tag, for pools that do not set `image.pollInterval`: at least `1m`, or `0` to turn
+    /// polling off. Default 12h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new(POLL_INTERVAL_RULE).message(POLL_INTERVAL_MESSAGE))]
@@ -176,8 +176,8 @@ pub struct JoinedMachine {
     /// Name of the Node.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Time of the last report that the machine is held back, by the API server's clock. A later report makes the
-    /// machine count as held back again, unless its Node exists.
+    /// Time of the last report that the machine is held back, by the API server's clock. After a later report, the
+    /// machine counts as held back again, unless its Node exists.
     pub last_time: Time,
 }
 
@@ -188,7 +188,7 @@ pub struct BootcFleetStatus {
     /// Generation of the spec that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Members of all pools.
+    /// Member counts over all pools.
     #[serde(default)]
     pub nodes: FleetNodes,
     /// The pools, sorted by name; the first 64.
@@ -202,8 +202,9 @@ pub struct BootcFleetStatus {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub held_machines: Vec<HeldMachine>,
-    /// Machines that were held back and became nodes, sorted by name; the first 64. Each is listed until the API server
-    /// deletes the machine's event, so that the old event does not count again if the Node is deleted.
+    /// Machines that were held back and became nodes, sorted by name; the first 64. Each machine is listed until the
+    /// API server deletes the machine's event. Otherwise, after the Node is deleted, the old event would count as a new
+    /// report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]

@@ -3,7 +3,7 @@
 //! A property with a precondition passes if no case meets the precondition. So each property names its preconditions,
 //! counts the cases that meet each one, and sets a floor for each count: at most half of the average count per run.
 //!
-//! Other crates include this file by its path, so the file is part of no feature and no program.
+//! The tests of other crates include this file by its path, so it needs no cargo feature.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ pub(crate) fn check<S: Strategy>(
 mod tests {
     use super::*;
 
-    /// Result of a property that counts even numbers, with this floor.
+    /// Checks a property that counts even numbers, with this floor. Returns an error if the check panics.
     fn even_numbers(floor: u32) -> std::thread::Result<()> {
         fn property(number: u8, reached: &Reached) -> TestCaseResult {
             if number.is_multiple_of(2) {

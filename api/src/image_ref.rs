@@ -20,16 +20,16 @@ pub struct ImageRef {
 /// Error for a text that is not an [`ImageRef`]. Each message says what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageRefError {
-    /// Empty, too long, or with characters that a reference cannot have.
+    /// The text is too long, or its repository or tag is invalid.
     #[error("{0:?} is not an image reference; write one such as quay.io/example/os:stable")]
     Malformed(String),
     /// The reference does not begin with a registry host.
     #[error("{0:?} names no registry; write the whole reference, such as quay.io/example/os:stable")]
     NoRegistry(String),
-    /// Neither tag nor digest.
+    /// The reference has neither a tag nor a digest.
     #[error("{0:?} has neither a tag nor a digest; add one, such as :stable or @sha256:…")]
     NoTagOrDigest(String),
-    /// The part behind `@` is not a digest.
+    /// The part after `@` is not a digest.
     #[error("in {0:?}, the part after @ is not a digest; write @sha256: and 64 lower-case hex digits")]
     BadDigest(String),
 }
@@ -78,9 +78,10 @@ impl ImageRef {
     }
 }
 
-/// True if the reference begins with a prefix, by whole path segments: `quay.io/example` allows `quay.io/example/os`
-/// but not `quay.io/example2/os`. Host and port must match exactly. A prefix's tag, digest and final slash are ignored.
-/// An empty list allows every reference; an empty or malformed prefix allows none.
+/// True if the reference begins with one of the prefixes, compared by whole path segments: `quay.io/example` allows
+/// `quay.io/example/os` but not `quay.io/example2/os`. Host and port must match exactly. The reference's tag and
+/// digest, and a prefix's final slash, are ignored. An empty list allows every reference. An empty or malformed prefix,
+/// such as one with a tag, allows none.
 pub fn allowed(prefixes: &[impl AsRef<str>], reference: &ImageRef) -> bool {
     let name = format!("{}/{}", reference.registry(), reference.repository());
     prefixes.is_empty() || prefixes.iter().any(|prefix| has_prefix(&name, prefix.as_ref()))

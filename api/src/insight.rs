@@ -1,4 +1,4 @@
-//! Insight into one node's update: everything that a client needs to show it in one line.
+//! Insight: a summary of one node's update, with all that a client needs to show the node in one line.
 
 use std::time::Duration;
 
@@ -27,17 +27,17 @@ pub mod conditions {
     pub const PENDING: &str = "Pending";
     /// `Updating` is False: the node runs the desired image.
     pub const UPDATED: &str = "Updated";
-    /// `Updating` is False: the node needs an update, and an admin holds it back.
+    /// `Updating` is False: the node needs an update, but the pool or the fleet is paused, or the node is excluded.
     pub const PAUSED: &str = "Paused";
     /// `Updating` is True: pods are being moved away.
     pub const DRAINING: &str = "Draining";
-    /// `Updating` is True: the image is being pulled or staged, or the node finishes its turn after the reboot.
+    /// `Updating` is True: the image is being pulled or staged, or the node is giving its berth back.
     pub const WORKING: &str = "Updating";
     /// `Updating` is True: the host reboots or is being proven after the reboot.
     pub const REBOOTING: &str = "Rebooting";
 }
 
-/// Insight into the update of one node.
+/// Summary of one node's update.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeInsight {
@@ -55,8 +55,8 @@ pub struct NodeInsight {
     #[schemars(length(max = 256))]
     pub version: Option<String>,
     /// Estimated duration from the start of the current phase to the end of the update, such as `240s`; `0s` when the
-    /// update is over. Based on the node's last turn, otherwise on the medians of the pool. Absent if no estimate is
-    /// possible, for example while the node waits for its turn.
+    /// update is over. Based on the medians of the pool, or on the node's own last durations if the pool has no median.
+    /// Absent if no estimate is possible, for example while the node waits for its turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub est_to_complete: Option<Written<Duration>>,
@@ -92,6 +92,6 @@ pub struct ResourceRef {
 pub enum ScopeType {
     /// The node is part of the control plane.
     ControlPlane,
-    /// Any other node.
+    /// The node is not part of the control plane.
     WorkerPool,
 }

@@ -1,5 +1,5 @@
-//! Every label, annotation, finalizer and fixed name that Berth puts on an object, and the labels of images that it
-//! reads. The table in `docs/architecture.md` lists the same keys; a test in the `tests` crate compares the two.
+//! All labels, annotations, finalizers and fixed names that Berth writes to objects or reads from objects and images.
+//! The table in `docs/architecture.md` lists the same keys; a test in the `tests` crate compares the two.
 
 /// API group of the custom resources.
 pub const GROUP: &str = "berth.dev";
@@ -27,8 +27,8 @@ pub const LABEL_NODE: &str = "berth.dev/node";
 /// controller polls the tag once.
 pub const ANNOTATION_POLL_REQUESTED_AT: &str = "berth.dev/poll-requested-at";
 
-/// Label on a Node, with any value: the node belongs to no pool and is not counted. The node's agent gives back a berth
-/// that the node holds.
+/// Label on a Node, with any value, set by an admin: the node belongs to no pool and is not counted. If the node holds
+/// a berth, its agent gives the berth back; if the Node is NotReady, the controller closes the berth.
 pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";
 
 /// Label on a Node, with any value, set by an admin: the node stays a counted member of its pool but is offered no
@@ -53,8 +53,8 @@ pub const LABELS_CONTROL_PLANE: [&str; 2] = [
 /// Annotation on a Node, written in the same patch as `spec.unschedulable`: record of Berth's cordon and of the state
 /// before it.
 pub const ANNOTATION_CORDON: &str = "berth.dev/cordon";
-/// Annotation on a Node, changed each time Berth gives a node back, so that an older cordon write that is still in
-/// flight fails on `resourceVersion`.
+/// Annotation on a Node, changed each time an agent undoes Berth's cordon. A delayed request to cordon the node then
+/// fails, because its `resourceVersion` is outdated.
 pub const ANNOTATION_RELEASED: &str = "berth.dev/released";
 
 /// Annotation of the cluster autoscaler on a Node: `true` keeps the autoscaler from removing the node.
@@ -90,7 +90,7 @@ pub const ANNOTATION_PHASE: &str = "berth.dev/phase";
 /// Annotation on an offered or held berth: latest time for the reboot to start, by the node's clock (RFC 3339). Set
 /// only if the pool has windows or exclusions.
 pub const ANNOTATION_OPEN_UNTIL: &str = "berth.dev/open-until";
-/// Annotation on a berth: epoch of the leader that last stamped it.
+/// Annotation on a berth: epoch (term number) of the leader that last stamped the berth.
 pub const ANNOTATION_EPOCH: &str = "berth.dev/epoch";
 /// Annotation on a held berth: why the controller asks for it back.
 pub const ANNOTATION_REVOKE: &str = "berth.dev/revoke";

@@ -59,7 +59,7 @@ name!(
 const SOFT: &str = ".soft";
 
 impl BootId {
-    /// Returns the boot ID of a host whose kernel has this boot ID and has soft-rebooted this number of times.
+    /// Returns the boot ID of a host after `count` soft reboots, given the kernel's boot ID.
     pub fn after_soft_reboots(kernel: &str, count: u32) -> Self {
         match count {
             0 => Self::new(kernel),
@@ -72,7 +72,7 @@ impl BootId {
         self.0.split_once(SOFT).map_or(self.0.as_str(), |(kernel, _)| kernel)
     }
 
-    /// True if the kernel has soft-rebooted at least once.
+    /// True if the host has soft-rebooted since its kernel started.
     pub fn is_soft(&self) -> bool {
         self.0.contains(SOFT)
     }

@@ -87,7 +87,8 @@ pub struct BootcNodeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// Longest time from a reboot until the node is proven, copied from the pool.
+    /// How long a rebooting node may be silent, and how long its new boot may stay unproven, before Berth reports it.
+    /// Copied from the pool.
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub reboot_timeout: Written<Duration>,
@@ -102,8 +103,8 @@ pub struct BootcNodeSpec {
     /// the node does not run the desired image, otherwise together with the next change of the spec.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Medians of the pool, for `estToComplete` on a node without measurements of its own. Updated together with the
-    /// next change of the spec.
+    /// Median durations in the pool, for `estToComplete`. If a median is missing, the node's own last measurement is
+    /// used. Updated together with the next change of the spec.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub estimates: PhaseDurations,
 }
@@ -116,7 +117,7 @@ pub struct DesiredImage {
     #[serde(rename = "ref")]
     #[schemars(length(max = 512))]
     pub reference: Written<ImageRef>,
-    /// Digest for this node's platform. The host reports it when the image is booted.
+    /// Digest for this node's platform. The host reports this digest when the image is booted.
     pub digest: Digest,
     /// Digest that the pool's reference was resolved to. Differs from `digest` if the reference names an image index.
     pub index_digest: Digest,
@@ -205,7 +206,7 @@ pub struct BootcNodeStatus {
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub failed_digests: Vec<Digest>,
-    /// Reboots that did not apply a digest, kept here in case the host loses its record.
+    /// Digest that the node's reboots did not apply, and their number. Kept here in case the host loses its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_applied: Option<NotApplied>,
     /// Target of the current turn, after it has booted and until it is proven. Kept here in case the host loses its
@@ -216,12 +217,12 @@ pub struct BootcNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// Duration of the last drain in seconds, measured by an agent of an earlier version. Absent if the timeline has
-    /// it.
+    /// Duration of the last drain in seconds, written by an agent of an earlier version. Absent if the timeline has a
+    /// drain's duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_seconds: Option<u32>,
-    /// Duration of the last reboot in seconds, measured by an agent of an earlier version. Absent if the timeline has
-    /// it.
+    /// Duration of the last reboot in seconds, written by an agent of an earlier version. Absent if the timeline has a
+    /// reboot's duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_seconds: Option<u32>,
     /// Start and end of each stage of the node's latest updates, used for estimates.
@@ -239,7 +240,8 @@ pub struct BootcNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub platform_variant: Option<String>,
-    /// Mechanisms of the host that guard its current boot without the agent; absent until the agent has read them.
+    /// Mechanisms of the host that protect the current boot even if no agent runs; absent until the agent has read
+    /// them.
     #[schemars(length(max = 8))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_safeguards: Option<Vec<BootSafeguard>>,
@@ -269,8 +271,8 @@ pub struct BootcNodeStatus {
 }
 
 impl BootcNodeStatus {
-    /// Returns the latest measured durations. If the timeline lacks one, uses the measurement of an agent of an earlier
-    /// version.
+    /// Returns the latest measured durations. If the timeline lacks the drain or the reboot, uses the duration that an
+    /// agent of an earlier version wrote.
     pub fn measured(&self) -> Measured {
         let measured = self.timeline.measured();
         Measured {
@@ -282,7 +284,7 @@ impl BootcNodeStatus {
 }
 
 reasons! {
-    /// Mechanism of a host that guards its boots without the agent.
+    /// Mechanism of a host that protects its boots even if no agent runs.
     #[derive(PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
     pub enum BootSafeguard {
         /// The boot loader counted the boots of the running image; after too many, it would have booted the previous
@@ -295,7 +297,7 @@ reasons! {
         Greenboot,
         /// systemd feeds a hardware watchdog, which resets a host that hangs.
         HardwareWatchdog,
-        /// Units want `boot-complete.target`.
+        /// A systemd unit wants `boot-complete.target`, the target for boots that passed all boot checks.
         BootComplete,
     }
 }
@@ -317,7 +319,7 @@ impl BootSafeguard {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDeployment {
-    /// Pool that the node belonged to at that time.
+    /// Pool that the node belonged to when the agent recorded the image.
     #[schemars(length(max = 63))]
     pub pool: String,
     /// Digest that the pool's reference was resolved to. For an image that the node ran when it joined the pool: digest
@@ -366,7 +368,7 @@ pub struct Deployment {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
     /// True for a staged deployment that the host can boot by a soft reboot: it has the kernel, initramfs, kernel
-    /// arguments and SELinux policy of the booted one.
+    /// arguments and SELinux policy of the booted deployment.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft_reboot_capable: bool,
 }
@@ -375,7 +377,7 @@ reasons! {
     /// State of a node in one word.
     #[derive(Serialize, Deserialize, JsonSchema)]
     pub enum Phase {
-        /// No update is requested yet.
+        /// No image is published for this Node yet, or the agent has not read its berths yet.
         Idle,
         /// The node needs an update but may not pull yet.
         Pending,
@@ -448,7 +450,7 @@ pub struct Turn {
     /// Outcome in one CamelCase word, such as `DrainTimeout`.
     #[schemars(length(max = 64))]
     pub outcome: String,
-    /// Cause in one line, with the pod, disruption budget or inhibitor.
+    /// Cause in one line, such as the pod, disruption budget or inhibitor that blocked the turn.
     #[schemars(length(max = 1100))]
     pub message: String,
     /// Target of the turn.

@@ -35,9 +35,9 @@ pub enum Variant<'a> {
     /// The machine's agent has not reported yet.
     #[default]
     NotReported,
-    /// The agent has reported, but does not know the variant.
+    /// The agent has reported, but could not determine the variant.
     Unknown,
-    /// This variant, such as `v3`.
+    /// The variant is known, such as `v3`.
     Known(&'a str),
 }
 
@@ -58,8 +58,8 @@ pub struct PlatformDigest {
     #[schemars(length(max = 32))]
     pub architecture: String,
     /// Variant of the architecture that the image needs, such as `v3`; absent if every machine of the architecture can
-    /// run it. An amd64 image that names no variant may need one if the index also has amd64 images for lower variants:
-    /// beside an image for `v2`, it is recorded as `v3`.
+    /// run it. If an index lists an amd64 image for `v2` and an amd64 image without a variant, the image without a
+    /// variant is recorded as `v3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub variant: Option<String>,
@@ -116,7 +116,7 @@ impl Machine {
 }
 
 impl<'a> Variant<'a> {
-    /// Variant in a BootcNode's status. `has_reported`: the agent has written a status for this Node.
+    /// Returns the variant in a BootcNode's status. `has_reported`: the agent has written a status for this Node.
     pub fn reported(has_reported: bool, variant: Option<&'a str>) -> Self {
         match variant {
             _ if !has_reported => Self::NotReported,
@@ -148,8 +148,8 @@ impl Platform<'_> {
 
     /// Returns the most demanding image that the machine is known to run.
     ///
-    /// If the agent does not know the variant, returns the image that every machine of the architecture can run. Before
-    /// the agent's first report, returns an image only if the report cannot change the choice.
+    /// If the agent could not determine the variant, returns the image that every machine of the architecture can run.
+    /// Before the agent's first report, returns an image only if the report cannot change the choice.
     pub fn choose<'a>(&self, images: &'a [PlatformDigest]) -> Choice<'a> {
         let of_architecture = images.iter().filter(|image| image.architecture == self.architecture);
         let count = of_architecture.clone().count();

@@ -10,7 +10,7 @@ pub trait Reason: Copy + 'static {
     /// All reasons of this set.
     const ALL: &'static [Self];
 
-    /// The CamelCase word that a condition shows as its reason.
+    /// Returns the CamelCase word that a condition shows as its reason.
     fn word(self) -> &'static str;
 }
 
@@ -27,12 +27,12 @@ macro_rules! reasons {
             /// All variants.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The word that an object stores, such as the reason of a condition.
+            /// Returns the word that an object stores, such as the reason of a condition.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $crate::reasons!(@word $variant $($word)?)),+ }
             }
 
-            /// Returns the variant with this word; `None` if this version does not know it.
+            /// Returns the variant with this word; `None` if there is none, for example for a word of a newer version.
             pub fn from_word(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
             }
@@ -50,7 +50,7 @@ macro_rules! reasons {
     (@word $variant:ident $word:literal) => { $word };
 }
 
-/// The word of a reason: made from a [`Reason`], or copied from a condition.
+/// Reason of a condition as text: made from a [`Reason`], or copied from a condition that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word(Cow<'static, str>);
 
@@ -101,7 +101,7 @@ impl PartialEq<Word> for String {
 reasons! {
     /// Reasons that no other enum defines.
     pub enum CommonReason {
-        /// Nothing is wrong, or the step is done as it should be.
+        /// Nothing is wrong, or the step is done.
         AsExpected,
         /// The step is not done yet.
         NotYet,
@@ -137,15 +137,16 @@ reasons! {
         InTurn,
         /// A berth may be offered.
         Ready,
-        /// The last turn failed, and the next attempt is not due yet.
+        /// The last turn ended without an update, and the next attempt is not due yet.
         BackingOff,
-        /// The image is staged and locked, but the agent must do other work before a berth may be offered.
+        /// The image is staged and locked, but the agent has another step to do before the controller may offer a
+        /// berth.
         NotReady,
         /// The drain did not end in time.
         DrainTimeout,
         /// The node is drained, except for pods that could not be moved and do not block the reboot.
         LeftBehind,
-        /// A failure whose reason this version does not know.
+        /// A failure with a reason that is unknown to this version of Berth.
         Failed,
         /// The digest failed on this node.
         DigestFailed,
@@ -155,9 +156,9 @@ reasons! {
         RolledBackExternally,
         /// Without a berth, the host booted an image that is neither the desired image nor the host's previous image.
         BootedUnexpectedImage,
-        /// A berth names a Node that has this name but another UID.
+        /// A berth names a Node with this node's name but another UID.
         ForeignBerth,
-        /// The turn ended with an outcome that this version does not know.
+        /// The turn ended with an outcome that is unknown to this version of Berth.
         TurnFailed,
         /// The host runs neither the target nor the previous image.
         BootUnproven,
@@ -169,11 +170,11 @@ reasons! {
         UnitsFailed,
         /// A required health check of the host did not succeed in the new boot in time.
         HealthCheckFailed,
-        /// Pods that a check of the pool selects were not Ready in the new boot in time.
+        /// In the new boot, the pods of a pool check were not Ready in time.
         PodsNotReady,
-        /// An HTTP GET of a check of the pool did not succeed in the new boot in time.
+        /// In the new boot, the HTTP GET of a pool check did not succeed in time.
         HttpCheckFailed,
-        /// The Node did not have the condition of a check of the pool in the new boot in time.
+        /// In the new boot, the Node did not have the condition of a pool check in time.
         NodeConditionWrong,
         /// The boot was not proven in time, and the node rolls back.
         RollingBack,
@@ -185,7 +186,7 @@ reasons! {
         InImage,
         /// The agent could not install the rollback guard's unit on the host.
         NotInstalled,
-        /// The pool does not roll unproven boots back.
+        /// The pool's `health.onFailure` is `Hold`, so unproven boots are not rolled back.
         NotWanted,
         /// The image of the spec is not resolved.
         ImageNotResolved,
@@ -237,7 +238,7 @@ reasons! {
         NoConflict,
         /// Nodes are selected by more than one pool.
         SelectedTwice,
-        /// Several Nodes have the address of the same API server.
+        /// Several Nodes have the address of one API server.
         AddressShared,
         /// An admin must act first.
         Stalled,
@@ -253,17 +254,17 @@ reasons! {
         NoSuchPlatform,
         /// A member's CPU level is not known, so no image of the index can be chosen for it.
         CpuLevelUnknown,
-        /// The boot image in use is too old for the OS image.
+        /// The boot image of new machines is too old for the OS image.
         BootImageSkew,
-        /// The boot image in use is too old for the current image.
+        /// The boot image of new machines is too old for the current image.
         BootImageTooOld,
-        /// A new image was not adopted, because the boot image in use is too old for it.
+        /// The pool does not adopt its next image, because the boot image of new machines is too old for it.
         NextImageRefused,
         /// The versions of the boot image and the OS image cannot be compared.
         CannotCompare,
         /// No machine has reported yet which image it was installed from.
         NotReported,
-        /// The boot image in use is new enough.
+        /// The boot image of new machines is new enough.
         WithinLimit,
         /// No limit for boot images is set.
         NoLimit,

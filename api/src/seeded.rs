@@ -1,6 +1,6 @@
 //! Deliberate bugs that the tests and the model checker must find. Compiled in only with the feature `seeded-bugs`,
-//! which no shipped program has. A bug is inactive until the environment variable `BERTH_SEEDED_BUG` (in a program) or
-//! [`wake`] (in the model checker) wakes it.
+//! which no shipped program has. A bug is active only if the environment variable `BERTH_SEEDED_BUG` names it (in a
+//! program) or [`wake`] activates it (in the model checker).
 
 macro_rules! bugs {
     ($($(#[$doc:meta])* $variant:ident => $name:literal),+ $(,)?) => {
@@ -42,7 +42,7 @@ bugs! {
     ReleaseBeforeProof => "release-before-proof",
     /// Give a committed berth back when it is revoked.
     ReleaseAfterCommit => "release-after-commit",
-    /// Uncordon a node at the end even if it was cordoned before.
+    /// At the end of a turn, uncordon a node even if it was cordoned before the turn.
     UncordonAlways => "uncordon-always",
     /// Close a berth whose holder is overdue, and offer it again.
     ExpiredBerthStolen => "expired-berth-stolen",
@@ -60,7 +60,7 @@ bugs! {
     RetryFailedDigest => "retry-failed-digest",
     /// Use a berth that was offered to another Node of the same name, with another UID.
     NoUidCheck => "no-uid-check",
-    /// Publish a smaller capacity while more berths than that are offered or held.
+    /// Publish a smaller capacity while more berths than the new capacity are offered or held.
     ShrinkAtOnce => "shrink-at-once",
     /// Reopen a berth before its failure is recorded.
     ReopenBeforeRecorded => "reopen-before-recorded",
@@ -78,11 +78,11 @@ bugs! {
     BootImageIgnored => "boot-image-ignored",
     /// Offer a berth to a node that is held back.
     HoldIgnored => "hold-ignored",
-    /// Stop counting a node when its BootcNode is being deleted.
+    /// Do not count a node as a member while its BootcNode is being deleted.
     LeavingNotCounted => "leaving-not-counted",
     /// Open berths based on a silent watch, or on a pool that has changed since the last watch event.
     StaleWatchOpens => "stale-watch-opens",
-    /// Use an observation of the host from before another process wrote the berth.
+    /// Act on an observation of the host that is older than another process's write of the berth.
     OldLookTrusted => "old-look-trusted",
     /// Reboot under an old commit without checking the cordon and the drain again.
     OldCommitUsed => "old-commit-used",
@@ -90,9 +90,9 @@ bugs! {
     SilentLetsGo => "silent-lets-go",
     /// Take back a commit although the host does not report its staged image.
     UnseenLetsGo => "unseen-lets-go",
-    /// Roll an unproven boot back again, although the host booted the same image after the first rollback.
+    /// Roll an unproven image back a second time, although the host booted that image again after the first rollback.
     RollbackTwice => "rollback-twice",
-    /// Undo even a proven boot after its deadline.
+    /// Roll back even a proven boot after its deadline.
     UndoneAlways => "undone-always",
     /// Roll back to any deployment of the host.
     RollbackToAny => "rollback-to-any",
@@ -106,13 +106,13 @@ bugs! {
     GuardToAny => "guard-to-any",
     /// Let the host's rollback guard roll back although it is not armed.
     GuardFiresDisarmed => "guard-fires-disarmed",
-    /// Retry a digest although the host, under the berth for it, booted the previous image again.
+    /// Retry a digest although the host fell back from it to the previous image during the digest's turn.
     FellBackTriedAgain => "fell-back-tried-again",
     /// Stage and boot an image again although a rollback without a berth has replaced it.
     RollbackForgotten => "rollback-forgotten",
     /// After a rollback without a berth, reboot the host at once, again without a berth.
     RollbackAnswered => "rollback-answered",
-    /// Begin a turn although the host cannot record it.
+    /// Begin a turn although the host cannot store the agent's record of the turn.
     MemoryNotNeeded => "memory-not-needed",
     /// Take a berth although the API server lets other nodes write it.
     GuardIgnored => "guard-ignored",
@@ -128,7 +128,7 @@ bugs! {
     PermitsUncounted => "permits-uncounted",
     /// Retry a Lease write in every pass although the API server rejects it.
     RefusedTriedAgain => "refused-tried-again",
-    /// Count a closed berth as free although it cannot be written.
+    /// Count a closed berth as free although the API server rejects writes to it.
     RefusedNotCounted => "refused-not-counted",
     /// Let a newer machine that reports no boot image replace the boot image of an older machine.
     SilenceDisplaces => "silence-displaces",
@@ -136,8 +136,7 @@ bugs! {
     BootImageForgotten => "boot-image-forgotten",
     /// Measure a drain by the wall clock after a restart.
     WallClockDrain => "wall-clock-drain",
-    /// Wait for the end of a backoff even if more time is left than any backoff lasts, because the clock was set
-    /// back.
+    /// Wait for the end of a backoff even if the clock was set back and the remaining time is longer than any backoff.
     BackoffUnlimited => "backoff-unlimited",
     /// Begin a wave before the previous wave has soaked.
     SoakIgnored => "soak-ignored",
@@ -171,20 +170,20 @@ mod awake {
     }
 }
 
-/// Wakes one bug in this process, or none.
+/// Activates one bug in this process; `None` deactivates it.
 #[cfg(feature = "seeded-bugs")]
 pub fn wake(bug: Option<Bug>) {
     awake::wake(bug);
 }
 
 impl Bug {
-    /// True if this bug is awake in this program. Always false in shipped programs.
+    /// True if this bug is active in this process. Always false in shipped programs.
     #[cfg(feature = "seeded-bugs")]
     pub fn is_awake(self) -> bool {
         awake::is(self)
     }
 
-    /// True if this bug is awake in this program. Always false in shipped programs.
+    /// True if this bug is active in this process. Always false in shipped programs.
     #[cfg(not(feature = "seeded-bugs"))]
     pub const fn is_awake(self) -> bool {
         false

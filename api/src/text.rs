@@ -1,6 +1,6 @@
 //! Formatting of text, shared by the controller and the CLI.
 
-/// Lists names and counts the ones not shown: `n1, n2 and 3 more`.
+/// Lists the shown names, and how many of all `count` names are not shown: `n1, n2 and 3 more`.
 pub fn names<S: AsRef<str>>(shown: impl IntoIterator<Item = S>, count: usize) -> String {
     let shown: Vec<S> = shown.into_iter().collect();
     let list = shown.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ");

@@ -38,11 +38,12 @@ impl Waves {
         }
     }
 
-    /// Number, from 0, of the first wave that selects a node with these labels.
+    /// Returns the number, from 0, of the wave of a node with these labels: the first wave that selects the node.
     pub fn number(&self, labels: &BTreeMap<String, String>) -> usize {
         let is_control_plane = is_control_plane(labels);
         let number = self.selectors.iter().position(|(selector, included)| {
-            // An invalid selector selects no node, so that its nodes come later, not earlier.
+            // An invalid selector selects no node. The nodes meant by it are then updated in a later wave, not an
+            // earlier one.
             let selector = selector.as_ref().and_then(|written| written.get().ok());
             (*included || !is_control_plane) && selector.is_some_and(|s| s.matches(labels))
         });

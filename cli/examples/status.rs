@@ -1,5 +1,5 @@
-//! Measures how long the status of a large cluster takes after its objects are read, and prints one JSON line. `make bench` runs
-//! it as a release build.
+//! Measures how long it takes to render the status of a large cluster from objects in memory, and prints one JSON line.
+//! `make bench` runs this example as a release build.
 
 use std::time::Instant;
 
@@ -39,7 +39,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns a cluster in the middle of a rollout: a third of the nodes is updated, some are being updated, some have problems.
+/// Returns a cluster in the middle of a rollout: a third of the nodes are updated, some are being updated, and some
+/// have problems.
 fn cluster(now: Timestamp) -> Result<Snapshot> {
     let digest = |c: char| format!("sha256:{}", c.to_string().repeat(64));
     let ago = |minutes: i64| (now - SignedDuration::from_mins(minutes)).to_string();

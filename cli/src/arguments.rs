@@ -126,7 +126,7 @@ pub struct Cluster {
     /// Namespace that Berth is installed in.
     #[arg(long, global = true, value_name = "NAME", default_value = berth_api::keys::NAMESPACE)]
     pub namespace: String,
-    /// Timeout for the API server: for reading everything that is needed, and for making the changes.
+    /// Timeout for reading all objects from the API server, and again for writing the changes.
     ///
     /// A number of seconds, or a number with a unit, such as 90s or 2m.
     #[arg(long, global = true, value_name = "DURATION", default_value = "30s", value_parser = request_timeout)]
@@ -173,16 +173,16 @@ pub enum Command {
     Node(NodeStory),
     /// Explain why a node is offered no berth now, when it may be, and which change would get it one.
     ///
-    /// Repeats the controller's own plan of the node's pool on the same objects, each time with one thing changed: a
-    /// turn has ended, a node is Ready again, a limit is higher, a pause is over. Lists each change that is sufficient
-    /// alone, the smallest first; if there is none, the changes that are sufficient together. Facts that only the
-    /// controller knows are listed, not guessed.
+    /// Makes the controller's plan for the node's pool several times, each time with one change: a turn has ended, a
+    /// node is Ready again, a limit is higher, or a pause is over. Lists each change that is sufficient alone, the
+    /// smallest first; if there is none, the changes that are sufficient together. Facts that only the controller knows
+    /// are listed, not guessed.
     #[command(long_about)]
     Explain(Explain),
     /// Draw the phases of each node over time, in the newest rollout of a pool.
     ///
-    /// Draws one row for each node, in the order of their turns. Each column of the terminal shows the last chapter in
-    /// it, so that short chapters are visible. Times are by each node's own clock.
+    /// Draws one row for each node, in the order of their turns. If several chapters fall into one column of the
+    /// terminal, the column shows the last of these chapters. Times are by each node's own clock.
     #[command(long_about)]
     Timeline(Timeline),
     /// Show the images that a pool or a node has run.
@@ -195,11 +195,11 @@ pub enum Command {
     History(History),
     /// Check a past rollout against the rules, from the API server's audit logs.
     ///
-    /// Reads audit logs and needs no cluster. Compares the writes of berths, Nodes and BootcNodes, and judges for each
-    /// turn whether it was licensed, cordoned and proven, and for each write of a berth whether the protocol allows it.
-    /// Capacities and recorded failures come from the statuses of the pools in the log. Facts that are missing in the
-    /// log are listed and do not count as good. The API server needs an audit policy with the rules of
-    /// manifests/audit-policy.yaml. The exit status is 4 if a rule was broken.
+    /// Reads audit logs and needs no cluster. Checks each turn: the node must have been licensed, cordoned and proven.
+    /// Checks each write of a berth: the protocol must allow it. For this, the log must contain the writes of berths,
+    /// Nodes and BootcNodes. Capacities and recorded failures come from the statuses of the pools in the log. Facts
+    /// that are missing in the log are listed; a check that needs them does not pass. The API server needs an audit
+    /// policy with the rules of manifests/audit-policy.yaml. The exit status is 4 if a rule was broken.
     #[command(long_about)]
     Verify(Verify),
     /// Take a node out of its pool, so that the rollout continues without it.
@@ -266,9 +266,9 @@ pub enum Command {
     Retry(Retry),
     /// Check the tag of a pool's image now.
     ///
-    /// Sets the annotation berth.dev/poll-requested-at of the pool, waits until the controller has asked the registry,
-    /// and prints the result. If the tag is followed and has moved, its image is adopted as soon as image.minimumAge
-    /// allows it. If the registry does not answer, the pool keeps its image and the exit status is 1.
+    /// Sets the annotation berth.dev/poll-requested-at of the pool, waits until the controller has queried the
+    /// registry, and prints the result. If the tag is followed and has moved, its image is adopted as soon as
+    /// image.minimumAge allows it. If the registry does not answer, the pool keeps its image and the exit status is 1.
     #[command(long_about)]
     Poll(Poll),
     /// Adopt the image that the tag of a pinned pool points to.
@@ -309,8 +309,8 @@ pub struct Status {
     pub preview: bool,
     /// Preview with another setting of the pool, such as rollout.maxUnavailable=3; may be given more than once.
     ///
-    /// FIELD is a field of the pool's spec. An empty VALUE removes it; write a list as a whole, as JSON. The API server
-    /// is asked whether it would accept the change; nothing is changed.
+    /// FIELD is a field of the pool's spec. An empty VALUE removes the field. Write a whole list as JSON. The setting
+    /// is sent to the API server in a dry run, to check that it is valid; nothing is changed.
     #[arg(long, value_name = "FIELD=VALUE", requires = "preview", requires = "pool")]
     pub what_if: Vec<WhatIf>,
     /// Show each pool's image instead: its build time, its source and its labels.
@@ -413,7 +413,7 @@ pub struct Verify {
     /// Limit of the fleet during the whole log: maxUnavailable of the BootcFleet, as a number of nodes.
     #[arg(long, value_name = "N")]
     pub fleet_limit: Option<usize>,
-    /// Longest delay until every program has seen a write, including clock differences between API servers.
+    /// Longest time from a write until every program has seen it, including clock differences between API servers.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = berth_api::duration::parse)]
     pub lag: Duration,
     /// Output format.
@@ -457,7 +457,7 @@ pub struct Dismiss {
 /// Arguments of `pause` and `resume`.
 #[derive(Debug, Args)]
 pub struct Pause {
-    /// The pool, or all of them.
+    /// The pool, or all pools.
     #[command(flatten)]
     pub which: OneOrAll,
     /// Consent to the plan.
@@ -465,7 +465,7 @@ pub struct Pause {
     pub consent: Consent,
 }
 
-/// A pool, or all of them.
+/// One pool, or all pools.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct OneOrAll {
@@ -479,7 +479,7 @@ pub struct OneOrAll {
 /// Arguments of `retry`.
 #[derive(Debug, Args)]
 pub struct Retry {
-    /// The pool, or all of them that have failures.
+    /// The pool, or all pools that have failures.
     #[command(flatten)]
     pub which: OneOrAll,
     /// Consent to the plan.
@@ -490,7 +490,7 @@ pub struct Retry {
 /// Arguments of `poll`.
 #[derive(Debug, Args)]
 pub struct Poll {
-    /// The pool, or all of them, one after the other.
+    /// The pool, or all pools, one after the other.
     #[command(flatten)]
     pub which: OneOrAll,
     /// Longest time to wait for the controller's answer.
@@ -515,7 +515,7 @@ pub struct Approve {
 /// Arguments of `completion`.
 #[derive(Debug, Args)]
 pub struct Completion {
-    /// Shell, or kubectl itself.
+    /// Shell to write the script for; kubectl is for completion of kubectl berth in any shell.
     #[arg(value_enum)]
     pub shell: Shell,
 }
@@ -524,7 +524,7 @@ pub struct Completion {
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct Complete {
-    /// The words so far; the last one is completed.
+    /// The words of the command line so far; the last word is completed.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
 }
@@ -545,9 +545,9 @@ pub struct Consent {
 pub enum Output {
     /// Table, as wide as the terminal.
     Table,
-    /// JSON, with the same facts.
+    /// JSON, with all facts of the table.
     Json,
-    /// YAML, with the same facts.
+    /// YAML, with all facts of the table.
     Yaml,
 }
 

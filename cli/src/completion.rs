@@ -13,7 +13,7 @@ const NO_FILES: u8 = 4;
 /// Cobra's directive: the shell adds no space after the candidate.
 const NO_SPACE: u8 = 2;
 
-/// Program that a script is for.
+/// Program that a completion script is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Shell {
     /// For kubectl-berth in bash.
@@ -26,7 +26,7 @@ pub enum Shell {
     Kubectl,
 }
 
-/// Kinds of candidates that are not in clap's definition of the command line.
+/// Candidates that come from the cluster or the pool's schema, not from clap's definition of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
     /// Names of pools.
@@ -47,7 +47,8 @@ pub const fn script(shell: Shell) -> &'static str {
     }
 }
 
-/// Returns the candidates for the last word and the directive, as text. Calls `names` only where a name is possible.
+/// Returns the candidates for the last word and the directive, as text. Calls `names` only if the last word may be a
+/// name.
 pub fn complete(mut command: Command, words: &[String], names: impl FnOnce(Names) -> Vec<String>) -> String {
     command.build();
     let (last, before) = words

@@ -18,7 +18,7 @@ use crate::preview::{PoolPreview, preview};
 use crate::snapshot::Snapshot;
 use crate::text::{clean, count, seconds, until};
 
-/// How many of the nodes ahead of this one are named.
+/// Maximum number of nodes ahead of this node that are named.
 const NAMED: usize = 3;
 
 /// Explanation for one node.
@@ -51,7 +51,7 @@ pub struct NodeExplanation {
 pub struct ChangeLine {
     /// Description of the change.
     pub words: String,
-    /// Setting of the pool that makes the change, as `--what-if` takes it.
+    /// The change as a value for `--what-if`, if it is a change of a pool's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub setting: Option<String>,
 }
@@ -83,7 +83,7 @@ pub fn explanation(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<No
     Ok(answer)
 }
 
-/// Adds the effect of including an excluded node.
+/// For an excluded node, adds the effect of including the node again.
 fn excluded(answer: &mut NodeExplanation, snapshot: &Snapshot, now: Timestamp) {
     let node = &answer.node;
     let include = ChangeLine {
@@ -140,7 +140,7 @@ fn of_pool(
         && cause == reported
         && let Some(first) = answer.why.first_mut()
     {
-        // The message from the controller names the nodes that this node waits for.
+        // Use the controller's message, because it names the nodes that this node waits for.
         *first = format!("it {message}");
     }
     answer.when = times(&found, &case, &shown, pool, now);
@@ -161,7 +161,8 @@ fn or_nothing(text: &str) -> &str {
     if text.is_empty() { "?" } else { text }
 }
 
-/// Returns the input of a member's plan, with the last reported verdict on the control plane (I11).
+/// Returns the input for [`explain`]: the facts of the member's pool. For a control plane node, includes the reason to
+/// wait that the controller reported last (I11).
 fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Timestamp) -> Option<Case> {
     let world = &roster.world;
     let seen = world.pool(&pool.name_any())?;
@@ -341,7 +342,7 @@ pub fn render_explanation(snapshot: &Snapshot, node: &str, now: Timestamp, width
     Ok(lines.iter().map(|line| wrapped(line, width)).collect())
 }
 
-/// Adds the headline and the items, unless there are none.
+/// Adds the heading and its items. Adds nothing if there are no items.
 fn section(lines: &mut Vec<String>, head: &str, items: Vec<String>) {
     if !items.is_empty() {
         lines.push(format!("  {head}"));
@@ -353,7 +354,8 @@ fn words(changes: Vec<ChangeLine>) -> Vec<String> {
     changes.into_iter().map(|change| change.words).collect()
 }
 
-/// Wraps a line at `width` columns; continuation lines get the indent of the first. A longer word is not cut.
+/// Wraps a line at `width` columns; continuation lines get the indent of the first line. A word longer than a line is
+/// not cut.
 fn wrapped(line: &str, width: usize) -> String {
     let indent = line.chars().take_while(|c| matches!(c, ' ' | '-')).count();
     let (head, words) = line.split_at(indent);

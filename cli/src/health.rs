@@ -22,7 +22,7 @@ use crate::snapshot::Snapshot;
 use crate::text::clean;
 use crate::view::PoolView;
 
-/// Number of nodes that a message names.
+/// Maximum number of nodes named in a message.
 const NAMED: usize = 3;
 
 /// A health finding.
@@ -37,9 +37,9 @@ pub struct HealthInsight {
     pub since: Option<Timestamp>,
     /// Summary in one line.
     pub message: String,
-    /// Pool concerned; absent for a finding about the fleet.
+    /// Pool that the finding is about; absent for a finding about the fleet.
     pub pool: Option<String>,
-    /// Objects concerned, such as `nodes/n1`.
+    /// Objects that the finding is about, such as `nodes/n1`.
     pub resources: Vec<String>,
     /// Reason and message of the condition behind the finding.
     pub description: String,
@@ -48,7 +48,8 @@ pub struct HealthInsight {
 }
 
 impl HealthInsight {
-    /// Returns one insight for a finding about the fleet or a pool, or for a finding that several nodes share.
+    /// Returns one insight for a finding about the fleet or a pool, or for one or more nodes with the same finding.
+    /// `None` without findings.
     fn of(findings: &[Finding]) -> Option<Self> {
         let first = findings.first()?;
         let name = first.subject.name();
@@ -132,7 +133,7 @@ pub(crate) fn of_pool(
     let conditions = conditions.unwrap_or_default();
     let is_outdated = view.counts.excluded > 0;
     for c in finding::pool::notable(conditions) {
-        // The findings about its nodes already say why the pool is Degraded.
+        // The findings about the pool's nodes already show why the pool is Degraded.
         if c.type_ != of_pools::DEGRADED || !has_node_errors {
             groups.push(vec![finding::pool::finding(&name, c, is_outdated)]);
         }
@@ -159,7 +160,7 @@ fn of_nodes_of_pool(
 ) -> Vec<Vec<Finding>> {
     let bootcs = snapshot.bootc_nodes.iter().filter(|b| b.spec.pool_name == view.name);
     let bootcs: BTreeMap<String, &BootcNode> = bootcs.map(|bootc| (bootc.name_any(), bootc)).collect();
-    // The fleet's condition AgentsHealthy reports silent agents earlier.
+    // If the fleet's condition AgentsHealthy already reports silent agents, do not report them here again.
     let agents = condition::find(conditions_of_fleet(snapshot), of_fleets::AGENTS_HEALTHY);
     let is_silence_reported = agents.is_some_and(|c| c.status == "False");
     let mut groups: BTreeMap<(Kind, String), Vec<Finding>> = BTreeMap::new();

@@ -23,7 +23,7 @@ pub struct Counts {
     pub total: usize,
     /// Nodes that run the desired image.
     pub updated: usize,
-    /// Nodes that are not known to be unavailable.
+    /// Nodes that are available, or whose availability is unknown.
     pub available: usize,
     /// Nodes being updated, not degraded.
     pub progressing: usize,
@@ -48,7 +48,7 @@ impl Counts {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeLine {
-    /// The node, from its agent's report. Its message also depends on its Node and its pool.
+    /// The node as its agent reports it. The message also depends on the Node and the pool.
     #[serde(flatten)]
     pub row: NodeRow,
     /// Assessment in one word. Absent for a node without a pool.
@@ -84,7 +84,7 @@ impl NodeLine {
     }
 }
 
-/// Facts about a pool that its nodes' lines need.
+/// Facts about a pool that are needed for the lines of its nodes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PoolContext {
     /// True if the pool or the fleet is paused.
@@ -92,7 +92,7 @@ pub(crate) struct PoolContext {
     pub(crate) medians: PhaseDurations,
 }
 
-/// Returns the line of one node. `node` is its Node, if that could be read.
+/// Returns the line of one node. `node` is `None` if the Node could not be read.
 pub(crate) fn line(of_pool: PoolContext, bootc: &BootcNode, node: Option<&Node>, now: Timestamp) -> NodeLine {
     let unknown = BootcNodeStatus::default();
     let status = bootc.status.as_ref().unwrap_or(&unknown);
@@ -144,8 +144,8 @@ pub(crate) fn line(of_pool: PoolContext, bootc: &BootcNode, node: Option<&Node>,
     }
 }
 
-/// Returns the message of the table. The agent's own message is longer than the insight's hundred characters, but
-/// covers neither the Node's conditions nor a reboot that timed out.
+/// Returns the message for the table: the agent's own message (`own`), or the insight's. The insight's message is cut
+/// after 100 characters, but only the insight covers the Node's conditions and a reboot that timed out.
 fn message(insight: &NodeInsight, assessment: Assessment, status: &BootcNodeStatus, own: NodeMessage) -> NodeMessage {
     let degraded = condition::is_true(&status.conditions, condition::node::NODE_DEGRADED);
     let is_theirs = match assessment {
@@ -254,7 +254,7 @@ impl PoolAssessment {
     }
 
     /// Returns the assessment for the counts. `is_stalled`: the pool makes no progress until an admin acts. Unlike in
-    /// `oc`, a pool with a degraded node, or a stalled pool with outdated nodes, is never just pending.
+    /// `oc`, a pool with a degraded node is Degraded, and so is a stalled pool with outdated nodes.
     pub(crate) const fn of(counts: &Counts, is_stalled: bool) -> Self {
         match counts {
             Counts { total: 0, .. } => Self::Empty,

@@ -1,5 +1,5 @@
-//! Nodes and BootcNodes without fields that no command reads. Most of their bytes are container images and managed
-//! fields, which are skipped while an answer is parsed.
+//! Nodes and BootcNodes with only the fields that a command reads. Most bytes of an API response are lists of container
+//! images and managed fields, which the parser skips.
 
 use std::collections::BTreeMap;
 

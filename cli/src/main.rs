@@ -36,7 +36,7 @@ const COMPLETION_TIMEOUT: Duration = Duration::from_secs(2);
 const NO_TERMINAL: u8 = 2;
 /// Exit status when the admin declined.
 const DECLINED: u8 = 3;
-/// Exit status when a log shows that a rule was broken.
+/// Exit status when `verify` finds a broken rule in a log.
 const BROKEN: u8 = 4;
 
 #[tokio::main(flavor = "current_thread")]
@@ -66,7 +66,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Prints the text. A reader that closes the pipe (`| head`) does not cause a failure.
+/// Prints the text. Succeeds even if the reader closes the pipe early (`| head`).
 fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
@@ -201,7 +201,8 @@ async fn read(client: &Client, cluster: &Cluster, scope: Scope) -> Result<Snapsh
     .await
 }
 
-/// Returns candidates for a shell. Names that the cluster does not return in time are left out: the shell waits.
+/// Returns completion candidates for a shell. If the cluster does not return names in time, they are left out, so that
+/// the shell does not hang.
 async fn completed(words: &[String]) -> String {
     let mut asked = None;
     let first = completion::complete(Arguments::command(), words, |names| {
@@ -271,7 +272,7 @@ async fn watch_status(cluster: &Cluster, what: &Status) -> Result<Outcome> {
     Ok(Outcome::Done(String::new()))
 }
 
-/// Returns a future that ends with SIGINT, SIGTERM or SIGHUP.
+/// Returns a future that completes when the process receives SIGINT, SIGTERM or SIGHUP.
 fn ended() -> Result<impl Future<Output = ()>> {
     let (mut interrupt, mut terminate, mut hangup) = (
         signal(SignalKind::interrupt())?,
@@ -317,7 +318,8 @@ async fn explain(cluster: &Cluster, of: &Explain) -> Result<String> {
     }
 }
 
-/// Returns the snapshot with other settings of a pool. The API server checks them too: only it knows all rules.
+/// Returns the snapshot with changed settings of a pool. Also sends the settings to the API server in a dry run,
+/// because only the API server checks all rules.
 async fn supposed(
     client: &Client,
     cluster: &Cluster,
@@ -386,7 +388,7 @@ async fn history(cluster: &Cluster, of: &History) -> Result<String> {
     shown.map_err(anyhow::Error::msg)
 }
 
-/// Returns the terminal's width and whether to use colours. Text for a file or a pipe is neither cut nor coloured.
+/// Returns the terminal's width and whether to use colors. Text for a file or a pipe is neither cut nor colored.
 fn look() -> Look {
     let terminal = std::io::stdout().is_terminal().then(terminal_size::terminal_size);
     let [no_color, term] = ["NO_COLOR", "TERM"].map(std::env::var_os);

@@ -1,4 +1,4 @@
-//! Nodes: their objects, and the pools that the controller would put them in.
+//! Nodes with their BootcNodes, and the pools that the controller would assign the nodes to.
 
 use std::collections::BTreeMap;
 

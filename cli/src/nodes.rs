@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use crate::text::{age, clean, short, until};
 
-/// An agent counts as silent after this many seconds without a heartbeat. By default it sends one every 120 seconds.
+/// An agent counts as silent after this many seconds without a heartbeat. By default, an agent sends a heartbeat every
+/// 120 seconds.
 const SILENT_AFTER: i64 = 15 * 60;
 
 /// A node as `status` shows it.
@@ -70,7 +71,8 @@ pub(crate) fn row(node: &BootcNode, now: Timestamp) -> NodeRow {
     }
 }
 
-/// Returns the booted and the desired image, by version if there is one; with digests if the versions are equal.
+/// Returns the booted and the desired image as text: the version, or a short digest for an image without a version. If
+/// different images have equal versions, both the version and the digest.
 pub(crate) fn versions(booted: Option<&Deployment>, desired: Option<&DesiredImage>) -> (String, String) {
     let digests = (booted.and_then(|b| b.digest.as_ref()), desired.map(|d| &d.digest));
     let version = booted.and_then(|b| b.version.as_deref());
@@ -84,7 +86,7 @@ pub(crate) fn versions(booted: Option<&Deployment>, desired: Option<&DesiredImag
     )
 }
 
-/// Returns the version, or the digest if there is none; with `shows_both` both of them.
+/// Returns the version, or a short digest if there is no version. With `shows_both`, returns both.
 fn image_words(version: Option<&str>, digest: Option<&Digest>, shows_both: bool) -> String {
     match (version, digest) {
         (Some(version), Some(digest)) if shows_both => format!("{}@{}", clean(version), short(digest)),
@@ -100,7 +102,7 @@ pub(crate) fn silence(status: &BootcNodeStatus, now: Timestamp) -> Option<String
     silent_since(status, now).map(|since| age(since, now))
 }
 
-/// Returns the start of the silence that [`silence`] reports.
+/// Returns when the agent became silent, by the rules of [`silence`]; `None` if it is not silent.
 pub(crate) fn silent_since(status: &BootcNodeStatus, now: Timestamp) -> Option<Timestamp> {
     let reported = status.insight.as_ref().filter(|insight| is_silent(insight));
     let reported = reported.and_then(|insight| condition::find(&insight.conditions, DEGRADED));

@@ -1,5 +1,5 @@
-//! Nodes in protobuf, the encoding that the control plane's own programs use. For a large cluster, an API server
-//! needs several times as long to send JSON. As in [`crate::lean`], fields that no command reads are skipped.
+//! Decodes Nodes from protobuf, the encoding that Kubernetes components use. For a large cluster, an API server takes
+//! several times as long to send JSON. As in [`crate::lean`], fields that no command reads are skipped.
 //!
 //! Field numbers are from `k8s.io/api/core/v1/generated.proto` and
 //! `k8s.io/apimachinery/pkg/{apis/meta/v1,runtime}/generated.proto`, which never reuse a number.
@@ -12,9 +12,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use prost::Message;
 use prost::bytes::Bytes;
 
-/// Media type to request.
+/// Media type of Kubernetes protobuf.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
-/// First bytes of each answer.
+/// First bytes of each protobuf response.
 const MAGIC: &[u8] = b"k8s\0";
 
 #[derive(Debug, thiserror::Error)]
@@ -32,10 +32,10 @@ pub(crate) fn nodes(answer: &Bytes) -> Result<Vec<Node>> {
     list.items.into_iter().map(node).collect()
 }
 
-/// The envelope of each answer, `runtime.Unknown`.
+/// `runtime.Unknown`, the envelope of each response.
 #[derive(Message)]
 struct UnknownMessage {
-    // A slice of the answer, not a copy.
+    // Shares the memory of the response: decoding does not copy it.
     #[prost(bytes = "bytes", tag = "2")]
     raw: Bytes,
 }

@@ -19,15 +19,15 @@ use crate::view::{Berths, PoolView, Warning, WaveView};
 
 /// Number of nodes shown per pool without `--details=nodes`. Nodes that need attention are shown in addition.
 const SHOWN: usize = 10;
-/// Number of berth holders that are named. The table has all of them near its top.
+/// Most berth holders that a pool's line names. The node table shows all of them near its top.
 const NAMED: usize = 5;
-/// Shortest node name that is replaced by `<node>` in the node's own message.
+/// Least length of a node name that is replaced by `<node>` in the node's own message.
 const LONG_NAME: usize = 8;
 
 /// Amount of detail.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// Shows all nodes, instead of ten per pool and those that need attention, and also the nodes of completed pools.
+    /// Shows all nodes, also of completed pools. Otherwise shows ten nodes per pool and those that need attention.
     pub nodes: bool,
     /// Shows each finding in full instead of in one line.
     pub health: bool,
@@ -83,7 +83,7 @@ pub(crate) fn render_report(report: &Report, now: Timestamp, look: Look, detail:
     out + &health(report, now, look, detail)
 }
 
-/// True if a pool needs more than its summary line.
+/// True if the status of a pool needs more than the pool's summary line.
 fn needs_details(view: &PoolView) -> bool {
     let done = matches!(view.assessment, PoolAssessment::Completed | PoolAssessment::Empty);
     !done || view.nodes.iter().any(NodeLine::needs_attention) || !view.warnings.is_empty() || !view.failures.is_empty()
@@ -109,12 +109,12 @@ fn summary(view: &PoolView) -> Vec<String> {
     ]
 }
 
-/// `33% (1/3)`.
+/// Returns the completion, such as `33% (1/3)`.
 pub(crate) fn completion(counts: &Counts) -> String {
     format!("{}% ({}/{})", counts.percent(), counts.updated, counts.total)
 }
 
-/// `2 Available, 1 Progressing, 0 Draining, 1 Degraded`.
+/// Returns the node counts, such as `2 Available, 1 Progressing, 0 Draining, 1 Degraded`.
 pub(crate) fn numbers(counts: &Counts) -> String {
     let mut text = format!(
         "{} Available, {} Progressing, {} Draining",
@@ -159,7 +159,7 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
     lines.iter().map(|line| wrapped(line, width, 4)).collect()
 }
 
-/// True unless the lines about the pool's nodes already show the content of this condition `Progressing`.
+/// True if the condition `Progressing` adds something to the lines about the pool's nodes.
 fn is_worth_a_line(progressing: &Warning) -> bool {
     let is_shown = [CommonReason::Updated, CommonReason::NoNodes]
         .iter()
@@ -167,7 +167,7 @@ fn is_worth_a_line(progressing: &Warning) -> bool {
     progressing.status == "True" || !progressing.message.is_empty() && !is_shown
 }
 
-/// Describes a condition without repetition: `Degraded for 3m: NodeDegraded: …`.
+/// Describes a condition, such as `Degraded for 3m: NodeDegraded: …`. Omits a reason that equals the type.
 fn condition_text(c: &Warning, now: Timestamp) -> String {
     let mut text = match c.status.as_str() {
         "True" => c.type_.clone(),
@@ -186,7 +186,7 @@ fn condition_text(c: &Warning, now: Timestamp) -> String {
     text
 }
 
-/// `canary 2 of 2 soaking (3m of 30m)`.
+/// Describes a wave, such as `canary 2 of 2 soaking (3m of 30m)`.
 fn wave_text(wave: &WaveView) -> String {
     let state = match wave.state {
         WaveState::Waiting => "waiting",
@@ -227,7 +227,7 @@ pub(crate) fn resolved(view: &PoolView) -> String {
     }
 }
 
-/// `built 2026-11-20T10:00:00Z from https://example.com/os at 0a1b2c`, as far as it is known.
+/// Returns `built 2026-11-20T10:00:00Z from https://example.com/os at 0a1b2c`, without the parts that are unknown.
 pub(crate) fn built_text(image: &ImageMetadata) -> String {
     let parts = [
         image.created.as_ref().map(|time| format!("built {:.0}", time.0)),
@@ -240,7 +240,7 @@ pub(crate) fn built_text(image: &ImageMetadata) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the names in parentheses; empty if they are unknown.
+/// Returns the names of the nodes in parentheses; empty if all names are unknown (`?`).
 fn holders(nodes: &[String]) -> String {
     if nodes.iter().all(|name| name == "?") {
         String::new()
@@ -304,7 +304,7 @@ fn nodes(nodes: &[NodeLine], now: Timestamp, look: Look, all: bool) -> String {
 fn row(line: &NodeLine, now: Timestamp) -> Vec<String> {
     let node = &line.row;
     let done = line.assessment == Some("Completed");
-    // As `oc` does: the last column does not repeat a long name from the first one.
+    // As in `oc`, the message does not repeat a long node name from the first column.
     let message = if node.name.len() >= LONG_NAME {
         node.message.replace(&node.name, "<node>")
     } else {
@@ -328,7 +328,7 @@ fn row(line: &NodeLine, now: Timestamp) -> Vec<String> {
     ]
 }
 
-/// Returns how long there has been a finding; empty if that is unknown.
+/// Returns the age of a finding; empty if its start is unknown.
 fn since(finding: &HealthInsight, now: Timestamp) -> String {
     finding.since.map_or_else(String::new, |since| age(since, now))
 }
@@ -339,7 +339,7 @@ fn health(report: &Report, now: Timestamp, look: Look, detail: Detail) -> String
     if report.health.is_empty() {
         let counts = report.pools.iter().map(|view| &view.counts);
         let is_behind = counts.clone().any(|c| c.updated < c.total);
-        // A dead controller causes no finding here, so the last text says only that no problem is known.
+        // A dead controller may cause no finding, so the last text says only that no problem is known.
         let words = if !is_behind {
             "Every node runs its target image"
         } else if counts.clone().any(|c| c.progressing > 0 || c.draining > 0) {

@@ -25,7 +25,7 @@ use crate::proto;
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Snapshot {
-    /// All pools: conflicts between pools show only if all are read.
+    /// All pools, even if only one is shown: a conflict with another pool is visible only if both are read.
     pub pools: Vec<BootcNodePool>,
     /// The BootcNodes: desired and actual state of each node.
     pub bootc_nodes: Vec<BootcNode>,
@@ -57,9 +57,9 @@ pub enum Scope {
 }
 
 impl Snapshot {
-    /// Reads the current objects, each kind in one list without pages. The API server answers such a list from its
-    /// cache, after it has brought the cache up to date; pages after the first would be read from etcd. Fails if
-    /// objects that the scope needs cannot be read. For other objects that cannot be read, adds a note.
+    /// Reads the current objects, each kind in one list request without paging. The API server first brings its cache
+    /// up to date and then serves the list from it; with paging, later pages would be read from etcd. Fails if objects
+    /// that the scope needs cannot be read. For other objects that cannot be read, adds a note.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
         let nodes = async {
             match scope {
@@ -67,7 +67,7 @@ impl Snapshot {
                 _ => list_nodes(client).await,
             }
         };
-        // Only berths have this label; the controller's own Lease is in the same namespace.
+        // The namespace also has the controller's own Lease. Only berths have this label.
         let berths = Some(keys::LABEL_POOL);
         let leases = Lease::url_path(&(), Some(namespace));
         let fleets = Api::<BootcFleet>::all(client.clone());
@@ -115,7 +115,7 @@ impl Snapshot {
         Ok(this)
     }
 
-    /// Returns a copy with the label added to a node (`on`) or removed.
+    /// Returns a copy with the mark's label added to a node (`on` is true) or removed from the node.
     pub(crate) fn labelled(&self, node: &str, mark: Mark, on: bool) -> Self {
         let mut this = self.clone();
         for node in this.nodes.iter_mut().filter(|n| n.name_any() == node) {
@@ -189,12 +189,12 @@ async fn list_nodes(client: &Client) -> kube::Result<Vec<Node>> {
     if let Some(nodes) = packed_nodes(client).await? {
         return Ok(nodes);
     }
-    // If the server refused the request, its answer to the JSON request says why.
+    // If the server refused the protobuf request, the error of the JSON request shows why.
     let nodes: Vec<LeanNode> = list(client, &Node::url_path(&(), None), None).await?;
     Ok(nodes.into_iter().map(|LeanNode(node)| node).collect())
 }
 
-/// Lists all Nodes in the encoding that the server chooses. `None` if its answer is not a readable list.
+/// Lists all Nodes in the encoding that the server chooses. `None` if the response is an error or cannot be decoded.
 async fn packed_nodes(client: &Client) -> kube::Result<Option<Vec<Node>>> {
     let request = Request::new(Node::url_path(&(), None)).list(&ListParams::default());
     let mut request = request.map_err(kube::Error::BuildRequest)?;
@@ -216,14 +216,14 @@ async fn packed_nodes(client: &Client) -> kube::Result<Option<Vec<Node>>> {
         .map(|list| list.items.into_iter().map(|LeanNode(node)| node).collect()))
 }
 
-/// Decodes on a separate thread, so that the other answers of a large cluster can arrive meanwhile.
+/// Decodes a list on a separate thread, so that the other lists of a large cluster are received meanwhile.
 async fn decoded<T: Send + 'static>(decode: impl FnOnce() -> T + Send + 'static) -> kube::Result<T> {
     spawn_blocking(decode)
         .await
         .map_err(|error| kube::Error::Service(error.into()))
 }
 
-/// Adds an explanation to "page not found": the API server does not know the kind, so Berth is not installed.
+/// Explains HTTP status 404: the API server does not have Berth's resources, so Berth is not installed.
 pub(crate) fn explained(error: kube::Error) -> anyhow::Error {
     let missing = matches!(&error, kube::Error::Api(status) if status.code == 404);
     let error = anyhow::Error::from(error);

@@ -29,14 +29,14 @@ pub struct Report {
     pub fleet: FleetView,
     /// Pools, the worst first.
     pub pools: Vec<PoolView>,
-    /// Nodes that left their pool, or whose pool is gone.
+    /// Nodes that left their pool, and nodes whose pool was deleted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes_of_no_pool: Vec<NodeLine>,
     /// Health findings, the most severe first.
     pub health: Vec<HealthInsight>,
     /// Notes on objects that could not be read.
     pub notes: Vec<String>,
-    /// True if the only pool to show no longer exists.
+    /// True if the report is limited to one pool that no longer exists.
     #[serde(skip)]
     pub is_gone: bool,
 }
@@ -62,7 +62,7 @@ pub fn report(snapshot: &Snapshot, now: Timestamp) -> Report {
         .filter_map(|node| Some((node.metadata.name.as_deref()?, node)))
         .collect();
     let mut lines = lines(snapshot, &nodes, paused, now);
-    // Only excluded nodes need a roster, which copies all objects.
+    // The roster copies all objects, so it is built only if a node is excluded.
     let roster = snapshot
         .nodes
         .iter()
@@ -150,7 +150,7 @@ fn pool_view(
     let target = status.target.as_ref();
     let excluded = roster.map(|roster| roster.excluded(&name)).unwrap_or_default();
     let counts = counts(&nodes);
-    // Older controllers do not set Stalled.
+    // Older controllers set only RolloutHalted, not Stalled.
     let is_stalled = condition::is_true(&status.conditions, types::STALLED)
         || condition::is_true(&status.conditions, types::ROLLOUT_HALTED);
     PoolView {

@@ -29,7 +29,7 @@ const BLOCKING: [&str; 3] = [types::NODE_DEGRADED, types::REBOOT_TIMED_OUT, type
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Story {
-    /// The node as `status` shows it.
+    /// The node's row in the output of `status`.
     #[serde(flatten)]
     pub row: NodeRow,
     /// The node's pool; empty if the node has left its pool.
@@ -113,7 +113,7 @@ fn berths(snapshot: &Snapshot, node: &str) -> Vec<BerthLine> {
     lines.collect()
 }
 
-/// Returns the line for a berth; `None` if the node does not have it.
+/// Returns the line for a berth; `None` unless the berth is offered to the node or held by it.
 fn berth_line(lease: &Lease, node: &str) -> Option<BerthLine> {
     let berth = lease::read(lease).ok()?;
     let (of, _) = berth.node()?;
@@ -215,7 +215,7 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
     lines.extend(safeguards(story));
     lines.extend(story.firstboot.as_ref().map(first_boot));
     lines.extend(story.berths.iter().map(|b| format!("  berth {}: {}", b.name, b.state)));
-    // Leave out a message that the conditions or blockers below repeat in full.
+    // Leave out the node's message if it contains the text of a condition or blocker that is shown below.
     let conditions = story.conditions.iter().map(|c| c.message.as_str());
     let blockers = story.blockers.iter().map(|b| b.pod.as_str());
     let mut shown_below = conditions.chain(blockers).filter(|text| !text.is_empty());
@@ -247,7 +247,7 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
     lines
 }
 
-/// `updated by rpm-ostree: packages are layered on its image (layered: htop, strace)`.
+/// Returns, for example, `updated by rpm-ostree: packages are layered on its image (layered: htop, strace)`.
 fn backend(backend: &NodeBackend) -> String {
     let why = backend::CommonReason::from_word(&backend.reason)
         .map_or_else(|| clean(&backend.reason), |why| why.words().to_owned());
@@ -259,7 +259,8 @@ fn backend(backend: &NodeBackend) -> String {
     line
 }
 
-/// `boots are guarded by greenboot, Berth's rollback guard`. `None` if no agent has read the safeguards.
+/// Returns, for example, `boots are guarded by greenboot, Berth's rollback guard`. `None` if no agent has read the
+/// safeguards.
 fn safeguards(story: &Story) -> Option<String> {
     let found = story.boot_safeguards.as_ref()?;
     let mut words: Vec<_> = found.iter().map(|safeguard| safeguard.words()).collect();
@@ -288,7 +289,7 @@ fn first_boot(first: &NodeFirstboot) -> String {
     line
 }
 
-/// `from 1.0 to 2.0`.
+/// Returns the versions of an update, such as `from 1.0 to 2.0`.
 pub(crate) fn from_to(update: &NodeUpdate) -> String {
     let to = version_or_digest(&update.to);
     match &update.from {
@@ -309,7 +310,8 @@ fn chapters(update: &NodeUpdate, now: Timestamp) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// `  proof: Booted 0s, Started 4s, …`: the parts of the proof, with the time from the first start of the agent.
+/// Returns, for example, `  proof: Booted 0s, Started 4s, …`: each part of the proof, and when it was complete. Times
+/// count from the agent's first start in that boot.
 fn proof(steps: &[ProofStep], width: usize) -> String {
     if steps.is_empty() {
         return String::new();

@@ -14,7 +14,7 @@ const NAME: usize = 20;
 /// Indent of a sentence on its own line.
 const BELOW: usize = 6;
 
-/// Colour of a word.
+/// Color of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tint {
     /// A problem.
@@ -43,16 +43,16 @@ impl Tint {
 pub struct Look {
     /// Width in columns; 0 means unlimited, as for a file.
     pub width: usize,
-    /// True to use colours.
+    /// True to use colors.
     pub colours: bool,
 }
 
-/// True if `NO_COLOR` and `TERM` allow colours on a terminal.
+/// True if `NO_COLOR` and `TERM` allow colors on a terminal.
 pub fn has_colours(no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     no_color.is_none_or(OsStr::is_empty) && term.is_some_and(|term| term != "dumb")
 }
 
-/// A line and its coloured byte ranges.
+/// A line and its colored byte ranges.
 #[derive(Debug, Default)]
 struct Line {
     text: String,
@@ -69,7 +69,7 @@ impl Line {
         self.text.extend(std::iter::repeat_n(' ', pad));
     }
 
-    /// Returns the line as printed. A word that is cut has no colour.
+    /// Returns the line as printed. A word that is cut has no color.
     fn painted(&self, look: Look) -> String {
         let mut line = cut(&self.text, look.width);
         if !look.colours {
@@ -133,7 +133,7 @@ fn filled<'a>(heads: &[&'a str], rows: &[Vec<String>]) -> Vec<(usize, &'a str, V
     filled
 }
 
-/// Returns the table of [`columns`]; `tint` gives the colour of a cell from its column and text.
+/// Returns the table of [`columns`]; `tint` gives the color of a cell from its column and text.
 pub(crate) fn tinted(
     heads: &[&str],
     rows: &[Vec<String>],

@@ -75,7 +75,7 @@ pub(crate) fn clean(text: &str) -> String {
     visible.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns `is updated after workers, infra`; `None` for a pool that waits for no other pool.
+/// Returns the pools to wait for, such as `is updated after workers, infra`. `None` if there are none.
 pub(crate) fn after_text(names: &[String]) -> Option<String> {
     (!names.is_empty()).then(|| format!("is updated after {}", names.join(", ")))
 }

@@ -15,7 +15,7 @@ use crate::text::{clean, cut, seconds};
 
 /// Least width of the picture, in columns.
 const LEAST_WIDTH: usize = 80;
-/// Longest node name on a terminal, in columns.
+/// Most columns of a node name on a terminal; longer names are cut.
 const NAME: usize = 24;
 
 /// Width of the names in the SVG.
@@ -82,7 +82,7 @@ pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Pictur
     let mut what = None;
     let mut rows: Vec<Row> = vec![];
     for node in members {
-        // Before any node begins with the current target, show each node's last update.
+        // Until a node begins to update to the current target, show each node's last update.
         let update = last_update(node).filter(|update| !is_begun || targets.contains(&update.to.digest));
         what = what.or_else(|| update.map(from_to));
         rows.push(Row {
@@ -109,7 +109,7 @@ fn last_update(node: &BootcNode) -> Option<&NodeUpdate> {
     node.status.as_ref()?.timeline.updates.first()
 }
 
-/// Returns when a node's turn began; nodes without one come last.
+/// Returns the start of a node's turn. A node without a turn sorts last.
 fn turn(row: &Row) -> Timestamp {
     let began = row.spans.iter().find(|s| s.chapter >= ChapterName::Drained);
     began.map_or(Timestamp::MAX, |span| span.start)
@@ -193,7 +193,7 @@ impl Picture {
         out + &cut(&format!("  one column is {column}, by each node's own clock"), width) + "\n"
     }
 
-    /// Returns the letter of the last chapter in a cell, so that a short chapter is visible.
+    /// Returns the letter of a cell. Of several chapters in one cell, the last is shown.
     fn sign(&self, row: &Row, cell: usize, cells: usize) -> char {
         let last = row.spans.iter().rev().find(|span| {
             let first = self.cell(span.start, cells).min(cells - 1);

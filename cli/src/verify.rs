@@ -121,7 +121,7 @@ fn section<T>(text: &mut String, width: usize, title: &str, all: impl Iterator<I
     }
     *text += &format!("\n{}\n", cut(title, width));
     for line in lines {
-        // Clean each line separately: names in an audit log are not trusted.
+        // Names in an audit log are not trusted. Clean each line separately, because `clean` removes line breaks.
         for (number, part) in line.split('\n').enumerate() {
             let indent = if number == 0 { 2 } else { 6 };
             *text += &wrapped(&format!("{:indent$}{}", "", clean(part)), width, 6);

@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 
 use crate::snapshot::Snapshot;
 
-/// Number of similar paths that an error names.
+/// Largest number of similar paths in an error.
 const NEAR: usize = 5;
 /// Largest edit distance of a similar path.
 const DISTANCE: usize = 4;
 
-/// A setting of a pool's spec, as `--what-if` takes it: `rollout.maxUnavailable=3`.
+/// A field of a pool's spec and a value for it, written like `rollout.maxUnavailable=3`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WhatIf {
     path: Vec<String>,
@@ -43,7 +43,7 @@ impl WhatIf {
     }
 }
 
-/// Returns the snapshot with other settings of one pool.
+/// Returns the snapshot with these settings applied to one pool.
 pub fn what_if(snapshot: &Snapshot, pool: &str, settings: &[WhatIf]) -> Result<Snapshot, String> {
     let mut snapshot = snapshot.clone();
     let found = snapshot.pools.iter_mut().find(|found| found.name_any() == pool);
@@ -53,7 +53,7 @@ pub fn what_if(snapshot: &Snapshot, pool: &str, settings: &[WhatIf]) -> Result<S
     merge(&mut spec, &patch(settings)?);
     let spec: BootcNodePoolSpec =
         serde_json::from_value(spec).map_err(|error| format!("pool {pool} cannot have these settings: {error}"))?;
-    // The status stays as it is, as right after a write of the spec.
+    // The status is not changed, just as right after an admin changes the spec.
     found.spec = spec;
     Ok(snapshot)
 }

@@ -1,4 +1,4 @@
-//! The cluster as the controller sees it, derived from the same objects by the same functions.
+//! The cluster as the controller sees it: derived from the API objects by the controller's own functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -36,8 +36,8 @@ use crate::text::clean;
 /// Port of the API servers that are assumed for the preview. No request is sent to it.
 const API_PORT: u16 = 6443;
 
-/// Facts that the controller derives from the objects. The controller's memory is not known here and counts as empty:
-/// its in-flight writes, and the offers and soak times that no status contains.
+/// Facts that the controller derives from the objects. The controller's memory is unknown here, so it is assumed to be
+/// empty: its in-flight writes, and the offers and soak times that no status contains.
 #[derive(Debug)]
 pub(crate) struct World {
     seen: snapshot::Snapshot,
@@ -59,7 +59,7 @@ impl World {
         let pools = Pool::readable(&seen.pools).into_iter();
         let pools: Vec<Pool> = pools.map(|pool| pool.guarded(Some(&fleet))).collect();
         let epochs = leases.iter().filter_map(|lease| Some(lease.berth.as_ref().ok()?.epoch));
-        // Heartbeats are times of the agents' clocks; only the local clock is available to compare them with.
+        // Heartbeats are times by the agents' clocks. Here they can only be compared with the local clock.
         let heard = snapshot.bootc_nodes.iter().filter(|bootc| {
             let status = bootc.status.as_ref();
             status.is_some_and(|status| silence(status, now).is_none())
@@ -75,7 +75,7 @@ impl World {
                     Some((pool.name.clone(), gates(inputs)))
                 })
                 .collect(),
-            // As if the current leader made the plan: a new leader would first fence every berth.
+            // Assume that the current leader makes the plan. A new leader would first fence every berth.
             epoch: epochs.max().unwrap_or_default(),
             pools: pools.iter().map(|pool| (pool.name.clone(), pool.clone())).collect(),
             seen,
@@ -138,7 +138,7 @@ impl World {
     }
 
     fn control_plane(&self) -> ControlPlane {
-        // As if the first probe was an hour ago, so that a server without an answer counts as down.
+        // Assume that probing began an hour ago, so that a server without an answer counts as down.
         let now = Moment::after(Duration::from_secs(3600));
         let mut servers = BTreeMap::new();
         for node in self.nodes().filter(|node| is_control_plane(&node.labels)) {
@@ -150,7 +150,7 @@ impl World {
                 since: Moment::default(),
                 ready: node.ready.then_some(now),
             };
-            // All addresses of a node belong to one server.
+            // Use a single address, since all addresses of a node belong to one server.
             if let Some(address) = addresses.min() {
                 servers.insert(SocketAddr::new(address, API_PORT), asked);
             }
@@ -165,13 +165,13 @@ impl World {
     }
 }
 
-/// A pool's capacity and its users.
+/// A pool's capacity and the nodes that use it.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     pub(crate) capacity: usize,
     /// Use of the fleet's limit by all pools, if there is a limit.
     pub(crate) fleet: Option<FleetUse>,
-    /// Why each node uses capacity, by node name. The text begins with the name.
+    /// The nodes that use capacity, each with the reason. The reason begins with the node's name.
     pub(crate) users: BTreeMap<String, String>,
 }
 

@@ -1,4 +1,4 @@
-//! Completion in bash, zsh and fish, with a cluster that answers, one that does not answer, and none.
+//! Completion in bash, zsh and fish: with a cluster, with an API server that does not respond, and without a cluster.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail like the test")]
 
@@ -39,7 +39,7 @@ fn run(shell: &str, arguments: &[&str], kubeconfig: &Path) -> (String, String) {
     )
 }
 
-/// Returns the candidates of bash for the last word, and its standard error.
+/// Returns bash's completions of the last word, and bash's standard error.
 fn offered(kubeconfig: &Path, words: &[&str]) -> (Vec<String>, String) {
     let script = r#"
         source <(kubectl-berth completion bash) || exit 1
@@ -118,7 +118,7 @@ fn zsh_offers_the_same() {
             "kubectl-berth status workers --prev",
             &["kubectl-berth status workers --preview "],
         ),
-        // No space is added: the value follows.
+        // zsh adds no space here, because the value must follow.
         (
             "kubectl-berth explain east-1 --what-if rollout.pau",
             &["kubectl-berth explain east-1 --what-if rollout.paused="],
@@ -152,7 +152,7 @@ fn fish_offers_the_same() {
     let script = "kubectl-berth completion fish | source; or exit 1; complete -C $argv[1]";
     for (line, expected) in table {
         let (lines, complaints) = run("fish", &["--no-config", "-c", script, line], &file);
-        // A description follows a tab.
+        // fish prints each candidate, a tab, and a description.
         let found: Vec<_> = lines.lines().filter_map(|line| line.split('\t').next()).collect();
         assert_eq!((found.as_slice(), complaints.as_str()), (expected, ""), "{line:?}");
     }
@@ -171,7 +171,7 @@ fn a_cluster_that_does_not_answer_offers_nothing_in_time() {
             "{}",
             file.display()
         );
-        // The deadline is two seconds; the rest is for a busy machine.
+        // The program's deadline is two seconds. The test allows more time, since the machine may be busy.
         assert!(start.elapsed() < Duration::from_secs(20), "{}", file.display());
     }
 }

@@ -1,4 +1,4 @@
-//! Commands that need consent, without a terminal to ask on. These tests need no cluster.
+//! Commands that ask for consent, run without a terminal to ask on. These tests need no cluster.
 
 use std::process::{Command, Output, Stdio};
 

@@ -1,5 +1,5 @@
-//! Each `examples/NAME.yaml` (the facts of a cluster, a time and a width) must print `examples/NAME.txt`. To add a case, write
-//! the YAML file and run `BERTH_BLESS=1 cargo test -p kubectl-berth`, which writes the text file; then read it.
+//! Each `examples/NAME.yaml` (facts of a cluster, a time and a width) must print `examples/NAME.txt`. To add a case,
+//! write the YAML file and run `BERTH_BLESS=1 cargo test -p kubectl-berth`. This writes the text file; then review it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail like the test")]
 
@@ -34,7 +34,7 @@ use unicode_width::UnicodeWidthStr;
 struct Example {
     #[serde(default = "noon")]
     now: Timestamp,
-    /// Columns of the terminal; 0 is a file.
+    /// Columns of the terminal; 0 means that the output is a file.
     #[serde(default)]
     width: usize,
     show: Show,
@@ -211,7 +211,7 @@ fn shown(text: Result<String, String>) -> String {
     text.unwrap_or_else(|error| format!("error: {error}\n"))
 }
 
-/// Returns the text of a plan and, below a line, its changes.
+/// Returns the text of a plan, the line `---`, and the planned changes.
 fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
     let plan = match plan {
         Ok(plan) => plan,
@@ -238,7 +238,7 @@ fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
     format!("{}---\n{changes}", plan.render())
 }
 
-/// Returns the width of a line on a terminal; colours take no columns.
+/// Returns the width of a line on a terminal; colors take no columns.
 fn visible(line: &str) -> usize {
     let mut parts = line.split('\x1b');
     let first = parts.next().unwrap_or_default().width();
@@ -333,7 +333,7 @@ fn every_reason_is_one_that_a_program_writes() {
     assert!(all.len() > 50, "{all:?}");
 }
 
-/// `explain` finds settings from the pool's facts alone; with each of them in the objects, the node must be offered a berth.
+/// `explain` names settings that would each get the node a berth. Applied to the pool, each must lead to an offer.
 #[test]
 fn each_named_setting_gets_the_node_a_berth() {
     let mut settings = 0;

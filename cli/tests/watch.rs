@@ -1,4 +1,4 @@
-//! The live status with a simulated API server: its output when something changes, while the server is down, and at the end.
+//! `status --watch` with a simulated API server: its output after a change, while the server is down, and at the end.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail like the test")]
 
@@ -24,9 +24,9 @@ type Answer = Response<StreamBody<BoxStream<'static, std::io::Result<Frame<Bytes
 const DRAINS: u8 = 1;
 const AWAY: u8 = 2;
 const BACK: u8 = 3;
-/// The server does not know Berth's kinds.
+/// The server answers all reads with 404, as if Berth were not installed.
 const MISSING: u8 = 4;
-/// The server refuses all reads.
+/// The server answers all reads with 403.
 const FORBIDDEN: u8 = 5;
 
 fn bootc_node(phase: &str) -> Value {
@@ -60,7 +60,8 @@ fn line(value: &Value) -> std::io::Result<Frame<Bytes>> {
     Ok(Frame::data(Bytes::from(format!("{value}\n"))))
 }
 
-/// Answers a list at once. The watch of the BootcNodes reports the drain; each watch breaks when the server goes down.
+/// Answers a request to the simulated server. A list is answered at once. The watch of BootcNodes reports the drain.
+/// Every watch breaks when the server goes down (`AWAY`).
 async fn answer(request: Request<Body>, mut step: steps::Receiver<u8>) -> std::io::Result<Answer> {
     if *step.borrow() == AWAY {
         return Err(std::io::Error::other("connection refused"));
@@ -144,7 +145,8 @@ fn watching(pool: Option<&str>, colours: Option<bool>) -> Watching {
     }
 }
 
-/// Runs the steps; each must print its text before the next. Returns the whole output, and the result of the watch.
+/// Runs a watch through these steps: each must print its text before the next begins. Returns the whole output and the
+/// result of the watch.
 async fn story(watching: Watching, at: u8, says: &[(u8, &str)]) -> (String, anyhow::Result<()>) {
     let (step, seen) = steps::channel(at);
     let client = Client::new(service_fn(move |request| answer(request, seen.clone())), "default");

@@ -20,8 +20,8 @@ pub const MANAGER: &str = "berth-controller";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a connection may be silent before the client closes it. Every watch ends earlier (by default after 290 s).
-/// Lists and watch requests have no other timeout: a server that accepts a connection and never answers would block
-/// them forever.
+/// The lists and watches of the store have no other timeout: without this one, a server that accepts a connection but
+/// never answers would block them forever.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Sets the connection options of the controller's clients: no retries, and a timeout for a silent server.
@@ -31,7 +31,7 @@ pub fn settled(mut config: Config, silence: Duration) -> Config {
     config.read_timeout = Some(silence);
     // Idle time in the connection pool does not count as silence of the server.
     config.reset_reader_on_write = true;
-    // The API server's audit log then names the program, not only the user.
+    // With this header, the API server's audit log shows the program, not only the user.
     let agent = concat!("berth-controller/", env!("CARGO_PKG_VERSION"));
     config
         .headers
@@ -59,7 +59,7 @@ pub enum CallError {
     Unknown(String),
 }
 
-/// A kind whose objects can be read.
+/// A kind whose objects can be deserialized.
 pub trait Object: Clone + DeserializeOwned + Debug {}
 
 impl<K: Clone + DeserializeOwned + Debug> Object for K {}
@@ -134,7 +134,7 @@ impl Kube {
         Api::all(self.client.clone())
     }
 
-    /// Untyped client for a cluster-scoped kind: objects keep the fields that this program does not know.
+    /// Untyped client for a cluster-scoped kind: objects keep the fields that are unknown to this program.
     pub fn whole<K: Resource<DynamicType = ()>>(&self) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &ApiResource::erase::<K>(&()))
     }
@@ -171,7 +171,7 @@ impl Kube {
             let page: ObjectList<K> = within::<_, _, CallError>(REQUEST_TIMEOUT, api.list(&params)).await?;
             self.beat();
             items.extend(page.items);
-            // All pages have the same resourceVersion.
+            // All pages are of one resourceVersion, so together they are a consistent list.
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
                 return Ok(items);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use berth_core::Moment;
 use berth_shell::retry;
 
-/// Failed requests of each object. An object whose requests keep failing does not delay other objects, and is not
-/// retried in every pass.
+/// Failure counts and retry times, by object. An object whose requests keep failing does not delay other objects, and
+/// is not retried in every pass.
 #[derive(Debug, Default)]
 pub struct Backoffs(BTreeMap<String, (u32, Moment)>);
 

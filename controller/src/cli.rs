@@ -140,11 +140,11 @@ pub struct Cli {
     #[arg(long, value_name = "ADDRESS", env = "BERTH_HEALTH_ADDRESS", default_value = "")]
     pub health_address: String,
 
-    /// Treat this machine's clock as synchronised, whatever its kernel reports.
+    /// Treat this machine's clock as synchronized, whatever its kernel reports.
     ///
-    /// For machines whose clock is synchronised by something that the kernel does not know, such as a hypervisor.
+    /// For machines whose clock is synchronized by something that the kernel does not know, such as a hypervisor.
     /// Without this flag, the windows of all pools stay closed while the kernel reports that the clock is not
-    /// synchronised.
+    /// synchronized.
     #[arg(long, env = "BERTH_TRUST_CLOCK", value_parser = clap::builder::FalseyValueParser::new())]
     pub trust_clock: bool,
 }

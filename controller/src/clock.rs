@@ -1,7 +1,7 @@
-//! Synchronisation of this machine's clock. Maintenance windows need a synchronised clock.
+//! Synchronization of this machine's clock. Maintenance windows need a synchronized clock.
 //!
 //! Like systemd for `NTPSynchronized`, this reads the kernel's maximum clock error, because some time daemons never
-//! clear the kernel's unsynchronised flag. Without time synchronisation, this error grows up to 16 s. Reading it needs
+//! clear the kernel's unsynchronized flag. Without time synchronization, this error grows up to 16 s. Reading it needs
 //! no privilege.
 
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_core::Moment;
 
-/// The kernel's upper limit of the clock error, in microseconds. Without synchronisation, the error grows to this
+/// The kernel's upper limit of the clock error, in microseconds. Without synchronization, the error grows to this
 /// limit.
 const UNSYNCHRONIZED_ERROR: i64 = 16_000_000;
 /// How long the kernel's answer is cached.
@@ -23,12 +23,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Creates the clock. `trusted`: the clock counts as synchronised, whatever the kernel reports.
+    /// Creates the clock. If `trusted`, it counts as synchronized, whatever the kernel reports.
     pub fn new(trusted: bool) -> Self {
         Self { trusted, known: None }
     }
 
-    /// True if the clock is synchronised. The answer may be ten seconds old.
+    /// True if the clock is synchronized. The result may be up to ten seconds old.
     pub fn is_synchronized(&mut self, now: Moment) -> bool {
         if self.trusted {
             return true;
@@ -59,7 +59,7 @@ pub fn max_error() -> io::Result<i64> {
     Ok(answer.maxerror)
 }
 
-/// True if a clock with this maximum error, in microseconds, is synchronised.
+/// True if a clock with this maximum error, in microseconds, is synchronized.
 pub fn is_kept(max_error: i64) -> bool {
     (0..UNSYNCHRONIZED_ERROR).contains(&max_error)
 }

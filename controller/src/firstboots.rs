@@ -90,7 +90,8 @@ impl Reports {
     }
 }
 
-/// Lists one page only: if more machines are held back at once, they probably have the same cause.
+/// Returns the machines that are held back, from one page of events. If there are more such machines, the cause is
+/// probably the same.
 async fn list(events: &Api<Event>) -> Result<Vec<Refusal>, String> {
     let params = ListParams::default()
         .fields(&format!("reason={EVENT_REFUSED}"))

@@ -1,8 +1,8 @@
 //! The Berth controller resolves images, decides which pool each node belongs to, publishes each node's desired image,
 //! manages the berths, and sums up the nodes' reports in the pools' status. It never touches a host, a pod or a cordon.
 //!
-//! Decisions are pure functions over projections of the objects, in [`berth_core::controller`]. [`reconcile`] feeds
-//! them from the watches ([`store`]) and makes the resulting writes.
+//! Decisions are pure functions over projections of the objects, in [`berth_core::controller`]. [`reconcile`] calls
+//! these functions with the watched objects ([`store`]) and makes the resulting writes.
 
 pub mod api;
 pub mod backoff;

@@ -145,7 +145,7 @@ impl Metrics {
         }
     }
 
-    /// Replaces the gauges of the pools and the fleet. Removes all series of other pools.
+    /// Replaces the gauges of the pools and the fleet. Removes all series of pools that are not in `facts`.
     pub fn show(&self, facts: &GaugeFacts<'_>) {
         self.pools.show(gauges::gauges(facts));
         let now: Vec<String> = facts.pools.iter().map(|pool| pool.name.to_owned()).collect();

@@ -1,5 +1,5 @@
-//! Signs of life of a controller: the reconciler's passes make progress, and the API server answers. Renewals and
-//! probes run on another thread and would not notice that the passes hang.
+//! Signs of life of a controller: the reconciler's passes make progress, and the API server answers. The tasks that
+//! renew the Lease and answer health probes run on other threads, so they need these signs to detect hanging passes.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

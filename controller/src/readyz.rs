@@ -1,7 +1,7 @@
 //! Probes of the API servers: a control plane node may go down only while the cluster has another server that answers.
 //!
-//! The Service `default/kubernetes` lists the servers; the nodes' addresses show where each of them runs. The prober
-//! requests `/readyz` from each server at the server's own address, not through a load balancer.
+//! The Service `default/kubernetes` lists the servers' addresses. Comparison with the nodes' addresses shows which node
+//! runs each server. The prober requests `/readyz` from each server's own address, not through a load balancer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ impl Readyz {
         this
     }
 
-    /// Returns the latest answers. `wanted`: whether to keep probing.
+    /// Returns the latest answers. Servers are probed only if the last call passed `wanted` as true.
     pub fn answers(&self, wanted: bool) -> Answers {
         self.wanted
             .send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
@@ -61,11 +61,11 @@ impl Readyz {
 }
 
 async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc<Mutex<Answers>>, store: Store) {
-    // State of each server when this task last requested a pass. If a server stops answering, its state changes too.
+    // State of each server when this task last requested a pass. Also changes when a server stops answering.
     let mut reported = None;
     loop {
         if !*wanted.borrow_and_update() {
-            // Answers that are not kept up to date are dropped.
+            // Drop the answers: they would become outdated while nothing is probed.
             *locked(&answers) = Answers::default();
             reported = None;
             prober.clients.clear();

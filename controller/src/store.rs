@@ -1,4 +1,4 @@
-//! Objects known to the controller, kept up to date by watches. All other code reads snapshots.
+//! The cluster's objects, kept up to date by watches. All other code reads snapshots of them.
 //!
 //! No pass starts before every watch has listed its objects once: until then, a missing object may exist.
 
@@ -28,7 +28,8 @@ use serde::de::DeserializeOwned;
 use crate::news::WakeQueue;
 use crate::time;
 
-/// Page size of lists. A page is in memory several times while it is read, and a Node is about 20 KB of text.
+/// Objects per page of a list. Small, because a page is in memory several times while it is decoded, and a Node is
+/// about 20 KB of JSON.
 pub const PAGE: u32 = 100;
 /// Seconds until a watch is requested again; it resumes where the last one ended. Bookmarks alone do not show that a
 /// quiet watch is alive: an API server may send them only every ten minutes.
@@ -81,8 +82,8 @@ impl<V: View> Table<V> {
         Entry { view, version, heard }
     }
 
-    /// Records that the API server sent something, even if only a bookmark. `starts`: it accepted a new watch, which
-    /// resumes where the last one ended. Returns true if the watch has now resumed after it was cut off or silent.
+    /// Records that the API server sent something, even if only a bookmark. `starts`: the server accepted a new watch
+    /// that resumes where the last one ended. Returns true if the watch has now resumed after it was cut off or silent.
     fn hear(&mut self, starts: bool, now: Moment) -> bool {
         let was_lost = self.ready && self.is_lost(now);
         self.heard = now;
@@ -310,7 +311,7 @@ impl Store {
 
     /// Takes a snapshot and marks all changes as handled. `None` until every watch has listed its objects.
     pub fn snapshot(&self) -> Option<Snapshot> {
-        // First, so that a change made meanwhile causes another pass.
+        // Clear first, so that a change during the snapshot causes another pass.
         self.news.clear();
         let tables = self.lock();
         if !tables.missing().is_empty() {

@@ -1,6 +1,6 @@
-//! Benchmark of the controller's decisions: berth plans for 5,000 nodes (in 100 pools, and in one) and for 65,000 nodes in
-//! 1,625 racks; collecting the facts for a plan; and publishing, which finds nothing to write. No I/O; the objects look as
-//! the API server would show them in the middle of a rollout.
+//! Benchmark of the controller's decisions, for 5,000 nodes (in 100 pools, and in one) and for 65,000 nodes in 1,625
+//! racks. Measures membership, the facts for berth plans, the plans, and publishing, which finds nothing to write. Does
+//! no I/O: the program creates the objects as they would be in the middle of a rollout.
 //!
 //! Prints one JSON line per figure, with the milliseconds of every run. To run:
 //! `cargo run --release -p berth-core --features controller --example plan`

@@ -3,9 +3,9 @@
 /// File that lists the features of each CPU.
 pub const PATH: &str = "/proc/cpuinfo";
 
-/// Levels of x86-64, as the x86-64 psABI defines them. Each has the features that it adds to the level before, by their
-/// names in the kernel: `abm` is LZCNT, `pni` is SSE3, `cx16` is CMPXCHG16B. The kernel does not list OSXSAVE, but it
-/// lists AVX only if it has enabled OSXSAVE.
+/// Levels of x86-64, as the x86-64 psABI defines them. Each entry has the features that the level adds to the level
+/// before. Features have the kernel's names: `abm` is LZCNT, `pni` is SSE3, `cx16` is CMPXCHG16B. The kernel does not
+/// list OSXSAVE, but it lists AVX only if it has enabled OSXSAVE.
 const AMD64: [(&str, &[&str]); 4] = [
     ("v1", &["lm"]),
     ("v2", &["cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"]),
@@ -16,8 +16,8 @@ const AMD64: [(&str, &[&str]); 4] = [
     ("v4", &["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]),
 ];
 
-/// Versions of Armv8-A and Armv9-A, each with the features that it adds and that the kernel reports. Hypervisors and
-/// kernels hide some features, so the result may be lower than the CPU's real version.
+/// Versions of Armv8-A and Armv9-A. Each entry has those features that the version adds and the kernel can report.
+/// Hypervisors and kernels hide some features, so the result may be lower than the CPU's real version.
 const ARM64: [(&str, &[&str]); 7] = [
     ("v8", &["fp", "asimd"]),
     ("v8.1", &["atomics", "asimdrdm", "crc32"]),
@@ -28,11 +28,11 @@ const ARM64: [(&str, &[&str]); 7] = [
     ("v9", &["sve2"]),
 ];
 
-/// Features that all CPUs of a machine have.
+/// Levels that all CPUs of a machine support.
 #[derive(Debug, Clone, Default)]
 pub struct Features {
-    /// Bit `n` is set if all CPUs read so far have the features of level `n` of the architecture. `None` before the
-    /// first CPU.
+    /// Bit `n` is set if all CPUs read so far have the features in entry `n` of the architecture's table. `None` before
+    /// the first CPU.
     levels: Option<u8>,
 }
 
@@ -45,8 +45,8 @@ fn levels(architecture: &str) -> &'static [(&'static str, &'static [&'static str
 }
 
 impl Features {
-    /// Reads one line of the file. A machine may have several kinds of CPUs, so a feature counts only if all CPUs have
-    /// it.
+    /// Reads one line of the file. A machine may have several kinds of CPUs, so only levels that all CPUs support
+    /// count.
     pub fn read(&mut self, architecture: &str, line: &str) {
         let Some((key, words)) = line.split_once(':') else {
             return;
@@ -64,8 +64,8 @@ impl Features {
         self.levels = Some(self.levels.unwrap_or(u8::MAX) & has);
     }
 
-    /// Returns the highest level that all CPUs support, with all lower levels. `None` if the file listed no CPU, or the
-    /// architecture has no levels.
+    /// Returns the highest level for which all CPUs support that level and all lower levels. `None` if the file listed
+    /// no CPU, or if the architecture has no levels.
     pub fn variant(&self, architecture: &str) -> Option<&'static str> {
         let has = self.levels?;
         let mut variant = None;

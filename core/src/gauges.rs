@@ -1,8 +1,8 @@
-//! Gauges for Prometheus, as plain data. All gauges are computed again from the current facts, so the series of a
-//! deleted object disappear. [`crate::agent::gauges`] computes the gauges of one node; the controller computes the
-//! gauges of pools and the fleet.
+//! Gauges for Prometheus, as plain data. All gauges are computed from scratch each time, so the series of a deleted
+//! object disappear. [`crate::agent::gauges`] computes the gauges of one node. The controller computes the gauges of
+//! pools and the fleet.
 
-/// Declares a struct `Families`. Each line has a field, the name of its gauge, and the gauge's help text.
+/// Declares a struct `Families` with one gauge per line: the field, the name of the gauge, and its help text.
 macro_rules! families {
     ($($field:ident: $name:literal, $help:literal;)*) => {
         /// All gauges of this list. A gauge without series is not served.

@@ -1,5 +1,5 @@
 //! Progress of one node's update, by the rules of OpenShift's update status. Three programs use this module: the agent
-//! for its report, the controller for nodes whose agent is silent, and `kubectl berth` for its tables.
+//! for its report, the controller for nodes with a silent agent, and `kubectl berth` for its tables.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::finding::{self, Finding, Subject};
 
-/// Facts about a node that [`insight`] decides from.
+/// Facts about a node that [`insight`] needs.
 #[derive(Debug, Clone)]
 pub struct Inputs<'a> {
     /// Name of the Node.
@@ -36,9 +36,9 @@ pub struct Inputs<'a> {
     pub held: Option<Held>,
     /// Conditions that the controller wrote into the BootcNode, such as `Waiting`. May contain other conditions too.
     pub told: &'a [Condition],
-    /// Message that the agent has been silent for too long; `None` if it has not.
+    /// Message about an agent that has been silent for too long; `None` if the agent reports.
     pub silent: Option<&'a str>,
-    /// Median durations of updates in the pool. Where a median is missing, the node's own duration is used.
+    /// Median durations of updates in the pool. The node's own duration replaces a missing median.
     pub medians: PhaseDurations,
 }
 
@@ -98,7 +98,7 @@ reasons! {
         Unavailable,
         /// The node is being updated.
         Progressing,
-        /// Excluded from updates by an admin.
+        /// An admin keeps the node from updating: it is excluded or paused.
         Excluded,
         /// The node needs an update and waits for it.
         Outdated,
@@ -109,8 +109,8 @@ reasons! {
     }
 }
 
-/// Returns the insight for a node's status; `None` if the node belongs to no pool. `before` is the previous insight: a
-/// condition with an unchanged status keeps its transition time.
+/// Returns the insight for a node's status; `None` if the node belongs to no pool or is released. `before`: the
+/// previous insight. A condition with an unchanged status keeps its transition time from `before`.
 pub fn insight(facts: &Inputs<'_>, before: Option<&NodeInsight>, now: Timestamp) -> Option<NodeInsight> {
     if facts.pool.is_empty() || facts.status.phase == Some(Phase::Released) {
         return None;
@@ -180,8 +180,8 @@ fn available(facts: &Inputs<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns the messages of all reasons why the node is unavailable. `None` if the node is available, or the caller does
-/// not know.
+/// Returns the messages of all reasons why the node is unavailable. `None` if it is available, or if its availability
+/// is unknown.
 fn reasons(facts: &Inputs<'_>) -> Option<String> {
     let messages: Vec<_> = facts.unavailable.iter().flatten().map(|u| u.message()).collect();
     (!messages.is_empty()).then(|| messages.join(" | "))
@@ -203,8 +203,8 @@ fn version(status: &BootcNodeStatus) -> Option<String> {
         .or_else(|| Some(booted.digest.as_ref()?.to_string()))
 }
 
-/// Returns how long the update takes from the start of its current phase to its end. The result changes only with the
-/// phase, so it causes no extra writes. `None` if the agent is silent, since its last phase is outdated, or if a
+/// Returns the expected time from the start of the current phase to the end of the update. The result changes only with
+/// the phase, so it causes no extra writes. `None` if the agent is silent, because its last phase is outdated, or if a
 /// duration is not known.
 fn estimate(facts: &Inputs<'_>, updating: &Verdict) -> Option<Duration> {
     if facts.silent.is_some() {
@@ -227,7 +227,7 @@ fn estimate(facts: &Inputs<'_>, updating: &Verdict) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Returns the message that matters most to an admin.
+/// Returns the message that is most important for an admin.
 fn message(facts: &Inputs<'_>, updating: &Verdict, degraded: &Verdict) -> String {
     let words = if degraded.status == Some(true) {
         match degraded.message.as_str() {
@@ -248,7 +248,7 @@ fn message(facts: &Inputs<'_>, updating: &Verdict, degraded: &Verdict) -> String
     short(&words, facts.node)
 }
 
-/// Returns a text as one line of at most [`MAX_MESSAGE`] characters. A long node name in it becomes `<node>`, since
+/// Returns a text as one line of at most [`MAX_MESSAGE`] characters. Replaces a long node name with `<node>`, because
 /// readers see the name beside the line.
 fn short(words: &str, node: &str) -> String {
     let line = condition::one_line(words);

@@ -1,5 +1,5 @@
 //! All decisions of Berth: facts in, next step out. Pure: nothing here does I/O, reads a clock or draws a random
-//! number; the time, the names of objects and a random number are arguments. The programs, the command line's preview
+//! number. The time, the names of objects and a random number are arguments. The programs, the command line's preview
 //! and the model checker run the same functions.
 //!
 //! - [`agent`] decides for one node, [`controller`] for the fleet, [`firstboot`] for a machine before it joins the

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
 /// A moment on a monotonic clock, stored as the time since the clock's start. The agent's clock starts when its machine
-/// boots, the clock of every other program when its process starts. A change of the wall clock does not move it.
+/// boots. The clock of every other program starts with its process. Changes of the wall clock have no effect.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
@@ -24,7 +24,7 @@ impl Moment {
         self.0
     }
 
-    /// Returns the time from an earlier moment to this moment; zero if `earlier` is in fact later.
+    /// Returns the time from `earlier` to this moment; zero if `earlier` is in fact later.
     pub const fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -38,7 +38,8 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// A moment of one boot of a machine, with the boot's ID. So an agent that restarts during this boot can still use it.
+/// A moment during one boot of a machine, stored with the boot's ID. An agent that restarts during this boot can still
+/// use it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BootMoment {
@@ -48,7 +49,7 @@ pub struct BootMoment {
 }
 
 impl BootMoment {
-    /// Stores a moment of the boot with this ID.
+    /// Returns `moment` as a moment of the boot with this ID.
     pub fn new(boot_id: &BootId, moment: Moment) -> Self {
         Self {
             boot_id: boot_id.clone(),
@@ -57,14 +58,14 @@ impl BootMoment {
     }
 
     /// Returns the moment if it belongs to the boot with this ID; `None` otherwise. Moments of different boots cannot
-    /// be compared: only the wall clock runs across boots, and it can be set.
+    /// be compared, because the monotonic clock starts again at each boot.
     pub fn under(&self, boot_id: &BootId) -> Option<Moment> {
         (self.boot_id == *boot_id).then(|| Moment::after(Duration::from_millis(self.milliseconds)))
     }
 }
 
-/// Rounds a time down to whole seconds, as the API server stores times. So a time in memory equals the same time after
-/// it was read from the API server.
+/// Rounds a time down to whole seconds, as the API server stores it. A time in memory then equals that time after it
+/// was read back from the API server.
 pub(crate) fn whole_seconds(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }

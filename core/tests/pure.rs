@@ -1,4 +1,4 @@
-//! The crate is pure: no dependency does I/O, waits or reads a clock.
+//! Checks that this crate is pure: no dependency does I/O, waits or reads a clock.
 
 use std::process::Command;
 

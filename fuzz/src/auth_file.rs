@@ -1,4 +1,4 @@
-//! Auth files, parsed like in the controller and like on a host.
+//! Fuzzes registry auth files: the controller's parser, and the check on hosts.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,8 +13,8 @@ fn shows(secrets: &[String], error: &str) -> bool {
     secrets.iter().any(|secret| error.contains(secret.as_str()))
 }
 
-/// Reads an auth file for an image. Errors contain no secret, a file that a host accepts is accepted by the controller, and
-/// a found username and password occur in the file.
+/// Parses an auth file and looks up the credentials for an image. Panics if an error contains a secret, if a host
+/// accepts a file that the controller rejects, or if a returned username and password are not in the file.
 pub fn auth_file(data: &[u8]) {
     let Some((image, file)) = reference_and_file(data) else {
         return;
@@ -82,7 +82,8 @@ fn decodes_to(auth: &str, username: &str, password: &str) -> bool {
     plain.as_deref() == Some(format!("{username}:{password}").as_str())
 }
 
-/// Returns the secrets of the file that are long enough not to occur in a message by chance, and that are not part of a name.
+/// Returns the secrets that an error must not contain. Leaves out short secrets, which an error may contain by chance,
+/// and secrets that also occur in a name, such as the image reference.
 fn secrets(image: &ImageRef, file: &[u8]) -> Vec<String> {
     let json: Value = serde_json::from_slice(file).unwrap_or_default();
     let [helpers, store] = ["credHelpers", "credsStore"].map(|key| json.get(key));

@@ -1,12 +1,12 @@
-//! Berths in Leases.
+//! Fuzzes the parser of berths in Leases.
 
 use berth_api::berth::lease::{read, write};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Reads a Lease as a berth. A valid berth has the Lease's name, and is unchanged after it was written and read again. The
-/// lines of the input are the Lease's name, its pool, its holder, and one annotation each.
+/// Reads a Lease as a berth. Panics if a valid berth has another name than its Lease, or changes when it is written and
+/// read again. The lines of the input are the Lease's name, its pool, its holder, and then one annotation per line.
 pub fn berth(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut lines = text.split('\n').map(str::to_owned);

@@ -1,10 +1,11 @@
-//! The files that name the image a machine was installed from, as installers write them, and the versions in them.
+//! Fuzzes the parser of installers' files, which record a machine's boot image, and the comparison of versions.
 
 use berth_core::skew::aleph::{PLACES, read};
 use berth_core::skew::version::{Comparison, OsVersion};
 
-/// Reads the file after the first line, and compares its version with the first line. Parsed texts are bounded and have one
-/// line, a printed version parses as an equal version, and comparing in both directions agrees.
+/// Parses the input: a version in the first line, then an installer's file. Panics if a parsed text is too long or has
+/// several lines, if a printed version does not parse as an equal version, or if comparing the two versions in both
+/// directions gives contradictory results.
 pub fn boot_image(data: &[u8]) {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     let (line, note) = data.split_at(end);

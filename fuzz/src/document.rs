@@ -1,10 +1,11 @@
-//! Manifests, indexes and image configurations.
+//! Fuzzes the parsers of manifests, indexes and image configurations.
 
 use berth_api::Digest;
 use berth_api::pool::PlatformDigest;
 use berth_core::registries::document::{Document, config, manifest};
 
-/// Reads a document as a manifest and as a configuration. The parsed fields fit into a pool's status.
+/// Parses the input as a manifest and as an image configuration. Panics if a parsed field does not fit into a pool's
+/// status.
 pub fn document(data: &[u8]) {
     let image = Digest::from([7; 32]);
     if let Ok(document) = manifest(data) {

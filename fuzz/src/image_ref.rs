@@ -1,10 +1,10 @@
-//! Image references.
+//! Fuzzes the parser of image references.
 
 use berth_api::ImageRef;
 use berth_api::image_ref::{MAX_LENGTH, allowed};
 
-/// Reads a reference. A valid one prints unchanged, can be rebuilt from its parts, and cannot be taken for a command-line
-/// option.
+/// Parses an image reference. Panics if a valid reference is printed differently, cannot be rebuilt from its parts, or
+/// looks like a command-line option.
 pub fn image_ref(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let reference: ImageRef = match text.parse() {

@@ -1,8 +1,8 @@
-//! Fuzz targets. Each passes arbitrary bytes to a parser of untrusted input, and panics if a property of the parser does not
-//! hold.
+//! Fuzz targets. Each passes arbitrary bytes to a parser of untrusted input, and panics if a property of the parser
+//! does not hold.
 //!
-//! They are plain functions, so that the seeds run as an ordinary test. With `--cfg fuzzing`, each becomes a program for
-//! libFuzzer (`scripts/fuzz.sh`).
+//! The targets are plain functions, so an ordinary test can run them with the seeds. With `--cfg fuzzing`, each target
+//! is built as a program for libFuzzer (`scripts/fuzz.sh`).
 
 mod auth_file;
 mod berth;
@@ -23,7 +23,7 @@ pub use policy::policy;
 pub use registries_conf::registries_conf;
 pub use staged::staged;
 
-/// Defines the program of a target.
+/// Defines the entry point of a fuzz target's program.
 #[macro_export]
 macro_rules! target {
     ($name:ident) => {

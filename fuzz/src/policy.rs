@@ -1,4 +1,4 @@
-//! Signature policies on hosts.
+//! Fuzzes the check of a host's signature policy.
 
 use berth_api::node::DesiredImage;
 use berth_api::pool::SignatureRule;
@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::input::reference_and_file;
 
-/// Reads a `policy.json` for an image that must be signed. If the policy is accepted, neither its scope for the image nor its
-/// default accepts anything.
+/// Checks a `policy.json` for an image that must be signed. Panics if Berth accepts a policy whose default, or whose
+/// scope for the image, has no requirement other than `insecureAcceptAnything`.
 pub fn policy(data: &[u8]) {
     let Some((image, file)) = reference_and_file(data) else {
         return;
@@ -38,7 +38,7 @@ pub fn policy(data: &[u8]) {
     assert_eq!(policy.objection(&image), None, "no signature is required");
 }
 
-/// True if some requirement of the list does not accept anything.
+/// True if the list has a requirement other than `insecureAcceptAnything`.
 fn restricts(requirements: &Value) -> bool {
     let list = requirements.as_array().map(Vec::as_slice).unwrap_or_default();
     list.iter().any(|one| one["type"] != "insecureAcceptAnything")

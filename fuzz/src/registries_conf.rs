@@ -1,11 +1,11 @@
-//! Mirror configuration.
+//! Fuzzes the parser of `registries.conf`.
 
 use berth_core::registries::conf::{RegistriesConf, SourceError};
 
 use crate::input::reference_and_file;
 
-/// Reads a `registries.conf` and looks up an image: there is at least one source, each source keeps digest and tag, and only
-/// a file that contains `blocked` blocks an image.
+/// Parses a `registries.conf` and looks up an image. Panics if the image has no source, if a source has another digest
+/// or tag, or if the image is blocked by a file that does not contain `blocked`.
 pub fn registries_conf(data: &[u8]) {
     let Some((image, file)) = reference_and_file(data) else {
         return;

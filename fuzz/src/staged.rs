@@ -1,8 +1,9 @@
-//! ostree's state file of the staged deployment.
+//! Fuzzes the parser of ostree's state file for the staged deployment.
 
 use berth_core::agent::staged::is_locked;
 
-/// Reads the lock from a state file. A locked state contains the key and the type code of a boolean.
+/// Reads the lock from a state file. Panics if the parser finds a lock in a file without the key `locked` or without
+/// the type code of a boolean.
 pub fn staged(data: &[u8]) {
     let parts: [&[u8]; 2] = [b"locked\0", b"\x01\0b"];
     let mut has = parts

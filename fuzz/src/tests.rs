@@ -32,7 +32,7 @@ fn each_target_is_a_program_and_has_seeds() {
     assert_eq!(names(&root.join("seeds")), targets);
 }
 
-/// Inputs that broke a target before are seeds as well.
+/// The seeds include inputs that once made a target panic.
 #[test]
 fn the_seeds_break_nothing() {
     for (name, target) in TARGETS {

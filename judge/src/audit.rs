@@ -1,4 +1,4 @@
-//! Lines of an API server's audit log as typed records: writer, object, time and answer of each request.
+//! Parses lines of an API server's audit log into typed records: the sender, object, time and response of each request.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,16 @@ use serde_json::Value;
 pub struct Record {
     /// Time when the API server received the request. The log itself is ordered by completion.
     pub received: Timestamp,
-    /// Time when this stage was reached.
+    /// Time when the request reached this `stage`.
     pub at: Timestamp,
-    /// `ResponseComplete` for every answered request; `ResponseStarted` for a running watch.
+    /// Stage of the request: `ResponseStarted` at the start of a watch, or `ResponseComplete` at the end of any
+    /// request.
     pub stage: String,
     /// ID shared by all entries of one request.
     pub audit_id: String,
     /// The user's name, for example `system:serviceaccount:…` or `system:node:…`.
     pub user: String,
-    /// The node claim of the user's token.
+    /// Name of the node that the user's token is bound to (the token's node claim).
     pub node_claim: Option<String>,
     /// The whole user agent.
     pub user_agent: String,
@@ -35,9 +36,9 @@ pub struct Record {
     pub namespace: String,
     /// Name of the object, or empty (a list, or a creation with a generated name).
     pub name: String,
-    /// HTTP status of the answer; 0 if there was none.
+    /// HTTP status of the response; 0 if there was none.
     pub code: u16,
-    /// Message of the server if it rejected the request.
+    /// The API server's message, if it rejected the request.
     pub message: String,
     /// True if Berth's own rules rejected the request: its programs' permissions, or one of its admission policies.
     pub refused_by_own_rules: bool,
@@ -45,12 +46,12 @@ pub struct Record {
     pub uri: String,
     /// Body of the request, if the audit policy keeps it (berths and Nodes).
     pub request: Option<Value>,
-    /// Body of the answer, if the audit policy keeps it.
+    /// Body of the response, if the audit policy keeps it.
     pub response: Option<Value>,
 }
 
 impl Record {
-    /// True if the request asks for a change; a dry run does not.
+    /// True if the request is a write. A dry run does not count.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch") && !self.uri.contains("dryRun=All")
     }
@@ -80,7 +81,7 @@ impl Record {
         self.resource == resource && self.subresource == subresource
     }
 
-    /// `spec.holderIdentity` of a logged Lease, as the server stored it.
+    /// Returns `spec.holderIdentity` of the Lease in the response, or else in the request.
     pub fn holder(&self) -> Option<&str> {
         self.response
             .as_ref()
@@ -89,7 +90,7 @@ impl Record {
             .as_str()
     }
 
-    /// `spec.unschedulable` of a logged Node, as the server stored it; false if absent.
+    /// Returns `spec.unschedulable` of the Node in the response; false if the field is absent. `None` without a Node.
     pub fn unschedulable(&self) -> Option<bool> {
         if self.resource != "nodes" {
             return None;
@@ -124,7 +125,8 @@ struct Event {
     stage_timestamp: Timestamp,
 }
 
-/// Head of a line. Parsing only the head skips the bodies, since most lines of a large log are not needed.
+/// The fields that decide if a rule needs a line. Most lines of a large log are not needed, so only this head of each
+/// line is parsed first, without the bodies.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Head {

@@ -20,7 +20,8 @@ struct Cordoned {
     unschedulable: bool,
 }
 
-/// The other berths at the time of a write.
+/// Berths other than the written one, at the time of the write: all in its pool, or for the fleet's limit all in the
+/// cluster.
 struct Others {
     held: usize,
     /// UIDs of the nodes that hold or are offered one of these berths.
@@ -82,7 +83,8 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Finds berths that were opened beyond the fleet's limit, which counts the berths and members of all pools.
+    /// Finds berths that were opened beyond the fleet's limit. The limit applies to the berths and unavailable members
+    /// of all pools together.
     pub(super) fn beyond_fleet(&self, history: &History) -> Vec<Violation> {
         let Some(limit) = self.fleet else { return vec![] };
         let (cordoned, members) = (self.cordoned(), self.members());

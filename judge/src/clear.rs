@@ -28,11 +28,11 @@ struct Pod {
     name: String,
     /// Node that the pod is bound to, and the time of the binding.
     bound: Option<(String, Timestamp)>,
-    /// Time of the pod's first eviction or deletion.
+    /// Time of the first request to evict or delete the pod.
     leaving: Option<Timestamp>,
     /// Grace period in seconds, if the pod names one.
     grace: Option<i64>,
-    /// Time of the pod's last deletion.
+    /// Time of the last request to delete the pod.
     gone: Option<Timestamp>,
 }
 
@@ -83,7 +83,8 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Returns since when the Node has been schedulable; `None` if it is not, or the log does not show it.
+    /// Returns since when the Node has been schedulable; `None` if it was cordoned at `at`, or the log does not show
+    /// it.
     fn uncordoned_since(&self, host: &str, at: Timestamp) -> Option<Timestamp> {
         let mut since = None;
         for (_, record, node) in self.writes("nodes").iter().rev() {
@@ -119,7 +120,7 @@ impl Judge<'_> {
         since
     }
 
-    /// True if the host's pool drains all ordinary pods, and waits for them without a time limit.
+    /// True if the host's pool drains all ordinary pods, and never forces pods out at a timeout (`onTimeout: Force`).
     fn drains(&self, host: &str, at: Timestamp) -> bool {
         let mut specs = self
             .writes("bootcnodes")
@@ -167,7 +168,7 @@ impl Judge<'_> {
                     }
                 }
                 ("delete", "") => {
-                    // The kubelet deletes the pod last, after the pod has ended.
+                    // The last request to delete a pod is from the kubelet, when the pod has ended.
                     if let Some(life) = lives.last_mut() {
                         life.leaving.get_or_insert(record.at);
                         life.gone = Some(record.at);

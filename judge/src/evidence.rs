@@ -1,16 +1,16 @@
-//! Evidence in a set of records. A rule whose evidence is missing reports no violation, but does not pass either: the
-//! verdict lists it as not judged.
+//! The kinds of evidence that a set of records contains. A rule whose evidence is missing reports no violation, but
+//! does not pass either: the verdict lists it as not judged.
 
 use std::collections::BTreeMap;
 
-/// Evidence in a set of records.
+/// The kinds of evidence that a set of records contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
     /// True if the log has all writes from the first on, with their bodies.
     pub whole: bool,
     /// True if every reboot that Berth did not cause is known (see [`crate::Truth::excused`]).
     pub all_reboots: bool,
-    /// True if a witness recorded each boot of a host when it happened.
+    /// True if the test harness recorded each boot of a host when it happened.
     pub boots: bool,
     /// True if it is known when each Node was Ready in each boot.
     pub ready: bool,
@@ -22,12 +22,12 @@ pub struct Evidence {
     pub pool_statuses: bool,
     /// True if it is known where each pod ran, and until when.
     pub pods: bool,
-    /// Line that showed the end of a boot, by host and ended boot.
+    /// Audit ID of the line that showed the end of a boot, by host and ID of that boot.
     pub lines: BTreeMap<(String, String), String>,
 }
 
 impl Evidence {
-    /// Evidence of a test: the harness records every change of its hosts, and its log is complete.
+    /// Returns the evidence of a test. The test harness records every change of its hosts, and its log is complete.
     pub fn of_harness() -> Self {
         Self {
             whole: true,

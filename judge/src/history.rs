@@ -1,5 +1,5 @@
-//! History of each berth, write by write, in the order of resourceVersions, which the API server takes from one counter
-//! for all objects.
+//! Builds the history of each berth from its writes, in the order of resourceVersions. The API server numbers the
+//! writes of all objects with one counter, so resourceVersions of different objects can be compared.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ pub(super) fn history(audit: &[Record]) -> History {
             continue;
         };
         let states = history.entry(name).or_default();
-        // This write may build on an earlier write that was stored, but whose answer was lost.
+        // This write may build on an earlier write that was stored although its response was lost.
         let built_on = record
             .request
             .as_ref()
@@ -121,7 +121,8 @@ fn is_berth_write(record: &Record) -> bool {
     writes && record.resource == "leases" && record.succeeded() && record.response.as_ref().is_some_and(has_pool)
 }
 
-/// Returns the target and the previous image of the commit that allowed a host to go down at this time.
+/// Returns the target and the previous image of the commit that allowed a host to go down at this time; `None` if there
+/// was no such commit.
 pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) -> Option<(String, Option<String>)> {
     history.values().find_map(|states| {
         let now = states.iter().rev().find(|s| s.at <= at)?;

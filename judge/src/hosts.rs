@@ -1,4 +1,5 @@
-//! Events of hosts, from a witness other than Berth: the test harness, which acts as the boot loader, or an audit log.
+//! Events of hosts. They are not from Berth's own reports, but from the test harness, which acts as the boot loader, or
+//! from an audit log.
 
 use jiff::Timestamp;
 
@@ -18,7 +19,8 @@ pub enum HostChange {
     },
     /// The host went down.
     Down,
-    /// The host's kubelet is about to report Ready for the first time in this boot. Simulated hosts only.
+    /// The host's kubelet reports Ready for the first time in this boot. Simulated hosts record this event just before
+    /// the report.
     #[serde(rename_all = "camelCase")]
     Ready {
         /// Boot ID that the kubelet reports.

@@ -16,7 +16,7 @@ pub(crate) struct Judge<'a> {
     truth: &'a Truth<'a>,
     /// Writes by resource and subresource, in the order of resourceVersions.
     writes: BTreeMap<(&'a str, &'a str), Vec<Write<'a>>>,
-    /// Writes that may or may not have been stored.
+    /// Writes that may or may not have been stored, because the API server failed or did not respond.
     doubtful: Vec<&'a Record>,
     names: BTreeMap<&'a str, &'a str>,
     /// Time of the first request to delete each Node, by name.
@@ -101,7 +101,7 @@ impl<'a> Judge<'a> {
         self.names.get(uid).copied()
     }
 
-    /// True if the state certainly lasted until the next recorded one. A complete log has no gaps.
+    /// True if the state certainly lasted until the next recorded state. A complete log has no gaps.
     pub(crate) fn lasts(&self, state: &RecordedState) -> bool {
         self.evidence.whole || !state.before_gap
     }

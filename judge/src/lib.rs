@@ -80,8 +80,8 @@ impl Judge<'_> {
         })
     }
 
-    /// I2 and I3: a host goes down only under a commit for its boot, and then boots only the image of that commit. A
-    /// host that another program reboots must boot its previous image.
+    /// I2 and I3: a host goes down only under a commit for its boot, and then boots the commit's target or its previous
+    /// image. A host that another program reboots must boot the same image again.
     fn unlicensed_reboots(&self, history: &History) -> Vec<Violation> {
         let mut wrong = vec![];
         for (host, at, boot) in self.downs() {
@@ -140,8 +140,8 @@ impl Judge<'_> {
     }
 
     /// True if the evidence shows that Berth caused a reboot without a licence. If the records list every reboot by
-    /// others, Berth caused all the rest. An audit log does not show who rebooted a machine into the same image. But
-    /// if a member of a pool runs another image after the reboot, Berth updated it without a licence.
+    /// others, Berth caused all other reboots. An audit log does not show who rebooted a machine into the same image.
+    /// But if a member of a pool runs another image after the reboot, Berth updated it without a licence.
     fn is_accused(
         &self,
         history: &History,
@@ -156,8 +156,8 @@ impl Judge<'_> {
         self.evidence.all_reboots || changed && self.is_member(host, at) && !self.is_unknown(history, host, since, at)
     }
 
-    /// Returns reboots without a licence that cannot be attributed to Berth: host, time, and whether another image has
-    /// run since.
+    /// Returns reboots without a licence that cannot be attributed to Berth: host, time, and true if the host then
+    /// booted another image.
     pub(crate) fn reboots_by_others(&self, history: &History) -> Vec<(String, Timestamp, bool)> {
         let mut found = vec![];
         for (host, at, boot) in self.downs() {
@@ -185,8 +185,8 @@ impl Judge<'_> {
         last.is_some_and(|(_, _, object)| text(object, "/spec/poolName").is_some_and(|pool| !pool.is_empty()))
     }
 
-    /// True if the log may lack a berth that the node held between these times: the log begins within a turn of the
-    /// node, or lacks writes of any berth, perhaps a whole turn of the node.
+    /// True if the log may lack a berth that the node held between these times. The log may begin within a turn of the
+    /// node, or it may lack writes of berths from that time.
     fn is_unknown(&self, history: &History, host: &str, from: Timestamp, until: Timestamp) -> bool {
         let firsts = history.values().filter_map(|states| states.first());
         let mut late = firsts.filter(|first| first.at >= until);
@@ -245,7 +245,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Tolerance between the times of different API servers, whose clocks may differ.
+    /// Returns the tolerance for clock differences between API servers. Zero if the test harness recorded the boots.
     fn slack(&self) -> jiff::SignedDuration {
         if self.evidence.boots {
             jiff::SignedDuration::ZERO

@@ -32,9 +32,9 @@ pub(crate) struct Bodies {
     pub(crate) nodes: bool,
     pub(crate) published: bool,
     pub(crate) pool_statuses: bool,
-    /// Writes of Leases in Berth's namespace without their body.
+    /// Number of writes of Leases in Berth's namespace without a body.
     bare: u64,
-    /// Writes of Leases in Berth's namespace with their body.
+    /// Number of writes of Leases in Berth's namespace with a body.
     leases: u64,
 }
 
@@ -69,7 +69,7 @@ pub enum Unfit {
 }
 
 impl Log {
-    /// Reads line `number` of `file`. A bad line is only counted.
+    /// Reads line `number` of `file`. A line that cannot be parsed is counted and skipped.
     pub fn take(&mut self, file: &str, number: u64, line: &[u8], namespace: &str) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
@@ -153,7 +153,7 @@ impl Log {
         &self.records
     }
 
-    /// Number of bad lines, and file and line number of the first ones.
+    /// Returns the number of bad lines, and the file and line number of the first ones.
     pub fn bad_lines(&self) -> (u64, &[String]) {
         (self.bad.count, &self.bad.named)
     }
@@ -167,7 +167,7 @@ impl Log {
         &self.bad
     }
 
-    /// Number of writes of Leases that are not berths. These writes are not kept.
+    /// Returns the number of writes of Leases that are not berths. These writes are not kept.
     pub fn leases_of_others(&self) -> u64 {
         self.leases_of_others
     }
@@ -177,7 +177,7 @@ impl Log {
     }
 }
 
-/// True if a rule reads lines with this head. Lines from before the answer do not show the stored object.
+/// True if a rule reads lines with this head. Lines that were logged before the response do not show the stored object.
 fn is_of_interest(head: &Head, namespace: &str) -> bool {
     if matches!(head.stage.as_str(), "RequestReceived" | "ResponseStarted") {
         return false;

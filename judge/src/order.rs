@@ -13,7 +13,7 @@ use crate::names::name_of;
 use crate::violation::Violation;
 use crate::write::text;
 
-/// Values of the objects of one kind, by name, in order.
+/// Successive values of each object of one kind, by the object's name.
 type Changes<T> = BTreeMap<String, Vec<Change<T>>>;
 
 /// A value of an object, and the write that set it.
@@ -28,13 +28,13 @@ struct Change<T> {
 struct Published {
     uid: String,
     pool: String,
-    /// `None` while the digest is not resolved, or while the object is being deleted.
+    /// Digest of the published image; `None` while it is not resolved, or while the BootcNode is being deleted.
     wanted: Option<String>,
 }
 
 impl Judge<'_> {
-    /// Finds berths that were opened out of order. Considers the order, membership and digests only if they are older
-    /// than the lag, because Berth must have seen these.
+    /// Finds berths that were opened out of order. Ignores a pool order, membership or digest that changed less than
+    /// the lag ago, because Berth may not have seen the change.
     pub(super) fn out_of_order(&self, history: &History) -> Vec<Violation> {
         if !self.evidence.ready {
             return vec![];
@@ -60,7 +60,7 @@ impl Judge<'_> {
                 }
                 let left = published.keys().find_map(|node| {
                     let member = self.settled(&published, node, state)?;
-                    // The node may have been excluded or moved to another pool.
+                    // If the labels changed lately, the node may have been excluded or moved to another pool.
                     let is_known = self.settled(&labels, node, state).is_some();
                     let counts = after.contains(&member.pool) && is_known && !self.vanished(&member.uid, state);
                     (counts && self.is_left(node, member, state)).then_some((node, member))
@@ -101,8 +101,8 @@ impl Judge<'_> {
         (last.at + self.lag < state.received && !self.misses(last.version, state.version)).then_some(&last.value)
     }
 
-    /// True if the node may not have been Ready: such a node does not wait for earlier pools. A host without records
-    /// of its kubelet counts as not Ready, so the rule does not apply to it.
+    /// True if the offered node may not have been Ready. A node that is not Ready does not wait for earlier pools. A
+    /// host without records of its kubelet counts as not Ready, so the rule does not apply to it.
     fn goes_first(&self, offer: &Offer, state: &RecordedState) -> bool {
         let settled = state.received - self.lag;
         !self.is_ready(offer.node.as_str(), settled) || self.lately_joined(state, &offer.uid.to_string())

@@ -1,5 +1,5 @@
-//! The protocol of the berth, write by write: the changes that each program may make, and the state that the host must
-//! have.
+//! Checks each write of a berth against the protocol: the changes that each program may make, and the state that the
+//! host must be in.
 
 use berth_api::BootId;
 use berth_api::berth::{BerthState, Closed, ClosedReason, HoldPhase, Holding, Outcome};
@@ -154,7 +154,7 @@ impl Judge<'_> {
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
                 wrong.extend(self.of_another_node(change, after));
             }
-            // The berth licenses another target or another boot, without a new take.
+            // The holder commits for another target or another boot, without a new take.
             (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Committed) => {
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
             }
@@ -162,8 +162,8 @@ impl Judge<'_> {
                 wrong.extend(self.not_running(change, before.boot_id.as_str()));
             }
             (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Releasing(outcome)) => {
-                // True if the berth was taken in one boot and committed again in a later one. The later boot must be
-                // proven like any other.
+                // True if the berth was taken in an earlier boot. If `same_boot` is also true, the berth was committed
+                // again in the current boot, and this boot must be proven too.
                 let anew = change.taken_under.is_some_and(|boot| *boot != after.boot_id);
                 let is_known = self.evidence.whole || change.taken_under.is_some();
                 if before.phase == HoldPhase::Committed && same_boot && !anew && is_known {
@@ -281,7 +281,7 @@ impl Judge<'_> {
         }
     }
 
-    /// I2: the taken target was published for the node, at this time or less than the lag before it.
+    /// I2: the taken target must be the image that was published for the node, now or less than the lag ago.
     fn undesired(&self, change: &Change<'_>, taken: &Holding) -> Option<Violation> {
         if self.doubtful("bootcnodes").any(|r| r.name == taken.node.as_str()) {
             return None;
@@ -369,7 +369,7 @@ impl Judge<'_> {
         }
     }
 
-    /// I8: the failure of a berth is in its pool's status before it is acknowledged.
+    /// I8: the controller records a failure in the pool's status before it removes the failure from the berth.
     fn unrecorded(&self, change: &Change<'_>, closed: &Closed) -> Vec<Violation> {
         let (Some(digest), Some(node)) = (&closed.last_target, &closed.last_node) else {
             return vec![];

@@ -1,5 +1,5 @@
-//! Hosts as an audit log shows them, by the boot IDs in the statuses of agents and kubelets. The log does not show when
-//! a host goes down: a new boot shows that the previous one has ended.
+//! Derives the boots of hosts from an audit log: from the boot IDs in the statuses that agents and kubelets write. The
+//! log does not show when a host goes down. A new boot shows that the previous boot has ended.
 
 use std::collections::BTreeMap;
 
@@ -108,8 +108,8 @@ impl Sightings {
                     changes.push((first, up));
                     before = Some((id, first));
                 }
-                // The kubelet names only the kernel's boot ID. So its reports do not show whether the Node became
-                // Ready after a soft reboot.
+                // The kubelet reports only the kernel's boot ID, so the log does not show when the Node became Ready
+                // after a soft reboot. Assume that it was Ready at once.
                 let is_soft = BootId::new(id).is_soft();
                 if let Some(ready) = boot.ready.or(is_soft.then_some(first)) {
                     changes.push((ready.max(first), HostChange::Ready { boot_id: id.to_owned() }));
@@ -125,7 +125,7 @@ impl Sightings {
         events
     }
 
-    /// Returns the line that showed the end of each boot, by host and boot.
+    /// Returns the audit ID of the line that showed the end of each boot, by host and boot ID.
     pub(crate) fn lines(&self) -> BTreeMap<(String, String), String> {
         let mut lines = BTreeMap::new();
         for (host, boots) in &self.hosts {
@@ -141,7 +141,7 @@ impl Sightings {
     }
 }
 
-/// Returns the boots in the order of their first lines.
+/// Returns the boots, sorted by the time of the first request that shows each.
 fn ordered(boots: &BTreeMap<String, Boot>) -> Vec<(&str, Timestamp, &Boot)> {
     let ordered = boots
         .iter()

@@ -146,7 +146,7 @@ impl World {
         self.write(CONTROLLER, "patch", "bootcnodes", name, json!({}), object)
     }
 
-    /// A pool that goes after others.
+    /// Writes a pool's spec: its nodes are updated after the pools in `after`.
     fn pool(&mut self, name: &str, after: &[&str]) -> &mut Self {
         let object = json!({ "metadata": { "name": name }, "spec": { "rollout": { "after": after } } });
         self.write(ADMIN, "patch", "bootcnodepools", name, json!({}), object)
@@ -161,7 +161,7 @@ impl World {
         self.of("n1", change)
     }
 
-    /// An event of any host.
+    /// Adds an event of the host with this name.
     fn of(&mut self, host: &str, change: HostChange) -> &mut Self {
         self.now += 1;
         self.hosts.push(HostEvent {
@@ -216,7 +216,7 @@ impl World {
         );
     }
 
-    /// A world with a pool of one berth, which is offered to n1. n1 runs image 1, and image 2 is published for it.
+    /// Returns a world with a pool of one berth. The berth is offered to n1, which runs image 1, for image 2.
     fn offered() -> Self {
         let mut world = Self::default();
         world.offers();
@@ -338,8 +338,8 @@ fn a_host_is_cordoned_and_drained_first() {
     );
 }
 
-/// A kubelet that is away ends no pods, so the host may reboot with pods: the reboot brings the kubelet back. A
-/// kubelet that lost the API server for a moment still ends its pods.
+/// A kubelet that is away ends no pods, so its host may reboot with pods on it: the reboot brings the kubelet back. If
+/// a kubelet lost the API server only for a moment, it still ends its pods, so the host must not reboot with them.
 #[test]
 fn pods_of_an_absent_kubelet_may_stay() {
     fn world(evicted_before: i64, not_ready_before: i64, ready_before: Option<i64>) -> World {
@@ -425,7 +425,8 @@ fn a_write_refused_by_policy_is_a_violation() {
     }
     refused(AGENT, 422).blamed("Policy", "only the controller opens a berth");
     refused(CONTROLLER, 403).blamed("Policy", "the controller tried to write workers-0");
-    // For example, a policy of the cluster's admin rejected the write, or the Lease's annotations were too long.
+    // A rejection for another reason is not a violation: a policy of the cluster's admin, or annotations that are too
+    // long.
     assert_eq!(refused_by(false, CONTROLLER, 422).judged(), Vec::<String>::new());
     // Neither a conflict nor a rejected write of another program is a violation.
     assert_eq!(refused(AGENT, 409).judged(), Vec::<String>::new());

@@ -25,14 +25,14 @@ pub struct Truth<'a> {
     /// Maximum number of nodes, in all pools together, that may hold a berth, be offered one or be unavailable at the
     /// same time, over the whole test; `None` if the fleet has no limit.
     pub fleet: Option<usize>,
-    /// Evidence in these records.
+    /// The kinds of evidence that these records contain.
     pub evidence: &'a Evidence,
     /// Longest delay that the test causes between Berth and the API server: of a request to the API server, or of a
     /// change until Berth sees it.
     pub lag: jiff::SignedDuration,
 }
 
-/// How long after a reboot by the test the host may go down because of it.
+/// Longest time from a reboot by the test until the host goes down.
 const EXCUSED_FOR: jiff::SignedDuration = jiff::SignedDuration::from_secs(20);
 
 impl Truth<'_> {
@@ -44,7 +44,7 @@ impl Truth<'_> {
             .count()
     }
 
-    /// Returns each time that a host went down: host, time, and ended boot ID.
+    /// Returns each time that a host went down: host, time, and ID of the boot that ended.
     pub(crate) fn downs(&self) -> impl Iterator<Item = (&str, Timestamp, String)> {
         let mut boots: BTreeMap<&str, String> = BTreeMap::new();
         self.hosts.iter().filter_map(move |event| match &event.change {
@@ -61,7 +61,8 @@ impl Truth<'_> {
         })
     }
 
-    /// Returns the largest number of holders that the pool may have had; `None` if unknown.
+    /// Returns the largest capacity that the pool had; `None` if unknown. In a complete log, an unlisted pool has
+    /// capacity 0.
     pub(crate) fn most(&self, pool: &str) -> Option<usize> {
         let known = self.capacity.get(pool).copied();
         known.or_else(|| self.evidence.whole.then_some(0))

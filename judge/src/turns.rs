@@ -38,11 +38,11 @@ pub struct Turn {
     /// Outcome written by the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<&'static str>,
-    /// Evidence of the new boot in the log.
+    /// Evidence in the log of the turn's last boot.
     pub proof: Proof,
     /// Verdict on the turn.
     pub verdict: Verdict,
-    /// Lines of the turn.
+    /// Audit IDs of the turn's lines.
     #[serde(rename = "auditIDs")]
     pub audit_ids: Vec<String>,
 }
@@ -53,7 +53,7 @@ pub struct Turn {
 pub enum Proof {
     /// The turn ended without a reboot.
     NoReboot,
-    /// In the boot that gave the berth back, the image ran and the Node was Ready.
+    /// The log shows the image of the boot when the berth was given back, and that the Node was Ready in that boot.
     Booted {
         /// Digest of the running image.
         digest: String,
@@ -121,7 +121,7 @@ fn drafts(states: &[RecordedState]) -> Vec<Draft<'_>> {
             (Some(_), _) => drafts.push(Draft {
                 states: vec![state],
                 end: None,
-                // A log that begins here lacks the take.
+                // If this is the berth's first state in the log, the log lacks the take.
                 has_gap: state.after_gap || place == 0,
             }),
             (None, Some(draft)) => {
@@ -176,7 +176,7 @@ impl Draft<'_> {
             _ if !rules.is_empty() => Verdict::Violated { rules },
             Proof::Missing { .. } => Verdict::NotJudged,
             Proof::Open => Verdict::Open,
-            // Some rules apply to every turn, and could not be checked.
+            // Without this evidence, some rules that apply to every turn could not be checked.
             _ if !(evidence.nodes && evidence.published && evidence.pool_statuses) => Verdict::NotJudged,
             _ => Verdict::Kept,
         };

@@ -52,7 +52,7 @@ pub struct Reboot {
     pub node: String,
     /// Latest time when the node can have gone down.
     pub at: Timestamp,
-    /// True if the node has run another image since.
+    /// True if the node booted another image.
     pub other_image: bool,
 }
 
@@ -104,7 +104,7 @@ impl Log {
         })
     }
 
-    /// Returns a sentence about each missing kind of evidence.
+    /// Returns a sentence about each missing kind of evidence, each gap in the log, and lines that cannot be parsed.
     fn not_judged(&self, terms: &Terms, evidence: &Evidence, history: &History) -> Vec<String> {
         let missing = [
             (

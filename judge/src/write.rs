@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::audit::Record;
 
-/// A successful write with a recorded answer: resourceVersion, record, and the object as it was stored.
+/// A successful write with a recorded response: resourceVersion, record, and the object as it was stored.
 pub(crate) type Write<'a> = (u64, &'a Record, &'a Value);
 
-/// True if the write may or may not have been stored: the server failed or did not answer.
+/// True if the write may or may not have been stored: the API server failed or did not respond.
 pub(crate) fn is_doubtful(record: &Record) -> bool {
     record.is_write()
         && !record.succeeded()
@@ -34,7 +34,8 @@ pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> Option<&'a str> {
     object.pointer(pointer).and_then(Value::as_str)
 }
 
-/// Returns the successful writes with a recorded answer, by resource and subresource, in the order of resourceVersions.
+/// Returns the successful writes with a recorded response, by resource and subresource, in the order of
+/// resourceVersions.
 pub(crate) fn written(audit: &[Record]) -> BTreeMap<(&str, &str), Vec<Write<'_>>> {
     let mut found: BTreeMap<(&str, &str), Vec<Write<'_>>> = BTreeMap::new();
     for record in audit.iter().filter(|r| r.is_write() && r.succeeded()) {

@@ -1,4 +1,4 @@
-//! Effects of an agent's steps on the world. [`crate::mind`] has their effects on the agent's knowledge.
+//! Applies an agent's steps to the world. [`crate::mind`] computes the agent's knowledge after each step.
 
 use berth_api::seeded::Bug;
 
@@ -23,10 +23,10 @@ pub enum Delivery {
     Killed,
 }
 
-/// State after a move, and the rule that the move breaks.
+/// State after a move, and the rule that the move breaks, if any.
 pub type After = (State, Option<Broken>);
 
-/// Gathers facts and runs the steps that only read. Returns the first other step.
+/// Gathers facts and runs the steps that only read. Returns the decision with the first step that does more.
 pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) -> Decision {
     let mut decision = steps.next(world, state, node);
     for _ in 0..8 {
@@ -85,7 +85,7 @@ fn settle(state: &mut State, node: usize, mind: &Mind) {
     let here = &mut state.nodes[node];
     let token = here.host.token;
     mind.settle(&mut here.agent, &mut here.host);
-    // An admin's retry permits another rollback.
+    // If the token changed, the agent has applied an admin's retry. A retry permits another rollback.
     here.ghost.undone &= here.host.token == token;
 }
 
@@ -137,7 +137,8 @@ pub fn act(world: &World, mut state: State, node: usize, decision: Decision, del
     (state, broken)
 }
 
-/// Arms or disarms the rollback guard before a step. False if the guard has fired, so that the step is not performed.
+/// Arms or disarms the rollback guard before a step. False if the guard cannot be disarmed because it has fired in the
+/// running boot: the agent then skips the step.
 fn set_guard(host: &mut Host, duty: SmallDuty) -> bool {
     match (duty, host.switch) {
         (SmallDuty::None, _) => {}
@@ -166,7 +167,7 @@ fn reboot(state: &mut State, node: usize, decision: Decision, delivery: Delivery
     broken
 }
 
-/// Writes the status, as the agent does whenever it waits.
+/// Writes the agent's report to the BootcNode's status. Does nothing if the BootcNode does not exist.
 fn report(state: &mut State, node: usize, decision: Decision) {
     let fleet = state.fleet;
     let here = &mut state.nodes[node];
@@ -381,7 +382,7 @@ fn restored(seen: &Object) -> bool {
     }
 }
 
-/// Executes a patch of a Node. No rule restricts this move, but the state after it is checked.
+/// Executes a patch of a Node. No rule restricts this move, but the judge checks the state after it.
 pub fn land_patch(state: &mut State, node: usize, unschedulable: bool, cordon: Cordon) {
     let object = &mut state.nodes[node].object;
     object.unschedulable = unschedulable;

@@ -10,7 +10,7 @@ pub struct AgentView {
     pub host: Host,
     /// True if the pool's check fails under the running image.
     pub fails_check: bool,
-    /// Berths of the agent's node, with their pools, numbered by their index.
+    /// Berths of the agent's node, each with its pool. A decision refers to a berth by its index in this list.
     pub berths: Vec<(u8, Berth)>,
 }
 

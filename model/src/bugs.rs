@@ -1,4 +1,4 @@
-//! Deliberate bugs, each with its world, and the rule that it breaks there.
+//! Deliberate bugs. Each has a world to search, and the rule that the bug breaks there.
 
 use berth_api::seeded::Bug;
 
@@ -19,12 +19,12 @@ pub struct Seeded {
     pub breaks: Broken,
 }
 
-/// All deliberate bugs.
+/// Returns all deliberate bugs.
 pub fn all() -> Vec<Seeded> {
     Bug::ALL.iter().map(|bug| seeded(*bug)).collect()
 }
 
-/// A world of two nodes, without faults.
+/// Returns a world of two nodes, without faults.
 fn small(bug: Bug) -> World {
     let calm = calm(bug.name(), "");
     World { nodes: 2, ..calm }

@@ -1,4 +1,5 @@
-//! Canonical form of states that differ only in the numbers of nodes and boots, and the hash of that form.
+//! Brings states into a canonical form, and hashes them. States that differ only in the numbers of nodes and boots have
+//! the same form.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -121,7 +122,7 @@ fn concerns(request: &Request, node: usize) -> bool {
     }
 }
 
-/// Reorders a list indexed by nodes.
+/// Reorders a list that is indexed by node: the entry of node `n` moves to `to[n]`.
 pub fn rename_nodes<T: Copy>(nodes: &mut [T], to: &[Number]) {
     let old = nodes.to_vec();
     for (here, new) in old.into_iter().zip(to) {

@@ -1,4 +1,4 @@
-//! Effects of a controller's passes on the world: the inputs of a pass, and the delivery of its writes.
+//! Runs a controller's passes in the world: gathers the inputs of a pass, and delivers its writes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -116,8 +116,8 @@ fn entries(state: &State, look: &WatchView, writes: &[Write]) -> VecDeque<Entry>
     entries
 }
 
-/// Returns the different decisions about berths that a pass may make; with `every`, for all permutations of the node
-/// names.
+/// Returns the possible results of a pass: its writes of berths and pools, and the first rule that they break. With
+/// `every`, plans for all permutations of the node names.
 fn decide(
     world: &World,
     state: &State,
@@ -143,7 +143,8 @@ fn decide(
     [written(world, state, look, &passed.pools, &all_inputs)].into()
 }
 
-/// Returns the writes of all pools' plans, the inputs of offers for the judge, and the first rule that the plans break.
+/// Returns the writes of all pools' plans, and the first rule that the plans break. Adds the plan's inputs to the
+/// writes that the judge later checks against them.
 fn written(
     world: &World,
     state: &State,
@@ -199,8 +200,8 @@ fn has_used_permit(node: &Node) -> bool {
     has_begun && node.spec.is_none_or(|spec| images.any(|image| image == spec.image))
 }
 
-/// Returns the states after each possible pass of a controller, with the pass's writes in the queue; with `every`, for
-/// all permutations of the node names.
+/// Returns the states after each possible pass of a controller. The pass's writes are then in the controller's queue.
+/// With `every`, plans for all permutations of the node names.
 pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut Plans, every: bool) -> Vec<After> {
     let controller = &state.controllers[who];
     if usize::from(state.leader) != who || !controller.queue.is_empty() {
@@ -256,7 +257,7 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     after
 }
 
-/// The leader asks the registry about the tag.
+/// Records the registry's current answer about the tag in the controller's state.
 pub fn ask(state: &mut State, who: usize) {
     let (fleet, image) = (state.fleet, state.pools[0].tagged);
     let controller = &mut state.controllers[who];
@@ -267,7 +268,8 @@ pub fn ask(state: &mut State, who: usize) {
     });
 }
 
-/// The leader counts how long it has known the available image, beginning with the count in the status.
+/// Starts to count how long the leader has known the available image, if the image is new to the leader. Begins with
+/// the time that the pool's status records.
 fn count(controller: &mut Controller, pool: &Pool) {
     if controller.counts != pool.available {
         (controller.counts, controller.counted) = (pool.available, pool.available != 0 && pool.known_long);
@@ -339,7 +341,7 @@ fn of_pool(world: &World, write: &Write) -> u8 {
     }
 }
 
-/// Executes a write of a controller. `who`: the controller, if it still waits for the answer.
+/// Executes a write of a controller. `who`: the controller, if it still waits for the response.
 pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>) -> Option<Broken> {
     match write.clone() {
         Write::Berth { slot, lease, offer } => {

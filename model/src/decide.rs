@@ -79,20 +79,20 @@ pub struct Decision {
     pub act: Act,
     pub prepared: bool,
     pub released: bool,
-    /// Work in the report. Has only the differences that matter for permits to pull.
+    /// The reported work, reduced to the cases that matter for permits to pull.
     pub work: Work,
     /// `lastTurn` of the report.
     pub turn: Image,
     /// The agent's work on the rollback guard before the step.
     pub duty: SmallDuty,
-    /// True if the agent removes the file of a rollback guard that has fired, because the record has the rollback by
-    /// now.
+    /// True if the agent removes the file of a rollback guard that fired in an earlier boot, because the agent's
+    /// memory has the rollback by now.
     pub forgets_guard: bool,
     /// Knowledge after the facts were gathered.
     pub gathered: Mind,
     /// Knowledge at the start of the step.
     pub begun: Mind,
-    /// Knowledge after the step succeeded. For a drain: after no pods are left.
+    /// Knowledge after the step succeeded. For a drain: when no pods are left.
     pub done: Mind,
     /// Knowledge after the step was skipped, because the rollback guard has fired.
     pub skipped: Mind,
@@ -203,7 +203,7 @@ fn decide(view: &AgentView) -> Decision {
     }
 }
 
-/// Returns the work in a report, with only the differences that matter for permits to pull.
+/// Returns the work in a report, reduced to the cases that matter for permits to pull.
 fn work(reported: &BootcNodeStatus) -> Work {
     let pulled = condition::find(&reported.conditions, condition::node::IMAGE_PULLED);
     let reason = pulled.map(|pulled| &*pulled.reason);

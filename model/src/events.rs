@@ -22,7 +22,7 @@ pub enum Event {
     PulledInPart,
     PullFailed,
     Boots,
-    /// The rollback guard takes its one shot.
+    /// The rollback guard fires: it decides to roll the host back.
     GuardFires,
     /// The rollback guard queues the rollback and reboots the host.
     GuardReboots,

@@ -26,7 +26,7 @@ type Shard = Mutex<HashMap<u64, u64, Fast>>;
 pub struct Limits {
     /// Maximum number of states.
     pub states: usize,
-    /// Longest time.
+    /// Maximum duration of the exploration.
     pub time: Duration,
     /// Number of worker threads.
     pub threads: usize,
@@ -70,7 +70,8 @@ struct Search<'a> {
     moves: AtomicUsize,
     stop: AtomicBool,
     began: Instant,
-    /// Hash of the state before the breach, broken rule, and state after the breach.
+    /// Hash of the state before the breach, broken rule, and a later state: the state after the broken move, or for I10
+    /// the last state of the fair schedule.
     breach: Mutex<Option<(u64, Broken, Option<State>)>>,
 }
 
@@ -186,7 +187,7 @@ impl Search<'_> {
     }
 
     /// Records a breach, which ends the search after the current level. Keeps the smallest breach of a level, so that
-    /// each run finds the same.
+    /// every run reports the same breach.
     fn breach(&self, last: u64, broken: Broken, to: Option<State>) {
         let mut breach = self.breach.lock().unwrap_or_else(PoisonError::into_inner);
         if breach

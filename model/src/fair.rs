@@ -84,8 +84,8 @@ pub fn heal(world: &World, state: &mut State) {
     } else {
         0
     };
-    // A Lease that closed with a failure halts the rollout after every retry, so the admin makes such a Lease writable
-    // again.
+    // An unwritable Lease that closed with a failure halts the rollout again after every retry. So the admin makes it
+    // writable again.
     let slots = &state.slots;
     let refused = state
         .unwritable
@@ -133,7 +133,7 @@ fn heal_node(world: &World, state: &mut State, node: usize) {
     if !here.object.exists {
         nature::create(state, node);
     }
-    // A node keeps its berth if its host stops answering during the turn, so such a fault must end.
+    // A node keeps its berth if its host or agent stops responding during the turn. So these faults must end.
     let in_turn = state.held_by(node).is_some() || state.nodes[node].ghost.unproven;
     let here = &mut state.nodes[node];
     here.idle &= world.keep_blocked && !in_turn;
@@ -147,7 +147,7 @@ fn heal_node(world: &World, state: &mut State, node: usize) {
         state.touch_node(node);
     }
     let here = &mut state.nodes[node];
-    // A control plane node counts for the majority. If it is excluded, it would never leave a bad image.
+    // An excluded control plane node still counts for the majority, but would never leave a bad image. So include it.
     if here.labels.server && here.object.excluded && !world.is_good(here.host.booted) {
         here.object.excluded = false;
         state.touch_node(node);
@@ -180,7 +180,8 @@ fn has_failure(lease: &Lease) -> bool {
     matches!(lease.is, Berth::Closed(closed) if closed.outcome == Some(Outcome::Failed))
 }
 
-/// The admin requests a retry if a good image failed on a node, because it was not finalized or was rolled back.
+/// Requests a retry, as an admin does, if the target failed on a node. The target is a good image here, so it was not
+/// finalized or was rolled back.
 fn retry(state: &mut State) {
     // Wait until all failures are recorded: a later failure would need another request.
     if state.slots.iter().any(has_failure) {
@@ -325,7 +326,8 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
     broken
 }
 
-/// Returns the image that a pool's members should run in the end: the tag's image, unless it is forbidden.
+/// Returns the image that a pool's members should run in the end: the tag's image. If the pool is pinned, or the boot
+/// image policy forbids the tag's image, it is the current target.
 fn wanted(world: &World, state: &State, pool: u8) -> Image {
     let Some(terms) = state.pools.get(usize::from(pool)) else {
         return 0;
@@ -340,14 +342,15 @@ fn wanted(world: &World, state: &State, pool: u8) -> Image {
     }
 }
 
-/// True if a fault keeps the node from its turn.
+/// True if a fault prevents the node's turn.
 fn is_stuck(node: &Node) -> bool {
     let host = &node.host;
     let is_host_stuck = host.no_lock || host.read_only || host.silent || host.unusable || host.queued;
     host.blocked || is_host_stuck || node.labels.held || node.mute || node.idle
 }
 
-/// True if all members run their image, none has a cordon of Berth, and no berth is offered or held.
+/// True if all members run their image without a cordon of Berth, and no berth is offered or held. Ignores members
+/// whose turn a fault prevents, and berths whose Leases cannot be written. If a drain is blocked, berths may be held.
 pub fn is_updated(world: &World, state: &State) -> bool {
     let (mut rests, mut kept) = (true, Set::default());
     for (slot, lease) in state.slots.iter().enumerate() {

@@ -18,15 +18,16 @@ faults! {
     Second,
     /// A controller dies. Its last request may still be in flight.
     ControllerCrash,
-    /// The other controller is elected, without notice to the old leader, which still sends its decided writes.
+    /// The other controller is elected, without notice to the old leader. The old leader still sends the writes that it
+    /// has decided.
     Election,
-    /// A write is executed, but its answer is lost.
+    /// The API server executes a write, but its response is lost.
     LostReply,
     /// A request times out. It may still be executed later.
     Late,
     /// An agent acts some time after its reads.
     StaleRead,
-    /// A controller plans from an old content of its watches.
+    /// A controller plans from outdated watches.
     StaleWatch,
     /// The API server starts or stops rejecting all writes of a Lease.
     Refuse,

@@ -57,7 +57,7 @@ pub struct Host {
     pub relicensed: bool,
     /// True if the host had a deployment of the target at the last commit; `None` outside of a turn.
     pub deployed: Option<bool>,
-    /// The last target that the host left for another image, without Berth.
+    /// The last target that the host ran and then left by booting another image, without Berth.
     pub fell: Image,
     /// True if the host left `fell` when the running boot began.
     pub falls: bool,
@@ -70,7 +70,7 @@ pub struct Host {
     pub drain: Begun,
     /// Start of the proof of the running boot.
     pub proof: Begun,
-    /// Result of the last pull, until the agent knows that result.
+    /// Result of the last pull, until the agent has processed that result.
     pub ended: Ended,
     /// The rollback guard.
     pub switch: Switch,
@@ -193,7 +193,8 @@ pub enum Switch {
         previous: Image,
         booted: bool,
     },
-    /// The guard has taken its one shot at the target. `here`: true if it fired in the running boot.
+    /// The guard has fired: it rolls the host back from the target. It fires once per arming. `here`: true if it fired
+    /// in the running boot.
     Fired { target: Image, here: bool },
 }
 

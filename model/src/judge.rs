@@ -1,5 +1,5 @@
-//! The invariants of the design, by number, as properties of states and of single moves. All sets are computed from the
-//! world, without results of the released code.
+//! Checks the numbered invariants of the design on states and on single moves. All sets are computed from the world,
+//! without results of the released code.
 
 use berth_api::berth::{ClosedReason, Outcome};
 
@@ -172,8 +172,8 @@ pub fn guard(state: &State, node: usize, previous: Image) -> Option<Broken> {
     }
 }
 
-/// Checks a waiting agent: the staged image that the agent has seen is locked, or the node has committed to that
-/// image.
+/// Checks a waiting agent: the staged image that the agent has seen must be locked, or the node must have committed to
+/// that image.
 pub fn rest(state: &State, node: usize) -> Option<Broken> {
     let os = state.nodes[node].agent.os.filter(|os| os.staged != 0 && !os.locked)?;
     let mut holdings = state.slots.iter().filter_map(Lease::held);
@@ -483,11 +483,11 @@ pub fn is_canary(node: &Node) -> bool {
 }
 
 fn is_member(node: &Node, pool: u8) -> bool {
-    // A node whose BootcNode is being released counts too, because the node may be down.
+    // A node whose BootcNode is missing or being deleted is a member too, because the node may be down.
     node.object.exists && !node.object.excluded && node.labels.pool == pool
 }
 
-/// True if the watches show that the node runs the image, is Ready, and has no cordon of Berth.
+/// True if the Node and its BootcNode show that the node runs the image, is Ready, and has no cordon of Berth.
 pub fn is_proven(node: &Node, image: Image) -> bool {
     let known = node.spec.is_some_and(|spec| spec.uid == node.object.uid);
     known && node.status.booted == image && node.object.ready && node.object.cordon == Cordon::No
@@ -509,8 +509,9 @@ fn quorum(state: &State, node: Number, inputs: &PlanInputs) -> Option<Broken> {
     (another || !well).then_some(I11_QUORUM)
 }
 
-/// Checks an offer. I1(b): `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`. `elsewhere` are members (node, UID)
-/// with a berth or an offer of another pool.
+/// Checks an offer to node `n`. I1(b): `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`, for the holders `H`, the nodes
+/// with an offer `R`, the unavailable members `U` and the capacity `k`. `elsewhere` are members (node, UID) with a
+/// berth or an offer of another pool.
 fn opened(
     world: &World,
     slots: &[Lease],

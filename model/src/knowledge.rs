@@ -15,7 +15,7 @@ pub struct Agent {
     /// Image of a successful pull, until the agent sees it staged.
     pub pulled: Image,
     pub node: NodeRead,
-    /// True if this process wrote its berth last and got the answer, so no older write can still succeed.
+    /// True if this process wrote its berth last and received the response, so no older write can still succeed.
     pub fenced: bool,
     /// True if the agent has restored the Node since it began to give the berth back.
     pub restored: bool,
@@ -34,7 +34,7 @@ pub struct Agent {
     pub blind_long: bool,
     /// True if this process knows that no unlocked image is staged.
     pub disarmed: bool,
-    /// How long the host's bus has not answered.
+    /// How long the host's bus has not responded.
     pub silence: Begun,
     pub memory_error: bool,
     /// True if the host still shows the result of a pull although the agent has processed that result.
@@ -120,7 +120,7 @@ pub enum Cordon {
     No,
     /// The Node was schedulable before the cordon.
     OverSchedulable,
-    /// The Node was already cordoned before.
+    /// The Node was already cordoned before Berth's cordon.
     OverCordoned,
 }
 
@@ -133,7 +133,7 @@ pub struct Object {
     pub cordon: Cordon,
     /// True if the Node was Ready in the kubelet's last report.
     pub ready: bool,
-    /// Boot of the kubelet's last report.
+    /// Boot of the kubelet's last report; 0 is the running boot.
     pub boot: u8,
     pub excluded: bool,
 }

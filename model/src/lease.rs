@@ -115,7 +115,7 @@ impl Lease {
         }
     }
 
-    /// Number and UID of the holder, or of the node with the offer.
+    /// Returns the number and UID of the holder, or of the node with the offer.
     pub fn who(&self) -> Option<(Number, u8)> {
         match self.is {
             Berth::Offered(o) => Some((o.node, o.uid)),

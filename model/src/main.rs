@@ -11,7 +11,7 @@ use clap::Parser;
 
 mod rollouts;
 
-/// Minimum number of states of all worlds together. With fewer states, a world has lost faults.
+/// Minimum number of states of all worlds together. A lower number shows that a change removed faults from a world.
 const FEWEST_STATES: usize = 5_000_000;
 /// Minimum number of deliberate bugs to find.
 const FEWEST_BUGS: usize = 52;

@@ -29,7 +29,7 @@ use crate::state::{
     Agent, Begun, Cordon, Ended, Failing, Guard, Host, Image, Lease, NONE, NodeRead, Object, Os, Phase, Reboot, Spec,
 };
 
-/// Longer than every timeout.
+/// A duration that is longer than every timeout.
 const OVER: Duration = Duration::from_secs(23 * 3600);
 /// How far a wall clock jumps ahead: longer than every timeout, and shorter than the host's uptime.
 const AHEAD: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -41,7 +41,7 @@ pub const READ_ONLY: &str = "read-only";
 /// The phases of a berth; the outcome does not matter.
 const PHASES: [Phase; 3] = [Phase::Taken, Phase::Committed, Phase::Releasing(Outcome::Updated)];
 
-/// The time of every decision.
+/// Returns the time of every decision, on a host whose wall clock is right.
 pub fn now() -> Now {
     Now {
         wall: rich::NOW,
@@ -50,7 +50,7 @@ pub fn now() -> Now {
     }
 }
 
-/// The time of a decision, by the host's clocks.
+/// Returns the time of every decision, on this host, whose wall clock may be ahead.
 pub fn now_on(host: &Host) -> Now {
     Now {
         wall: wall(host.ahead),
@@ -83,7 +83,7 @@ fn ago(time: Duration) -> Moment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mind {
     pub agent: Agent,
-    /// The memory on the host. The host's other fields are meaningless.
+    /// The memory on the host, and the other fields that [`Mind::settle`] copies. All other fields are meaningless.
     pub host: Host,
 }
 
@@ -154,7 +154,7 @@ fn desired(spec: Option<Spec>) -> Desired {
     }))
 }
 
-/// A pool's settings with one check.
+/// Returns a pool's health settings, with one check.
 fn health() -> Health {
     let get = HttpGet {
         host: None,
@@ -378,7 +378,7 @@ fn host(knowledge: &Knowledge, view: &AgentView) -> Host {
     if !view.host.down && !view.host.silent && knowledge.pulls.processed.is_none() {
         host.ended = Ended::No;
     }
-    // The start of a completed proof does not matter.
+    // Without a running proof, its start does not matter.
     if knowledge.turn.proving.is_none() {
         host.proof = Begun::No;
     }
@@ -530,7 +530,7 @@ fn since_boot(before: Duration) -> BootMoment {
     BootMoment::new(&rich::boot(0), ago(before))
 }
 
-/// Returns the time of a later attempt, by a clock that may be ahead.
+/// Returns a retry time in the future, by a clock that may be ahead.
 fn later(is_ahead: bool) -> Time {
     Time::from(wall(is_ahead) + SignedDuration::from_secs(60))
 }

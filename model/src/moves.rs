@@ -1,4 +1,4 @@
-//! All moves from a state.
+//! Lists all moves from a state, and describes moves in text.
 
 use std::fmt::{self, Display};
 
@@ -39,7 +39,7 @@ pub struct Successor {
     pub by: Move,
     /// The state after the move, not in canonical form.
     pub to: State,
-    /// Rule that the move breaks.
+    /// Rule that the move breaks, if any.
     pub broken: Option<Broken>,
 }
 
@@ -120,7 +120,7 @@ pub fn picture(world: &World, state: &State) -> Vec<String> {
 pub struct MoveText<'a> {
     /// The move.
     pub by: &'a Move,
-    /// Current names of the nodes. Empty if nodes keep their numbers.
+    /// Number that each node had at the start, by its current number. Empty if nodes keep their numbers.
     pub names: &'a [Number],
     /// The world.
     pub world: &'a World,

@@ -40,7 +40,8 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     here.ghost.ready = false;
     here.ghost.undone |= here.ghost.undoes;
     here.ghost.undoes = false;
-    // No rule can cover a power loss while the last write of a turn is in flight, so no proof is required then.
+    // After a power loss in phase `Releasing`, require no proof: the write that closes the berth may already be in
+    // flight, and the agent could not stop it.
     let ours = phase.is_some_and(|(phase, uid)| {
         uid == here.object.uid && here.object.exists && (clean || !matches!(phase, Phase::Releasing(_)))
     });
@@ -104,15 +105,16 @@ fn fire(host: &Host) -> Option<(Image, Image, Fire)> {
     ))
 }
 
-/// True if the rollback guard may fire now: it has an action for the running boot, and the image is bad, the node's
-/// agents have stopped, or the boot does not need a proof.
+/// True if the rollback guard may fire now. The guard must have an action for the running boot. In addition, the image
+/// must be bad, the node's agents must have stopped, or the boot must not need a proof.
 pub fn may_fire(world: &World, state: &State, node: usize) -> bool {
     let here = &state.nodes[node];
     let is_late = !is_well(world, state, node) || here.mute || !here.ghost.unproven;
     world.guards && !here.host.down && is_late && fire(&here.host).is_some_and(|(.., plan)| plan != Fire::No)
 }
 
-/// The rollback guard takes its one shot. Returns the rule that this breaks.
+/// Records that the rollback guard has fired. A later move reboots the host ([`guard_reboots`]). Returns the rule that
+/// this breaks, if any.
 pub fn guard_fires(state: &mut State, node: usize) -> Option<Broken> {
     let (target, previous, _) = fire(&state.nodes[node].host)?;
     let broken = judge::guard(state, node, previous);
@@ -120,7 +122,7 @@ pub fn guard_fires(state: &mut State, node: usize) -> Option<Broken> {
     broken
 }
 
-/// The rollback guard makes the next boot take the previous image, and reboots the host.
+/// Makes the next boot use the previous image, and reboots the host, as a rollback guard that has fired does.
 pub fn guard_reboots(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     if !here.host.queued {
@@ -154,7 +156,7 @@ pub(crate) fn becomes_ready(world: &World, state: &State, node: usize) -> bool {
     world.bad & (1 << state.nodes[node].host.booted) == 0
 }
 
-/// The kubelet reports in the running boot.
+/// Makes the kubelet report in the running boot.
 pub fn kubelet(world: &World, state: &mut State, node: usize) {
     let (ready, well) = (becomes_ready(world, state, node), is_well(world, state, node));
     let here = &mut state.nodes[node];
@@ -204,7 +206,8 @@ pub fn create(state: &mut State, node: usize) {
     state.touch_node(node);
 }
 
-/// Opens or closes the windows of all pools. A close ends the time for reboots of the open berths.
+/// Opens or closes the windows of all pools. When they close, nodes with a berth or an offer may no longer start a
+/// reboot.
 pub fn window(state: &mut State, open: bool) {
     state.pools.iter_mut().for_each(|pool| pool.outside = !open);
     state.each_lease(|lease| {
@@ -219,7 +222,8 @@ pub fn window(state: &mut State, open: bool) {
     });
 }
 
-/// Asks all pools for another image, which becomes the target at once if the pool has no tag.
+/// Makes the admin set another image for all pools, or move their tag to it. Without a tag, the image becomes the
+/// target at once.
 pub fn edit(world: &World, state: &mut State, image: u8) {
     forget_left(state);
     for pool in &mut state.pools {
@@ -234,12 +238,12 @@ pub fn edit(world: &World, state: &mut State, image: u8) {
     }
 }
 
-/// Allows every image again that hosts left without Berth.
+/// Allows nodes to try all images again that their hosts left without Berth.
 pub fn forget_left(state: &mut State) {
     state.nodes.iter_mut().for_each(|node| node.ghost.left = 0);
 }
 
-/// The soak time passes: proven canaries have soaked.
+/// Lets the soak time pass. If all canaries are proven, they have then soaked.
 pub fn soak(state: &mut State) {
     let target = state.pools[0].target;
     let mut canaries = state.nodes.iter().filter(|node| judge::is_canary(node));
@@ -261,8 +265,8 @@ pub fn age(state: &mut State) {
     }
 }
 
-/// The timeout of the permits to pull passes. Only differences between members matter, so the record is cleared if all
-/// waiting members have an unused permit.
+/// Lets the timeout of the permits to pull pass: the leader records the waiting members whose permit is unused. Only
+/// differences between members matter, so the record is cleared if it contains all waiting members.
 pub fn permits(state: &mut State) {
     let leader = usize::from(state.leader);
     let mut waiting = vec![];
@@ -292,7 +296,7 @@ pub fn permits(state: &mut State) {
     }
 }
 
-/// Stops a node's agents, or lets them continue and report again.
+/// Stops a node's agents, or lets them continue. The controllers must then notice any silence again.
 pub fn mutes(state: &mut State, node: usize, mute: bool) {
     state.nodes[node].mute = mute;
     for controller in &mut state.controllers {
@@ -328,14 +332,14 @@ pub fn later(here: &Node) -> Option<Reboot> {
     match here.agent.reboot {
         _ if here.host.down => None,
         Reboot::Asked => Some(Reboot::Late),
-        // An agent that cannot take back the commit asks again.
+        // An agent that cannot revert its commit requests the reboot again.
         Reboot::Late if here.ghost.unproven => Some(Reboot::Long),
         Reboot::Blocked if here.ghost.unproven => Some(Reboot::BlockedLong),
         _ => None,
     }
 }
 
-/// Ends a pull that has staged its image. It succeeds if the image can be locked.
+/// Ends a pull that has staged its image. The pull succeeds if the image can be locked.
 pub fn pulled(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     let (image, locked) = (here.host.pull, !here.host.no_lock);
@@ -348,7 +352,7 @@ pub fn pulled(state: &mut State, node: usize) {
     (here.ghost.armed, here.ghost.partial) = (0, 0);
 }
 
-/// Fails a pull that has staged its image.
+/// Makes a pull fail after it has staged its image.
 pub(crate) fn pulled_in_part(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     here.host.ended = Ended::Badly(here.host.pull);

@@ -47,15 +47,15 @@ pub struct PoolPlan {
     pub status: PoolStatus,
     /// Writes of berths. Epoch 1 in a Lease stands for the plan's own epoch.
     pub writes: Vec<Write>,
-    /// How long the leader has seen the canaries soak, after the pass.
+    /// How long the leader has seen the canaries soak, including this pass.
     pub soaks: Begun,
-    /// Rule that the plan breaks, found by a check that does not depend on the world; `None` if it breaks none.
+    /// Set if the plan depends on a field that the model omits.
     pub broken: Option<Broken>,
 }
 
 #[derive(Debug, Default)]
 pub struct Plans {
-    /// Passes, by the view's hash.
+    /// Decisions of passes, by the view's hash.
     known: HashMap<u64, Arc<PassDecisions>, Fast>,
     /// Plans for all permutations of the node names, by the view's hash.
     named: HashMap<u64, Arc<Vec<Vec<PoolPlan>>>, Fast>,
@@ -71,7 +71,8 @@ struct Caches {
     gates: GateCache,
 }
 
-/// Returns all permutations of the node names: plans break ties by name, but nodes of the model have no fixed names.
+/// Returns all permutations of two or three node names; empty for other numbers. Plans break ties by name, but nodes of
+/// the model have no fixed names.
 fn namings(nodes: usize) -> &'static [&'static [Number]] {
     match nodes {
         3 => &[&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]],
@@ -90,7 +91,7 @@ fn inverse(to: &[Number]) -> Vec<Number> {
 
 /// Passes are cached only in worlds with at most this many nodes. Views of larger worlds hardly ever repeat.
 const SMALL: usize = 8;
-/// Maximum number of cached node projections in a large world.
+/// Maximum number of converted Nodes, and of BootcNodes, in the cache of a large world.
 const MOST: usize = 1 << 20;
 
 impl Plans {
@@ -271,8 +272,8 @@ impl<'a> Pass<'a> {
         plans.values().map(|plan| self.read(plan)).collect()
     }
 
-    /// Reads again the pools that the plans depend on. Returns the pools that must not offer berths, because something
-    /// has changed.
+    /// Reads the pools that the plans depend on again. Returns the pools that must not offer berths, because a pool or
+    /// the fleet has changed.
     fn outdated(&self, plans: &BTreeMap<PoolName, Plan>) -> BTreeSet<PoolName> {
         let Some(rereads) = Rereads::of(&self.pools, plans) else {
             return BTreeSet::new();

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 pub struct Random(u64);
 
 impl Random {
-    /// A generator with this seed; all seeds are valid.
+    /// Returns a generator with this seed. All seeds are valid.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -14,7 +14,7 @@ pub const NOW: Timestamp = Timestamp::constant(1_000_000_000, 0);
 /// End of the window that is open at [`NOW`], in worlds with windows.
 pub const CLOSES: Timestamp = Timestamp::constant(1_000_036_800, 0);
 
-/// Stands for the controller's own epoch; [`OTHER_EPOCH`] stands for all others.
+/// Stands for the controller's own epoch; [`OTHER_EPOCH`] stands for all other epochs.
 pub const OWN_EPOCH: u64 = 7;
 pub const OTHER_EPOCH: u64 = 6;
 
@@ -86,8 +86,8 @@ pub fn generation(uid: &NodeUid) -> u8 {
         .unwrap_or(NONE)
 }
 
-/// ID of the boot that ran this number of boots ago. Every boot of the model is a soft reboot of one kernel. This is
-/// the harder case, because a report from an earlier boot then has the same kernel boot ID.
+/// Returns the ID of the boot that ran this number of boots ago. Every boot of the model is a soft reboot of one
+/// kernel. This is the harder case, because a report from an earlier boot then has the same kernel boot ID.
 pub fn boot(boot: u8) -> BootId {
     BootId::after_soft_reboots(KERNEL, 1000 - u32::from(boot))
 }
@@ -100,7 +100,7 @@ fn small_boot(boot: &BootId) -> u8 {
 /// Boot ID of the hosts' kernel, which the kubelets report.
 pub const KERNEL: &str = "k";
 
-/// When the running userspace began.
+/// Time when the running userspace began.
 pub const BEGAN: Timestamp = NOW;
 
 pub fn pool(pool: u8) -> PoolName {

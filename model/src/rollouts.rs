@@ -1,4 +1,5 @@
-//! Random rollouts of large worlds, in parallel; a huge rollout; and the search for the deliberate bugs.
+//! Runs random rollouts of large worlds in parallel, one rollout of a huge world, and the search for the deliberate
+//! bugs.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -75,7 +76,8 @@ pub fn run(plan: &Plan) -> ExitCode {
 /// Runs a seed's rollout, with its history if requested.
 type Make<'a> = &'a (dyn Fn(u64, &mut Memo, bool) -> Rollout + Sync);
 
-/// Runs at most `most` rollouts in parallel. With `quick`, stops after the first that breaks a rule.
+/// Runs at most `most` rollouts in parallel. Starts no more rollouts after one has broken a rule, with or without
+/// `quick`.
 fn rollouts(plan: &Plan, most: u64, quick: bool, make: Make<'_>) -> Sum {
     let (sum, next, stop) = (Sum::default(), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {

@@ -1,6 +1,6 @@
-//! Random rollouts of large worlds. Agents, controllers and nature move in random order, with faults, up to a horizon.
-//! After that, the fair schedule without faults must update every node. The judge checks every move. There is no I/O
-//! and no clock, so a seed replays exactly.
+//! Random rollouts of large worlds. Agents, controllers and nature move in random order, with faults, for a limited
+//! number of moves (the horizon). After that, the fair schedule without faults must update every node. The judge checks
+//! every move. There is no I/O and no clock, so a seed replays exactly.
 
 use crate::agent::{self, After, Delivery};
 use crate::controller::{self, ControllerMove};
@@ -27,7 +27,7 @@ pub struct Rollout {
     pub rounds: usize,
     /// The broken rule.
     pub broken: Option<Broken>,
-    /// The moves, if requested, and the last state if a rule was broken.
+    /// The moves, if a history was requested, and then the last state if a rule was broken.
     pub history: Vec<String>,
 }
 
@@ -168,8 +168,8 @@ fn run(
     }
 }
 
-/// Draws how often each fault may happen: all faults a few times, or some faults more often, because too many kinds of
-/// faults hide each other.
+/// Draws how often each fault may happen. In half of the rollouts, every fault may happen. In the other half, only
+/// about a third of the faults may, because too many kinds of faults hide each other.
 fn budget(random: &mut Random) -> [u8; FAULTS] {
     let (most, every) = (1 + random.below(8), random.one_in(2));
     let mut left = [0; FAULTS];
@@ -191,7 +191,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Makes one random move. Returns the rule that it breaks, if any.
+    /// Makes one random move. Returns the state after the move, and the rule that the move breaks, if any.
     fn step(&mut self, state: State, memo: &mut Memo) -> After {
         let (by, (to, broken)) = match self.random.below(20) {
             0..=10 => self.agent(&state, memo),
@@ -239,7 +239,7 @@ impl Run<'_> {
         }
     }
 
-    /// Draws a move, sometimes a fault.
+    /// Draws one of the possible moves, sometimes a fault. `None` if there is no fitting move.
     fn pick(&mut self, state: &State, successors: Vec<(Move, After)>) -> Option<(Option<Move>, After)> {
         let (mut faults, mut others): (Vec<_>, Vec<_>) =
             successors.into_iter().partition(|(_, (to, _))| to.left != state.left);
@@ -286,7 +286,8 @@ impl Run<'_> {
         self.pick(state, successors)
     }
 
-    /// A controller sends its next write, or runs a pass if its queue is empty; sometimes with a fault.
+    /// Makes a controller send its next write, or run a pass if its queue is empty. Sometimes a fault happens instead
+    /// or as well.
     fn controller(&mut self, state: &State, memo: &mut Memo) -> Option<(Option<Move>, After)> {
         let leader = usize::from(state.leader);
         let who = if self.random.one_in(4) { 1 - leader } else { leader };

@@ -57,7 +57,7 @@ pub enum BootImage {
     Newer,
 }
 
-/// Work of an agent, with only the differences that matter for permits to pull.
+/// Work of an agent, reduced to the cases that matter for permits to pull.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Work {
     #[default]
@@ -68,7 +68,7 @@ pub enum Work {
     Blocked,
 }
 
-/// Facts about a node that only the judge knows.
+/// Facts about a node that only the judge uses. Berth's code does not see them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Ghost {
     /// True if an admin wants the node cordoned.
@@ -81,7 +81,8 @@ pub struct Ghost {
     pub partial: Image,
     /// True if the kubelet reported Ready under the running boot.
     pub ready: bool,
-    /// True if the controller closed the node's berth while the node was excluded.
+    /// True if the controller closed the node's held berth, because the Node was gone or excluded. Cleared when Berth's
+    /// cordon is removed.
     pub abandoned: bool,
     /// True if the agent's process has not tried forbidden writes, or the API server did not reject them at the last
     /// try.
@@ -120,9 +121,9 @@ pub struct Node {
     pub status: Status,
     pub labels: Labels,
     pub host: Host,
-    /// The agent that has the host's lock.
+    /// The agent that acts now.
     pub agent: Agent,
-    /// A second agent, which acts after the first.
+    /// The node's second agent. [`Fault::Second`](crate::fault::Fault::Second) swaps it with `agent`.
     pub other: Agent,
     pub mute: bool,
     /// True if the node's agents run but do not start pulls.
@@ -221,7 +222,7 @@ pub enum Write {
     Berth {
         slot: Number,
         lease: Lease,
-        /// For an offer: the inputs of the decision.
+        /// Inputs of the plan. Set for an offer, and for every write if a node is excluded.
         offer: Option<Arc<PlanInputs>>,
     },
     Publish {
@@ -286,8 +287,8 @@ pub struct Fleet {
     pub clock_lost: bool,
     /// True if the API server accepts forbidden writes.
     pub unguarded: bool,
-    /// True if agents test whether the API server rejects forbidden writes. Otherwise they know the answer from the
-    /// start.
+    /// True if agents test whether the API server rejects forbidden writes. Otherwise agents assume from the start that
+    /// it does.
     pub tries_guard: bool,
     pub counts_pulls: bool,
     pub tells_boot_images: bool,

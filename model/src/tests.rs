@@ -82,7 +82,7 @@ fn renumbered_states_have_one_canonical_form() {
     }
 }
 
-/// Returns the start of a world after a change.
+/// Returns the start state of a world, with a change applied.
 fn changed(world: &World, change: impl FnOnce(&mut State)) -> State {
     let mut state = world.start();
     change(&mut state);

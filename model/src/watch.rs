@@ -458,7 +458,8 @@ const MINIMUM_AGE: Duration = Duration::from_secs(60);
 pub fn answers(world: &World, answer: Option<Answer>) -> image::Answers {
     let found = answer.map(|answer| Found {
         image: resolved(world, answer.image),
-        // A query before the end of the minimum age counts as made when the image was first seen.
+        // An answer from before the end of the minimum age counts as old: as if the leader had asked when it first
+        // saw the image.
         age: if answer.late || world.follows == Follows::AtOnce {
             Duration::ZERO
         } else {
@@ -517,7 +518,7 @@ pub fn wants_confirmation(world: &World, pool: &Pool, controller: &Controller) -
     reference.is_ok_and(|reference| facts.wants_confirmation(&image::Questions::of(reference)))
 }
 
-/// Returns this BootcNode with a permit to pull, and with a status that shows no pull.
+/// Returns this BootcNode with a permit to pull, and without a phase in its report.
 pub fn permitted(host: &BootcNodeView) -> BootcNodeView {
     let mut host = host.clone();
     if let Ok(content) = &mut host.content {

@@ -1,4 +1,5 @@
-//! Definition of a world, its start, and the effects of a write on readers of the object.
+//! Defines worlds and their start states. When an object changes, also marks earlier reads and decided writes of it as
+//! outdated.
 
 use berth_api::berth;
 use berth_api::seeded::Bug;
@@ -98,19 +99,19 @@ impl World {
         (self.bad | self.failing) & (1 << image) == 0
     }
 
-    /// Number of berths of all pools together.
+    /// Returns the number of berths of all pools together.
     pub fn slots(&self) -> usize {
         self.pools.iter().sum()
     }
 
-    /// Number of a berth in the world.
+    /// Returns the number of a berth, which is unique in the world.
     pub fn slot(&self, berth: &berth::Berth) -> Number {
         let pool = usize::from(crate::rich::pool_number(&berth.pool));
         let first: usize = self.pools.iter().take(pool).sum();
         Number::try_from(first + berth.index as usize).unwrap_or(NO_NUMBER)
     }
 
-    /// Pool and index of a berth.
+    /// Returns the pool of a berth, and its index in the pool.
     pub fn place(&self, slot: usize) -> (u8, Number) {
         let mut index = slot;
         for (pool, size) in (0..).zip(&self.pools) {
@@ -122,12 +123,12 @@ impl World {
         (NONE, NO_NUMBER)
     }
 
-    /// Pool of a berth.
+    /// Returns the pool of a berth.
     pub fn pool_of(&self, slot: impl Into<usize>) -> u8 {
         self.place(slot.into()).0
     }
 
-    /// Pools that this pool comes after.
+    /// Returns the pools that are updated before this pool.
     pub fn goes_after(&self, pool: u8) -> impl Iterator<Item = u8> {
         self.after
             .iter()
@@ -135,7 +136,7 @@ impl World {
             .map(|(_, earlier)| *earlier)
     }
 
-    /// Boot image of all machines except the newest; unknown where it does not matter.
+    /// Returns the boot image of all machines except the newest. Unknown in worlds where boot images do not matter.
     fn known_boot_image(&self) -> BootImage {
         match self.too_old {
             0 => BootImage::Unknown,
@@ -143,7 +144,7 @@ impl World {
         }
     }
 
-    /// Returns the state at the start, when all berths exist and are closed.
+    /// Returns the state at the start: each pool has as many berths as its capacity, and all of them are closed.
     pub fn start(&self) -> State {
         let mut state = State::default();
         for (fault, times) in &self.faults {

@@ -1,9 +1,9 @@
-//! The worlds, each small and with faults of its own.
+//! The worlds to explore. Each world is small and has faults of its own.
 
 use crate::fault::Fault;
 use crate::world::{Follows, World};
 
-/// A world without faults: three nodes with the first image staged, and one berth.
+/// Returns a world without faults: three nodes with the first image staged, and one berth.
 pub fn calm(name: &'static str, about: &'static str) -> World {
     World {
         name,
@@ -46,7 +46,7 @@ fn with_faults(world: World, faults: &[&[(Fault, u8)]]) -> World {
 macro_rules! worlds {
     ($($name:literal $about:literal
         { $($field:ident: $value:expr),* } [$($fault:ident: $times:literal),*] deep [$($more:ident: $again:literal),*];)*) => {
-        /// All worlds to explore. With `deep`, they have more faults, and the exploration takes hours.
+        /// Returns all worlds to explore. With `deep`, they have more faults, and the exploration takes hours.
         pub fn all(deep: bool) -> Vec<World> {
             vec![$({
                 let world = World { $($field: $value,)* ..calm($name, $about) };

@@ -72,7 +72,7 @@ mod tests {
         address
     }
 
-    /// A proxy that connects all clients to this server, and the log of its requests.
+    /// Starts a proxy that connects all clients to this server. Returns its address and the log of its requests.
     async fn proxy(server: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -96,8 +96,8 @@ mod tests {
         (address, asked)
     }
 
-    /// A TLS proxy that connects all clients to this server. Returns its port, the authority of its certificate for
-    /// `localhost`, and the log of its requests.
+    /// Starts a TLS proxy that connects all clients to this server. Returns its port, the certificate authority of its
+    /// certificate for `localhost`, and the log of its requests.
     async fn secure_proxy(server: SocketAddr) -> (u16, Vec<u8>, Arc<Mutex<Vec<String>>>) {
         crate::install_crypto();
         let mut authority = CertificateParams::default();
@@ -152,7 +152,7 @@ mod tests {
         format!("SOCKS {}", String::from_utf8(name).unwrap())
     }
 
-    /// The configuration that kube makes from a kubeconfig with this server if HTTPS_PROXY has this value.
+    /// Returns the configuration that kube makes from a kubeconfig with this server if HTTPS_PROXY has this value.
     fn config(server: &str, proxy: &str) -> Config {
         crate::install_crypto();
         let mut config = Config::new(server.parse().unwrap());
@@ -214,7 +214,7 @@ mod tests {
         let server = server().await;
         let (proxy, asked) = proxy(server).await;
         let proxy = format!("http://{proxy}");
-        // The server is on this host, but not at a loopback address, which would never need a proxy.
+        // The server is on this host, but its address is not a loopback address: those never use a proxy.
         let address = format!("http://0.0.0.0:{}", server.port());
         let environment = Environment::new(&proxy, "cluster.test,0.0.0.0/32");
         assert_eq!(ask(config(&address, &proxy), &environment).await, "reached");

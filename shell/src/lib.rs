@@ -1,5 +1,5 @@
-//! Code for I/O that all Berth programs share: the client of the API server, timeouts, retries, logs and hashes. With
-//! the feature `pages` also the server of metrics and probes.
+//! Code for I/O that all Berth programs share: the client of the API server, timeouts, retries, logs and hashes. The
+//! feature `pages` adds the HTTP server for metrics and probes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,5 +1,5 @@
-//! A client that reports when a watch receives data. kube's own watch stream does not report bookmarks, nor a watch
-//! that was started again without a change.
+//! A client that reports when a watch receives data. kube's own watch stream does not report bookmarks, and does not
+//! report a restarted watch without new events.
 
 use http_body_util::BodyExt;
 use kube::Client;

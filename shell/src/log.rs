@@ -1,4 +1,4 @@
-//! Log lines on standard error.
+//! Writes log lines to standard error.
 
 use clap::ValueEnum;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -17,8 +17,8 @@ pub enum LogFormat {
 pub type Filter = Targets;
 
 /// Parses the value of `--log-level`, for clap. Fails if the text is neither a level nor a list of directives. A word
-/// without `=` must be a level: the library would take a misspelled level for the name of a module, and log only that
-/// module.
+/// without `=` must be a level. Otherwise the library would treat a misspelled level as a module name, and log only
+/// that module.
 pub fn filter(text: &str) -> Result<Filter, String> {
     for word in text.split(',').filter(|word| !word.contains('=')) {
         if word.is_empty() || word.parse::<LevelFilter>().is_err() {

@@ -59,7 +59,7 @@ async fn bind(address: &str) -> anyhow::Result<TcpListener> {
     let port: u16 = port.parse()?;
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => Ok(listener),
-        // This machine has no IPv6, so use IPv4.
+        // The machine may have no IPv6, so try IPv4.
         Err(_) => Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?),
     }
 }
@@ -103,7 +103,7 @@ pub async fn serve(listener: TcpListener, page: Page) {
                 .header_read_timeout(CONNECTION_TIMEOUT)
                 .keep_alive(false);
             let connection = server.serve_connection(TokioIo::new(stream), service);
-            // A client that is too slow or disconnects gets no answer, which is not an error here.
+            // Ignore errors: a client that is too slow or disconnects simply gets no response.
             let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
             drop(place);
         });

@@ -7,8 +7,8 @@ use std::time::Duration;
 #[error("the API server did not answer within {} s", .0.as_secs())]
 pub struct NoAnswer(pub Duration);
 
-/// Waits for a request, at most until the deadline. The error `F` is made from the request's own error, or from
-/// [`NoAnswer`].
+/// Waits for a request, at most for the duration `deadline`. The error `F` is made from the request's own error, or
+/// from [`NoAnswer`].
 pub async fn within<T, E, F>(deadline: Duration, request: impl Future<Output = Result<T, E>>) -> Result<T, F>
 where
     F: From<E> + From<NoAnswer>,

@@ -6,8 +6,8 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 
 pub use backon::Retryable;
 
-/// Returns an endless series of delays, which double from `first` to `most`. Each gets a random addition of up to its
-/// own length, so that requests that failed together are not retried together.
+/// Returns an endless series of delays, which double from `first` to `most`. Each delay is extended by a random time of
+/// up to its own length, so that requests that failed together are not retried together.
 pub const fn delays(first: Duration, most: Duration) -> ExponentialBuilder {
     ExponentialBuilder::new()
         .with_min_delay(first)

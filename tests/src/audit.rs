@@ -1,4 +1,4 @@
-//! The audit log of a test's API server, as a file that grows.
+//! Reads the audit log of a test's API server while the API server writes it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 pub use berth_judge::audit::Record;
 use berth_judge::audit::parse;
 
-/// Reads the audit log; keeps the records it has read.
+/// An audit log file, and the records that were read from it.
 #[derive(Debug)]
 pub struct AuditLog {
     path: PathBuf,
@@ -54,19 +54,19 @@ impl AuditLog {
         std::mem::take(&mut self.records)
     }
 
-    /// All records, in order of completion.
+    /// Returns the records that were read and not taken, in order of completion.
     pub fn records(&self) -> &[Record] {
         &self.records
     }
 
-    /// The writes that succeeded.
+    /// Returns the records of successful writes.
     pub fn writes(&self) -> impl Iterator<Item = &Record> {
         self.records
             .iter()
             .filter(|record| record.is_write() && record.succeeded())
     }
 
-    /// Requests refused for lack of permission.
+    /// Returns the records of requests that the API server rejected with status 403 (Forbidden).
     pub fn forbidden(&self) -> impl Iterator<Item = &Record> {
         self.records.iter().filter(|record| record.code == 403)
     }

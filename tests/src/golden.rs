@@ -22,7 +22,7 @@ const BLESS: &str = "BERTH_BLESS";
 /// State that every turn must show: the agent reports it before it requests the reboot.
 const REBOOTING: &str = "False/Rebooting";
 
-/// Files written by this process: a second history of the same name is compared with the first.
+/// Names of the files that this process has written. A later history with the same name is compared with that file.
 static BLESSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Statuses of a node's BootcNode, in the order of the writes, each with the program that wrote it.
@@ -48,8 +48,8 @@ fn writes_of<'a>(records: &'a [Record], target: &str) -> impl Iterator<Item = &'
     writes.filter(move |r| r.group == "berth.dev" && r.target() == target)
 }
 
-/// Statuses since the image was last set in the spec, from the first status whose agent had read that spec. By now the
-/// spec may have another image.
+/// Statuses since the image was last set in the spec, starting with the first status whose agent had read that spec.
+/// Includes statuses from after the spec changed to another image.
 fn since_asked_for<'a>(statuses: &'a [(&'a str, u64, BootcNode)], image: &Digest) -> Vec<&'a BootcNode> {
     let objects: Vec<_> = statuses.iter().map(|(_, _, object)| object).collect();
     let last = objects
@@ -143,7 +143,7 @@ fn lines_of(text: &str) -> Vec<(&str, Vec<&str>)> {
 /// missing.
 fn allows_states(whole: &[&str], seen: &[&str]) -> bool {
     let last = whole.len().saturating_sub(1);
-    // Number of states of `seen` that the states of `whole` so far can account for.
+    // Possible numbers of states at the start of `seen` that the states of `whole` so far account for.
     let mut reached = BTreeSet::from([0]);
     for (n, state) in whole.iter().enumerate() {
         let may_be_missing = n != last && !state.starts_with("True/") && *state != REBOOTING;
@@ -164,7 +164,8 @@ fn allows_states(whole: &[&str], seen: &[&str]) -> bool {
     reached.contains(&seen.len())
 }
 
-/// Compares all conditions of a node's history with a golden file. Also fails if a write of its agent changed nothing.
+/// Compares all conditions of a node's history with a golden file. Also fails if a status write to the node, a pool or
+/// the fleet changed nothing.
 pub fn ensure_walk(audit_log: &Path, node: &str, golden: &str) -> Result<()> {
     soon(audit_log, node, golden, |statuses| {
         statuses.iter().map(|(_, _, object)| object).collect()
@@ -192,8 +193,8 @@ fn soon(
     }
 }
 
-/// Like [`ensure_walk`], for the conditions since the image was last set in the spec. By now the spec may have another
-/// image.
+/// Like [`ensure_walk`], for the conditions since the image was last set in the spec. The spec may have another image
+/// by then.
 pub fn ensure_walk_to(audit_log: &Path, node: &str, image: &Digest, golden: &str) -> Result<()> {
     soon(audit_log, node, golden, |statuses| since_asked_for(statuses, image))
 }
@@ -207,7 +208,7 @@ fn busy_statuses<'a>(audit: &'a AuditLog, node: &str) -> Result<Vec<(&'a str, u6
     statuses(audit.records(), node)
 }
 
-/// The agent's writes of a node's status that changed nothing. A heartbeat is a change.
+/// Writes of a node's status that changed nothing, by any program. A heartbeat is a change.
 pub fn idle_writes(records: &[Record], node: &str) -> Result<Vec<String>> {
     let statuses = statuses(records, node)?;
     let idle = statuses.windows(2).filter_map(|pair| {
@@ -220,7 +221,7 @@ pub fn idle_writes(records: &[Record], node: &str) -> Result<Vec<String>> {
     Ok(idle.collect())
 }
 
-/// Writes of the statuses of a kind that changed nothing.
+/// Writes of this kind of status (such as `bootcnodepools/status`) that changed nothing.
 fn idle_writes_of(records: &[Record], target: &str) -> Result<Vec<String>> {
     let mut written: BTreeMap<&str, Vec<(u64, &Record, &Value)>> = BTreeMap::new();
     for record in writes_of(records, target) {

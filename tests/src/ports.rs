@@ -16,7 +16,7 @@ const COUNT: u16 = 12_000;
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    // The lock is the reservation; it goes with the file.
+    // The lock on this file is the reservation. Closing the file releases it.
     _lock: File,
 }
 
@@ -24,7 +24,8 @@ impl Port {
     /// Reserves a port without a listener.
     pub fn reserve() -> Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
-        // A directory per user: files of another user cannot be opened. Ports of another user's run show as in use.
+        // Each user has a directory, because files of another user cannot be opened. `bind` detects ports of another
+        // user's run.
         let directory = std::env::temp_dir().join(format!("berth-ports-{}", nix::unistd::getuid()));
         std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
         // Processes that start together begin at distant ports.

@@ -14,7 +14,7 @@ use crate::locked::locked;
 
 type Request = (Command, mpsc::Sender<std::io::Result<Child>>);
 
-/// Returns the same command, killed when the thread that starts it ends.
+/// Returns a command that runs the same program, killed when the thread that starts it ends.
 ///
 /// Keeps program, arguments, environment and working directory, but not the standard streams.
 pub fn with_parent(command: &Command) -> Command {
@@ -45,7 +45,7 @@ pub fn spawn_lasting(command: Command) -> Result<Child> {
         let (sender, requests) = mpsc::channel::<Request>();
         std::thread::spawn(move || {
             for (mut command, reply) in requests {
-                // If the requester is gone, the child is dropped; that closes nothing here.
+                // An error means that the requester is gone. Dropping the child does not end it.
                 let _ = reply.send(command.spawn());
             }
         });

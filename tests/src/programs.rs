@@ -146,7 +146,8 @@ fn take(found: &Paths, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("cargo built no program named {name}"))
 }
 
-/// Directory where the test processes of one run share cargo's answers. Without it, each process runs cargo.
+/// Variable with the directory where the test processes of one run share cargo's answers. If unset, each process runs
+/// cargo.
 const ANSWERS_VARIABLE: &str = "BERTH_TEST_BUILT";
 
 /// Builds these programs, once per process.

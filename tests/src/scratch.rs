@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// File in a directory whose lock means that the directory is in use.
+/// Name of the lock file in a directory. The directory is in use while the file is locked.
 pub(crate) const LOCK: &str = ".in-use";
 
 /// A private directory, removed when dropped. If its process was killed, the next process that creates a directory with the same
@@ -52,7 +52,7 @@ pub(crate) fn is_abandoned(directory: &Path) -> bool {
     let Ok(lock) = File::open(directory.join(LOCK)) else {
         return false;
     };
-    // A new one may be between its creation and its lock.
+    // A directory that was just created may not be locked yet.
     let is_old = lock
         .metadata()
         .and_then(|data| data.modified())

@@ -133,7 +133,7 @@ fn state(body: &Value) -> Result<String> {
     })
 }
 
-/// Whether a Node is written to cordon it or to give it back.
+/// Purpose of a write to a Node: `cordoned`, `given back`, or empty if it is neither.
 fn mark(body: &Value) -> String {
     let annotations = &body["metadata"]["annotations"];
     let words = if annotations.get(keys::ANNOTATION_CORDON).is_some() {

@@ -1,5 +1,5 @@
-//! Performs one step: one change to one system. The result goes into the agent's knowledge, which decides what must be
-//! read again before the next step.
+//! Performs one step: one read or one change, of the host, the Node or a berth. The agent's knowledge records the
+//! result, and decides what must be read again before the next step.
 
 mod signs;
 
@@ -69,8 +69,8 @@ impl Agent {
         })
     }
 
-    /// Arms or disarms the host's rollback guard, as the step requires, and performs the step. Does not perform it if
-    /// the guard has fired meanwhile.
+    /// Arms or disarms the host's rollback guard, as `duty` requires, and then performs the step. Skips the step if the
+    /// guard has fired before it could be disarmed.
     async fn prepare_and_perform(&mut self, step: &Step, duty: &Duty, repeats: bool) -> Result<Ending> {
         match duty {
             Duty::None => {}
@@ -122,7 +122,7 @@ impl Agent {
                 self.record_containers(vec![]).await;
                 self.store(berth.committed(self.boot_id())?).await
             }
-            // The new renewTime alone changes the berth's resourceVersion.
+            // Writes the berth unchanged. Its new renewTime gives the berth a new resourceVersion.
             Step::Fence(berth) => self.store(berth.clone()).await,
             Step::Uncommit(berth) => self.store(berth.uncommitted()?).await,
             Step::Relicense(berth, digest) => {
@@ -135,8 +135,8 @@ impl Agent {
             Step::Restore(_) => self.restore().await,
             Step::GiveBack(berth) => {
                 let stored = self.store(berth.given_back()?).await?;
-                // Remove the signs now, based on the state that the restore returned: while the host does not answer,
-                // the agent does not read the Node again.
+                // Remove the lifecycle conditions now, from the Node as the restore returned it. The agent would not
+                // read the Node again while the host does not answer.
                 if let Some(node) = self.knowledge.cluster.node.get().cloned() {
                     self.take_signs_off(&node).await;
                 }
@@ -147,7 +147,8 @@ impl Agent {
         }
     }
 
-    /// Fails if the previous step made the same change (`repeats`): that change had no effect on the host.
+    /// Fails if the host reported an error. Also fails if `repeats`: the agent made the same kind of change in its
+    /// previous step, and that change had no effect.
     fn change_staged(&self, step: &Step, done: Result<(), HostError>, repeats: bool) -> Result<Ending> {
         let name = describe(step);
         done.with_context(|| format!("{name} failed on the host"))?;
@@ -197,8 +198,8 @@ impl Agent {
         }
     }
 
-    /// Reads the safeguards of the host's boots at each survey until one read succeeds. One success is enough, because
-    /// a reboot also restarts the agent.
+    /// Reads which mechanisms guard the host's boots (such as greenboot), at each survey until one read succeeds. One
+    /// success is enough, because a reboot also restarts the agent.
     async fn look_for_safeguards(&mut self) {
         if self.machine.boot_safeguards.is_some() {
             return;
@@ -250,8 +251,7 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// Checks that the API server rejects forbidden writes. An API server that does not answer is not an error of this
-    /// step.
+    /// Checks that the API server rejects forbidden writes. If the API server does not answer, the step still succeeds.
     async fn try_guard(&mut self) -> Ending {
         let answer = match kubelet_client(&mut self.api.kubelet).await {
             Ok(kubelet) => self.api.guard.ask(kubelet).await,
@@ -376,7 +376,8 @@ impl Agent {
             return Ok(Ending::NotNeeded);
         };
         let client = kubelet_client(&mut self.api.kubelet).await?;
-        // Each write needs a new mark: an unchanged value would not change the Node's resourceVersion.
+        // The mark is the value of an annotation. Without a new value, the write would not change the Node's
+        // resourceVersion.
         let mark = Timestamp::now().to_string();
         cordon::restore(client, self.node.as_str(), node, &mark)
             .await

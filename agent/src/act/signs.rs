@@ -1,6 +1,7 @@
-//! Conditions and annotations on this agent's Node that show a turn to tools other than Berth. Berth itself does not
-//! read them. A write may take up to its timeout. So the agent makes no such write between the unlock and the reboot,
-//! or right before it gives the berth back. When the node is idle, the agent removes leftovers.
+//! Writes the lifecycle conditions and autoscaler annotations of this agent's Node. With these, tools other than Berth
+//! can see a turn; no step of Berth depends on them. A write can block the agent until it times out. So the agent
+//! writes none between the unlock and the reboot, and none right before it gives the berth back. While the node is
+//! idle, the agent removes leftovers.
 
 use std::time::{Duration, Instant};
 

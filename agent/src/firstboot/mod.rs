@@ -57,7 +57,7 @@ struct Run<'a> {
     answer: Answer,
     booted: Booted,
     trouble: Option<PivotError>,
-    /// Number of queries to the registry, and of attempts to change to the target.
+    /// Number of queries to the registry (`asked`), and of attempts to change to the target (`tried`).
     asked: u32,
     tried: u32,
     begin: Timestamp,
@@ -71,7 +71,7 @@ pub async fn run(setup: &Setup) -> ExitCode {
     if record.as_ref().is_some_and(|record| record.finished) && !setup.dry_run {
         return ExitCode::SUCCESS;
     }
-    // This check precedes the read of the configuration, which a node need not have.
+    // Checked before the configuration is read, because a machine that is already a node may have none.
     if is_node(&setup.root, &Signs::default()) && !setup.dry_run {
         return leave_alone(setup, &file, record);
     }
@@ -135,8 +135,8 @@ async fn connect(setup: &Setup, give_up: Instant) -> Result<Host> {
     Ok(host)
 }
 
-/// Ends the run on a machine that is already a node. Does not wait for the host's lock, because the node's agent never
-/// releases it.
+/// Ends the run on a machine that is already a node. Does not wait for the host's lock, because the node's agent holds
+/// that lock.
 fn leave_alone(setup: &Setup, file: &RecordFile, record: Option<Record>) -> ExitCode {
     match record {
         Some(mut record) => {
@@ -148,7 +148,8 @@ fn leave_alone(setup: &Setup, file: &RecordFile, record: Option<Record>) -> Exit
     }
 }
 
-/// Ends a run that has no configuration or no access to the host.
+/// Ends a run that cannot start the check: the machine is already a node, the configuration is invalid, or the host
+/// cannot be reached.
 fn could_not_begin(
     setup: &Setup,
     config: Option<&Config>,
@@ -208,11 +209,11 @@ fn save(file: &RecordFile, record: &Record) {
 }
 
 impl Run<'_> {
-    /// Reads the facts that do not change during a run: the boot image, and, if a change to the target is configured
-    /// or was begun, the booted digest.
+    /// Reads the facts that do not change during a run: the boot image and the booted digest. The digest is read only
+    /// if a change to the target is configured, or was begun by an earlier run.
     async fn look(&mut self) {
         let found = read_with_retries(self.give_up, async || self.host.boot_image().await).await;
-        // A boot-image note that cannot be read is reported with its error, rather than as missing.
+        // If the boot image cannot be read, report the error instead of a missing boot image.
         self.boot_image = found.unwrap_or_else(|why| {
             Some(NodeBootImage {
                 source: PLACES[0].to_owned(),
@@ -319,7 +320,8 @@ impl Run<'_> {
         pivot::reboot(&self.host, target, &self.config.signs).await
     }
 
-    /// Ends the check because the kubelet has started while the check ran.
+    /// Marks the check as finished, because the machine became a node meanwhile. A dry run only prints that the first
+    /// boot is over.
     fn close(&mut self) {
         let Some(mut record) = self.record.take() else {
             return;

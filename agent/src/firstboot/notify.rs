@@ -23,10 +23,10 @@ use crate::clients::{self, with_deadline};
 use crate::host::HostRoot;
 use crate::host::files;
 
-/// Files with the notice: getty shows the first before login, login shows the second.
+/// Files with the notice. getty shows `ISSUE` before a login, and login shows `MOTD`.
 const ISSUE: &str = "/etc/issue.d/80-berth-firstboot.issue";
 const MOTD: &str = "/run/motd.d/80-berth-firstboot";
-/// A change of this file makes getty show its text again.
+/// Writing this file makes getty show the issue files again.
 const GETTY: &str = "/run/agetty.reload";
 /// Socket of journald's native protocol.
 const JOURNAL: &str = "/run/systemd/journal/socket";
@@ -35,8 +35,8 @@ const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for creating the client and writing the event.
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Shows the outcome on this machine: on the console, at login and in the journal. A failure of one does not affect the
-/// others.
+/// Shows the outcome on this machine: on the console, at login and in the journal. If one of these fails, the others
+/// are still tried.
 pub fn locally(root: &HostRoot, config: Option<&Config>, verdict: &Verdict) {
     let notice = messages::notice(config, verdict);
     for path in [ISSUE, MOTD] {
@@ -68,7 +68,8 @@ fn show(path: &Path, notice: Option<&str>) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o644))
 }
 
-/// Sends one record, with one line per field. The timeout keeps a journald that does not read from delaying the boot.
+/// Sends one record to journald, with one line per field. The timeout limits how long a hung journald can delay the
+/// boot.
 fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
     let mut text = String::new();
     for (name, value) in fields {
@@ -81,8 +82,8 @@ fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
 
 /// Writes an event about the machine's Node, within ten seconds. The Node need not exist yet.
 ///
-/// A kubeconfig may be a FIFO without a writer, or name a program that never ends. So a separate thread does the work;
-/// a thread that hangs ends with the process.
+/// A kubeconfig may name a credential program that never ends, or a file that blocks when it is read. So a separate
+/// thread does the work. If that thread hangs, it ends with the process.
 pub fn cluster(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Result<()> {
     let (sender, told) = mpsc::channel();
     let (kubeconfig, node, verdict) = (kubeconfig.to_owned(), node.to_owned(), verdict.clone());

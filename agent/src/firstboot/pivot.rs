@@ -44,7 +44,8 @@ fn final_trouble(message: impl Into<String>) -> PivotError {
     }
 }
 
-/// Returns the host's deployments, or the reason why the host cannot be changed.
+/// Returns the host's deployments. The inner error is the reason why this host cannot be changed. After an outer error,
+/// a retry may help.
 async fn read_deployments(host: &Host) -> Result<Result<Box<Deployments>, String>, HostError> {
     match host.survey(&Terms::default()).await?.os {
         Os::Bootc(known) => Ok(Ok(known)),
@@ -66,7 +67,7 @@ pub async fn booted(host: &Host) -> Result<Booted, HostError> {
     })
 }
 
-/// Stages the target and locks it. If the target is not staged before the deadline, the next boot does not apply it.
+/// Stages the target locked. If the pull does not end before `give_up`, cancels the pull and fails.
 pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Instant) -> Result<(), PivotError> {
     let desired = DesiredImage {
         reference: image.at(&target.digest).into(),
@@ -111,8 +112,7 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
     }
 }
 
-/// Returns how to lock the target while it is staged. Fails on a composefs host, which the first-boot check does not
-/// change.
+/// Returns the lock for staging the target. Fails on a composefs host, which the first-boot check does not change.
 async fn staging_lock(host: &Host) -> Result<StagingLock, PivotError> {
     let known = read_deployments(host).await?.map_err(final_trouble)?;
     let lock = known.staging_lock().filter(|lock| lock.ostree().is_some());
@@ -140,8 +140,8 @@ pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> PivotError {
             let begins = Instant::now() + REBOOT_TIMEOUT;
             loop {
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                // Until the time `begins`, an error counts as a reboot in progress, because a reboot also makes the
-                // bus unreachable.
+                // Before `begins`, an error counts as a reboot in progress, because a reboot also makes the bus
+                // unreachable.
                 let is_going = host.shutting_down().await.unwrap_or_else(|_| Instant::now() < begins);
                 if !is_going && Instant::now() > begins {
                     break trouble("logind accepted the reboot, but it did not begin");

@@ -88,7 +88,7 @@ async fn the_override_works_without_a_check() {
     assert_ne!(run(&rig.setup).await, ExitCode::from(REFUSED));
     assert_eq!(rig.outcome(), (Outcome::Overridden, true));
     drop(lock);
-    // The configuration no longer names the override file.
+    // Without a valid configuration, only the default override file counts.
     rig.remember(false, "Refused");
     rig.write(config::PATH, "nonsense");
     assert_eq!(run(&rig.setup).await, ExitCode::from(REFUSED));
@@ -128,7 +128,7 @@ async fn a_new_node_is_not_rebooted() {
         trouble.is_final && trouble.message.contains("has started meanwhile")
     }
     assert!(!overtaken(&host, &target).await, "the bus does not answer");
-    // A kubelet with its files elsewhere.
+    // This kubelet keeps its files outside of /var/lib/kubelet.
     rig.write("/proc/812/comm", "kubelet\n");
     rig.write(
         "/proc/812/cmdline",
@@ -261,7 +261,7 @@ async fn an_unusable_record_does_not_change_the_outcome() {
     mkfifo(&record, Mode::S_IRWXU).unwrap();
     assert_eq!(run(&rig.setup).await, ExitCode::from(WRONG));
     assert_eq!(rig.outcome(), (Outcome::InvalidConfig, true));
-    // As on a full disk: no file can be created there.
+    // The directory is now a broken link. As on a full disk, no file can be created in it.
     fs::remove_dir_all(root.path("/var/lib/berth")).unwrap();
     symlink("/nowhere/at/all", root.path("/var/lib/berth")).unwrap();
     fs::remove_file(root.path("/etc/issue.d/80-berth-firstboot.issue")).unwrap();

@@ -1,4 +1,4 @@
-//! Reads the installer's note about the image that the machine was installed from.
+//! Reads the installer's note (the "aleph" file) about the image that the machine was installed from.
 //!
 //! A shell on the host reads the note for the agent. With `/sysroot` mounted in its pod, the agent could read every
 //! deployment's `/etc`, and so the keys of a control plane.
@@ -22,8 +22,8 @@ impl Host {
 
 /// Returns the shell script that reads the note. Line 1 of its output is Ignition's result, or empty if the host has
 /// none. The script reads only the first note that it finds in [`PLACES`]. Line 2 then has the index of the note's
-/// place, and the times of its creation and last change (Unix seconds) or the reason why the note cannot be read. The
-/// note's text follows.
+/// place, and the times of its creation and last change (Unix seconds) or a word that shows why the note cannot be
+/// read, such as `missing`. The note's text follows.
 fn script() -> String {
     let places = PLACES.join(" ");
     let most = MAX_LENGTH + 1;
@@ -63,8 +63,8 @@ fn parse(output: &str) -> Option<NodeBootImage> {
         ["outside"] => Err("it is a link that leads out of /sysroot, which is not followed".to_owned()),
         _ => Ok(note.as_bytes()),
     };
-    // Some file systems record no creation time. Then the time of the last change serves as well, because nothing
-    // changes the note.
+    // Some file systems record no creation time. Then use the time of the last change, because nothing changes the
+    // note.
     let seconds = times
         .iter()
         .filter_map(|time| time.parse().ok())

@@ -301,7 +301,7 @@ pub(super) fn translate(method: &str, error: zbus::Error) -> BusError {
             };
         }
     };
-    // The bus's errors for a service that stopped between the call and the reply.
+    // D-Bus returns these errors if the service stopped before it replied.
     if ["NoReply", "Disconnected", "Timeout", "TimedOut"]
         .iter()
         .any(|n| name == format!("org.freedesktop.DBus.Error.{n}"))

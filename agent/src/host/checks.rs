@@ -1,7 +1,7 @@
-//! The host's health checks: programs that an image builder or an admin installs, and that judge a new boot.
+//! The host's health checks: programs, installed by an image builder or an admin, that test a new boot.
 //!
-//! A check is an executable file, which runs as a transient unit of the host until it has succeeded once under this
-//! boot. The checks run at the same time, and the agent's loop does not wait for them.
+//! A check is an executable file. The agent runs it as a transient unit of the host, again and again until it has
+//! succeeded once under this boot. The checks run at the same time, and the agent's loop does not wait for them.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -19,35 +19,35 @@ use super::root::{HostRoot, RUN_DIR};
 use super::tools::Tools;
 use super::units::{self, EXIT_EXEC, Spec, UnitFailure};
 
-/// Directories of the checks. A file hides a file of the same name in the directories before it, as in systemd.
+/// Directories of the checks. A file in `/etc` hides the file of the same name and kind in `/usr/lib`, as in systemd.
 const DIRS: [(&str, Kind); 4] = [
     ("/usr/lib/berth/health.d/required.d", Kind::Required),
     ("/etc/berth/health.d/required.d", Kind::Required),
     ("/usr/lib/berth/health.d/wanted.d", Kind::Wanted),
     ("/etc/berth/health.d/wanted.d", Kind::Wanted),
 ];
-/// Directories of greenboot's checks, which the agent runs where greenboot does not.
+/// Directories of greenboot's checks. The agent runs them on hosts where greenboot does not.
 const GREENBOOT_DIRS: [(&str, Kind); 4] = [
     ("/usr/lib/greenboot/check/required.d", Kind::Required),
     ("/etc/greenboot/check/required.d", Kind::Required),
     ("/usr/lib/greenboot/check/wanted.d", Kind::Wanted),
     ("/etc/greenboot/check/wanted.d", Kind::Wanted),
 ];
-/// Unit of greenboot, which runs its checks before `boot-complete.target` if that target is in use.
+/// Unit that runs greenboot's checks before `boot-complete.target`, if that target is in use.
 const GREENBOOT_UNIT: &str = "/usr/lib/systemd/system/greenboot-healthcheck.service";
 /// Time limit of one run of a check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time from the end of a run until the checks that failed run again.
+/// Delay before a failed check runs again, from the end of its last run.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// Number of bytes that are read from the end of a check's output, and of lines that are reported.
+/// Number of bytes read from the end of a check's output, and of its last lines that are reported.
 const OUTPUT_TAIL: u64 = 4 << 10;
 const REPORTED_LINES: usize = 3;
-/// Longest part of a unit's name that is taken from the check's path, in bytes.
+/// Maximum length of the check's path in a unit's name, in bytes.
 const MAX_NAME: usize = 200;
 /// Longest report of one check, in characters.
 const MAX_REPORT: usize = 300;
 
-/// Consequence of a check that fails.
+/// Consequence of a failed check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// The boot is not proven until the check succeeds.
@@ -64,7 +64,7 @@ struct Check {
     kind: Kind,
 }
 
-/// The runs of the checks under one boot.
+/// Runs the checks of one boot, and keeps their results.
 #[derive(Debug, Clone)]
 pub(super) struct CheckRuns {
     tools: Tools,
@@ -84,7 +84,7 @@ struct Runs {
 struct Run {
     check: Check,
     is_running: bool,
-    /// Report of the last run that ended; `None` before.
+    /// Report of the last run that ended; `None` before the first run has ended.
     report: Option<String>,
     /// End of the last run.
     ended: Option<Instant>,
@@ -119,8 +119,8 @@ impl CheckRuns {
         }
     }
 
-    /// Starts the checks that are due, and returns the state of all. A failed check runs again after 10 s, and also
-    /// when the Node becomes Ready, because the check may depend on the same things as the kubelet.
+    /// Starts the checks that are due, and returns the state of all checks. A failed check runs again after 10 s, or
+    /// earlier if the Node becomes Ready, because the check may depend on the same things as the kubelet.
     pub(super) fn poll(&self, boot: &BootId, node_ready: bool, boot_complete: BootComplete) -> Checks {
         let mut runs = self.lock();
         if runs.boot.as_ref() != Some(boot) {
@@ -163,7 +163,7 @@ impl CheckRuns {
         self.changes.bump();
     }
 
-    /// Runs one check to its end. Returns the report of a failure.
+    /// Runs one check to its end. Returns a report if the check failed.
     async fn run_unit(&self, check: &Check) -> Option<String> {
         let name = unit_name(&check.path);
         let (stdout, stderr) = (format!("{RUN_DIR}/{name}.out"), format!("{RUN_DIR}/{name}.err"));
@@ -196,7 +196,7 @@ impl CheckRuns {
     }
 }
 
-/// Returns the state of the host's checks, given the ones that have not succeeded.
+/// Returns the state of the host's checks, given the checks that have not succeeded.
 fn state(left: &[Run]) -> Checks {
     let required: Vec<_> = left.iter().filter(|run| run.check.kind == Kind::Required).collect();
     if required.is_empty() {
@@ -209,7 +209,8 @@ fn state(left: &[Run]) -> Checks {
     Checks::Failed(reports)
 }
 
-/// Finds the host's checks, in the order of their directories and names.
+/// Finds the host's checks: Berth's, then greenboot's if the agent must run them. In both groups, required checks come
+/// first. Checks of the same kind are sorted by name.
 ///
 /// # Errors
 /// When a directory or a file cannot be read. Then a required check might be missed.
@@ -278,7 +279,7 @@ fn is_on(root: &HostRoot, path: &str) -> io::Result<bool> {
 }
 
 /// Returns the name of a check's unit, without its suffix: `berth-check-` and the check's path. By this name, a
-/// restarted agent finds a check that still runs. systemd allows 255 bytes, so the start of a longer path is left out.
+/// restarted agent finds a check that still runs. systemd allows 255 bytes, so a long path loses its start.
 fn unit_name(path: &str) -> String {
     let path = path.trim_start_matches('/').replace('/', "-");
     let name = path.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_");

@@ -10,8 +10,8 @@ use super::root::HostRoot;
 
 const MAX_LINE: u64 = 64 << 10;
 
-/// Returns the highest CPU variant that the host supports. `None` if the file cannot be read, or the architecture has
-/// no variants.
+/// Returns the highest CPU variant that the host supports. `None` if `/proc/cpuinfo` cannot be read, or the
+/// architecture has no variants.
 pub fn platform_variant(root: &HostRoot) -> Option<&'static str> {
     let path = root.path(cpu::PATH);
     match features(&path) {
@@ -23,7 +23,7 @@ pub fn platform_variant(root: &HostRoot) -> Option<&'static str> {
     }
 }
 
-/// Reads the file line by line, because it has a paragraph for each core.
+/// Reads the features line by line, because `/proc/cpuinfo` has a paragraph for each core.
 fn features(path: &Path) -> io::Result<Features> {
     let mut features = Features::default();
     let mut lines = BufReader::new(File::open(path)?);

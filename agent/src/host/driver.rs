@@ -61,11 +61,12 @@ pub struct HostStatus {
     pub booted_commit: Option<String>,
     /// ostree commit of the staged deployment; `None` without ostree.
     pub staged_commit: Option<String>,
-    /// The rollback deployment: the first one that is neither booted nor staged.
+    /// The rollback deployment: the first deployment that is neither booted nor staged.
     pub rollback: Option<Deployment>,
     /// True if the rollback deployment boots next.
     pub rollback_queued: bool,
-    /// True if the booted image was pulled under an enforced signature policy. Later pulls must then enforce one too.
+    /// True if the booted image was pulled under an enforced signature policy. Later pulls must then enforce a policy
+    /// too.
     pub signature_enforced: bool,
     /// How the host stores its deployments.
     pub storage: Storage,
@@ -92,8 +93,8 @@ impl HostStatus {
         Ok(!self.rollback_queued)
     }
 
-    /// Returns the staged deployment if it is `meant`, by image and digest; `None` if nothing is staged. Fails if
-    /// another deployment is staged, which the caller must not change.
+    /// Returns the staged deployment if it has the image and digest of `meant`; `None` if nothing is staged. Fails if
+    /// another deployment is staged, because the caller must not change that deployment.
     pub(super) fn staged_as_meant(&self, meant: &Deployment) -> Result<Option<&Deployment>, HostError> {
         match &self.staged {
             Some(staged) if (&staged.digest, &staged.image) != (&meant.digest, &meant.image) => {
@@ -118,7 +119,7 @@ impl BootedSigned {
     }
 
     /// True if a pull of this image must enforce a signature policy: because the image requires it, or because the
-    /// booted image was pulled under one.
+    /// booted image was pulled under a policy.
     pub(super) fn holds_for(&self, image: &DesiredImage) -> bool {
         self.0.load(Ordering::Relaxed) || image.signature == SignatureRule::Required
     }

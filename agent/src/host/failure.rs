@@ -154,18 +154,19 @@ const WORDS: &[(&[&str], Reason)] = &[
         ],
         Reason::RegistryUnavailable,
     ),
-    // After the rejections, because a registry's rejection also names the auth file in use.
+    // Must come after the registry's rejections above, because those messages also name the auth file in use.
     (&["auth.json"], Reason::InvalidAuthFile),
     // bootc's only message for a missing podman, which it needs even for an image without bound images.
     (&["no such file or directory (os error 2)"], Reason::HostToolMissing),
 ];
 
-/// Classifies the message of a failed pull; `PullFailed` if it is unknown.
+/// Classifies the message of a failed pull; `PullFailed` if the message has no known phrase.
 pub fn classify(words: &str) -> Failure {
     Failure::new(recognise(words).unwrap_or(Reason::PullFailed), words)
 }
 
-/// Returns the reason for the first known phrase in a message; `None` if it has no known phrase.
+/// Returns the reason of the first entry in `WORDS` with a phrase that the message contains; `None` if there is no such
+/// entry.
 pub fn recognise(words: &str) -> Option<Reason> {
     let text = words.to_lowercase();
     let hit = WORDS
@@ -175,7 +176,7 @@ pub fn recognise(words: &str) -> Option<Reason> {
 }
 
 impl Failure {
-    /// Creates a failure with the error from `words`, a tool's output, as its one-line message.
+    /// Creates a failure. Its message is the error in `words` (a tool's output), in one line.
     pub fn new(reason: Reason, words: &str) -> Self {
         Self {
             reason,
@@ -185,8 +186,8 @@ impl Failure {
 }
 
 /// Returns the error in a tool's error output: all lines from the first that begins with `error:`. bootc and ostree
-/// begin their errors with it, and may quote podman or a registry after it. Without such a line, returns all lines from
-/// the last that begins with `Error`, or else the last three lines.
+/// begin their errors with that word, and may then quote podman or a registry. Without such a line, returns all lines
+/// from the last that begins with `Error`, or else the last three lines.
 pub(super) fn message(words: &str) -> String {
     let lines: Vec<&str> = words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let own = lines.iter().position(|line| line.starts_with("error:"));

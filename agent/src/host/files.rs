@@ -1,4 +1,4 @@
-//! Small files on the host. After a crash, a file has either the old or the new text.
+//! Reads and writes small files on the host. After a crash, a file has either the old or the new text.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};

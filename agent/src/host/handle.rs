@@ -1,4 +1,4 @@
-//! Interface to the host for the rest of the agent.
+//! The agent's interface to the host.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -138,7 +138,7 @@ impl Host {
         Ok(())
     }
 
-    /// Returns the kernel's boot ID.
+    /// Returns the ID of the running boot: the kernel's boot ID and the number of soft reboots since.
     ///
     /// # Errors
     /// When the boot ID cannot be read, or is empty.
@@ -146,8 +146,8 @@ impl Host {
         self.root.boot_id()
     }
 
-    /// Returns a counter that changes when a pull ends or progresses, when a shutdown begins, and when the connection
-    /// to the bus is lost.
+    /// Returns a counter that changes when a pull progresses or ends, a health check ends, a shutdown begins, or the
+    /// connection to the bus is lost.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -186,8 +186,8 @@ impl Host {
         self.record.read(boot).map_or(Backend::Bootc, |record| record.backend)
     }
 
-    /// Finds the pull of this boot: the recorded one, or else a pull unit of the desired digest. An ended pull is found
-    /// until [`Host::forget_pull`].
+    /// Finds the pull of this boot: the recorded one, or else a pull unit of the desired digest. Also finds an ended
+    /// pull, until [`Host::forget_pull`].
     ///
     /// # Errors
     /// When systemd does not answer.
@@ -360,8 +360,8 @@ impl Host {
         Ok(timedate::is_synchronized(&self.bus).await?)
     }
 
-    /// Returns the host's support of soft reboots. The answer stays the same while this process runs, because a soft
-    /// reboot also ends this process.
+    /// Returns whether the host supports soft reboots, and when the last one started the running userspace. Both stay
+    /// the same while this process runs, because a soft reboot also ends this process.
     ///
     /// # Errors
     /// When systemd does not answer.
@@ -427,7 +427,7 @@ impl Host {
         })
     }
 
-    /// Returns the host's own safeguards of its boots, which work without the agent.
+    /// Returns the mechanisms that guard the host's boots without the agent, such as greenboot.
     ///
     /// # Errors
     /// When systemd does not answer.
@@ -483,7 +483,7 @@ impl Host {
         self.guard.forget_fired()
     }
 
-    /// Shows the guard that an agent runs under this boot.
+    /// Shows the armed rollback guard that an agent runs under this boot.
     ///
     /// # Errors
     /// When the file cannot be written.

@@ -23,7 +23,7 @@ impl std::fmt::Display for Inhibitor {
     }
 }
 
-/// logind's tuple: what, who, why, mode, user, process.
+/// An inhibitor in logind's list: what, who, why, mode, user ID, process ID.
 type Listed = (String, String, String, String, u32, u32);
 
 pub(super) async fn inhibitors(bus: &Bus) -> Result<Vec<Inhibitor>, BusError> {
@@ -45,7 +45,7 @@ fn is_blocking((what, _, _, mode, ..): &Listed) -> bool {
 
 pub(super) async fn shutting_down(bus: &Bus) -> Result<bool, BusError> {
     match bus.property::<bool>(LOGIND, "PreparingForShutdown").await {
-        // systemd is stopping everything, so the bus starts no logind.
+        // During a shutdown, the bus does not start logind.
         Err(error) if error.is(".ShuttingDown") => Ok(true),
         answer => answer,
     }

@@ -57,7 +57,7 @@ impl Host {
             },
             Document::Index { platforms, .. } => for_machine(&platforms, own, "the index names no image")?.clone(),
         };
-        // By digest, so that manifest and config match even if the tag moves between the queries.
+        // Query by digest, so that manifest and config match even if the tag moves between the queries.
         let pinned = image.at(&of_platform);
         let config = self.inspect("config", &["--config", "--raw"], &pinned, give_up).await?;
         let config = document::config(config.as_bytes(), &of_platform)?;
@@ -80,8 +80,8 @@ impl Host {
         let name = name(image);
         let mut command = vec!["/usr/bin/skopeo", "inspect"];
         command.extend(flags);
-        // The auth file that bootc would use. Without such a file, bootc pulls without credentials, and so does this
-        // query.
+        // Use the auth file that bootc would use. Without such a file, bootc pulls without credentials, and so does
+        // this query.
         match PLACES.iter().find(|place| self.root.path(place).exists()) {
             Some(place) => command.extend(["--authfile", place]),
             None => command.push("--no-creds"),

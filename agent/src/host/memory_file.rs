@@ -17,8 +17,8 @@ impl MemoryFile {
         Self(root.path(STATE_DIR).join("state.json"))
     }
 
-    /// Reads the memory; empty if the file is missing or invalid. An invalid file is renamed, so that an admin can
-    /// inspect it. If the agent refused to start, the node would have no agent.
+    /// Reads the memory. Returns an empty memory if the file is missing or invalid, so that the agent can start anyway.
+    /// An invalid file is renamed, so that an admin can inspect it.
     pub fn load(&self) -> Past {
         files::load(&self.0, "the agent's memory").unwrap_or_default()
     }

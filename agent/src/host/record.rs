@@ -36,10 +36,11 @@ pub(super) struct Record {
     pub(super) policy: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) began: Option<Timestamp>,
-    /// rpm-ostree's message, if it does not show whether the image is staged.
+    /// rpm-ostree's message that the image is already staged or booted under this reference. The deployments then show
+    /// whether the pull succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) said: Option<String>,
-    /// End of the rpm-ostree transaction; absent until the agent has seen it.
+    /// End of the rpm-ostree transaction; absent until the agent has received the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ended: Option<Ended>,
 }

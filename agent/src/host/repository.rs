@@ -26,7 +26,7 @@ pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<P
     )))
 }
 
-/// True if the text has the form of an ostree commit's checksum.
+/// True if the text has the form of an ostree commit's checksum: 64 hexadecimal digits.
 pub(super) fn is_commit(checksum: &str) -> bool {
     checksum.len() == 64 && checksum.bytes().all(|b| b.is_ascii_hexdigit())
 }

@@ -17,7 +17,7 @@ use super::{files, units};
 const UNIT: &str = "berth-rollback-guard.service";
 const UNIT_TEXT: &str = include_str!("../../../systemd/berth-rollback-guard.service");
 const SCRIPT: &str = include_str!("../../../systemd/berth-rollback-guard.sh");
-/// Largest file of the guard that is read, in bytes.
+/// Size limit for reading the guard's `fired` file, in bytes.
 const MAX_FILE: usize = 4096;
 
 /// Result of an attempt to disarm the guard.
@@ -59,13 +59,13 @@ impl GuardFiles {
         Ok(())
     }
 
-    /// Takes the order back. `Fired` if the guard was faster under this boot.
+    /// Withdraws the guard's order. Returns `Fired` if the guard has already acted on the order under this boot.
     pub(super) fn disarm(&self, boot_id: &BootId) -> anyhow::Result<Disarmed> {
         let armed = self.path("armed");
         match fs::rename(&armed, self.path("disarmed")) {
             Ok(()) => {
-                // The script writes this file before it tries to take the order, so the file may exist although the
-                // guard did not fire.
+                // The script writes `fired` before it claims the order. So the file may exist although the guard did
+                // not fire.
                 files::remove(&self.path("fired"))?;
                 File::open(&self.directory)?.sync_all()?;
                 Ok(Disarmed::Done)
@@ -78,7 +78,7 @@ impl GuardFiles {
         }
     }
 
-    /// Reads the guard's state. A file without the expected lines counts as no file: the guard does not act on it.
+    /// Reads the guard's state. A `fired` file that cannot be parsed counts as missing.
     pub(super) fn state(&self) -> io::Result<RollbackGuard> {
         if self.path("armed").try_exists()? {
             return Ok(RollbackGuard::Armed);
@@ -97,8 +97,8 @@ impl GuardFiles {
         files::remove(&self.path("fired"))
     }
 
-    /// Shows the guard that an agent runs under this boot. The guard then counts its time limit again from zero, once
-    /// in each boot.
+    /// Shows the guard that an agent runs under this boot. The guard then starts its time limit again, once per boot.
+    /// Does nothing if the guard is not armed.
     pub(super) fn show_agent(&self, boot_id: &BootId) -> anyhow::Result<()> {
         let line = format!("{boot_id}\n");
         if !self.path("armed").exists() {

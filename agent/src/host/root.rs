@@ -22,7 +22,7 @@ const MAX_LINKS: usize = 40;
 pub struct HostRoot(PathBuf);
 
 impl HostRoot {
-    /// Creates the root at this directory.
+    /// Creates a `HostRoot` for this directory.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self(root.into())
     }
@@ -52,8 +52,8 @@ impl HostRoot {
         Ok(BootId::after_soft_reboots(id, count.trim().parse().unwrap_or(0)))
     }
 
-    /// Creates the directory of the runtime files if it is missing. systemd writes the output of Berth's units there,
-    /// and the units fail without it.
+    /// Creates the directory of the runtime files if it is missing, and returns its path. systemd writes the output of
+    /// Berth's units there, and the units fail without it.
     pub fn make_run_dir(&self) -> io::Result<PathBuf> {
         let path = self.path(RUN_DIR);
         match std::fs::create_dir_all(&path) {

@@ -1,4 +1,4 @@
-//! Reads how often the host has soft-rebooted, and keeps the number where [`HostRoot::boot_id`] finds it.
+//! Reads how often the host has soft-rebooted, and writes the number to a file for [`HostRoot::boot_id`].
 //!
 //! A soft reboot keeps the files in `/run`, and the kernel with its boot ID. Only systemd counts soft reboots.
 
@@ -12,7 +12,7 @@ use super::error::HostError;
 use super::root::{HostRoot, SOFT_REBOOTS};
 use super::{files, units};
 
-/// A unit that starts early in each userspace, before the kubelet.
+/// A unit that systemd starts early after each boot or soft reboot, before the kubelet.
 const EARLY: &str = "basic.target";
 
 pub(super) async fn read(bus: &Bus, root: &HostRoot) -> Result<SoftReboots, HostError> {

@@ -60,7 +60,7 @@ impl Host {
     pub async fn survey(&self, terms: &Terms) -> Result<Survey, HostError> {
         self.refuse_while_pulling().await?;
         let bootc = self.ask_bootc().await?;
-        // With a usable bootc, as on most hosts, rpm-ostree cannot be chosen, so it is not queried.
+        // Most hosts have a usable bootc. There, rpm-ostree is queried only if the rule or a begun update names it.
         let may_be_rpm_ostree = !matches!(bootc.seen, BootcFinding::Usable | BootcFinding::Composefs)
             || terms.rule == BackendRule::RpmOstree
             || terms.begun == Some(Backend::RpmOstree);

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::bus::{Bus, BusError, TIMEDATE};
 
-/// The agent must not wait for a timedated that hangs.
+/// Timeout of the query, so that a hung timedated does not block the agent.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {

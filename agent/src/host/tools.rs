@@ -15,7 +15,7 @@ use super::root::{HostRoot, RUN_DIR};
 use super::units::{self, EXIT_EXEC, Spec, UnitFailure};
 
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Units that run host tools for this agent or an earlier one.
+/// Units that run host tools, started by this agent or an earlier agent process.
 const TOOL_UNITS: &[&str] = &[
     "berth-version.service",
     "berth-help.service",

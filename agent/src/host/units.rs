@@ -3,9 +3,9 @@
 //! A unit runs in the host's namespaces, with the SELinux transition of its program, and outlives the agent. Its fixed
 //! name is a mutex: systemd does not start a second unit of that name.
 //!
-//! The agent starts units without `AddRef`. So a failed unit stays loaded until `ResetFailedUnit`, and a unit that is
-//! not loaded any more has succeeded. The next agent can read the result too, over any connection. With `AddRef`, a
-//! forgotten reference would keep its unit loaded.
+//! The agent starts units without `AddRef`. So a failed unit stays loaded until `ResetFailedUnit`, and systemd unloads
+//! a unit that succeeded. Even the next agent process can read the result from that. With `AddRef`, a forgotten
+//! reference would keep its unit loaded.
 
 use std::time::Duration;
 
@@ -156,8 +156,8 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
     properties
 }
 
-/// Starts a unit, and returns the object path of its start job. Resets a failed unit of the same name first. If one is
-/// running, fails with `org.freedesktop.systemd1.UnitExists`.
+/// Starts a unit, and returns the object path of its start job. Resets a failed unit of the same name first. If a unit
+/// of this name is running, fails with `org.freedesktop.systemd1.UnitExists`.
 pub(super) async fn start(bus: &Bus, spec: &Spec) -> Result<OwnedObjectPath, BusError> {
     let give_up = Instant::now() + COLLECT_TIMEOUT;
     loop {
@@ -222,7 +222,7 @@ async fn loaded(bus: &Bus, name: &str) -> Result<Option<Listed>, BusError> {
 
 /// Returns the names of the units that have failed or wait for an automatic restart, sorted.
 pub(super) async fn failed(bus: &Bus) -> Result<Vec<String>, BusError> {
-    // systemd matches a word with a unit's state and with its sub-state.
+    // systemd compares each word with a unit's state and with its sub-state.
     let body: (&[&str], &[&str]) = (&["failed", "auto-restart", "auto-restart-queued"], &[]);
     let listed: Vec<Listed> = bus.call(SYSTEMD, "ListUnitsByPatterns", &body).await?;
     let mut names: Vec<String> = listed.into_iter().map(|unit| unit.0).collect();
@@ -237,7 +237,7 @@ pub(super) async fn is_starting(bus: &Bus) -> Result<bool, BusError> {
 }
 
 /// Units that show the safeguards of a host's boots: the host has the safeguard if another unit wants or requires the
-/// listed one. greenboot's boot counter has two units here: since greenboot's rewrite, the unit has another name.
+/// listed unit. greenboot's boot counter has two units here, because its unit was renamed in greenboot's rewrite.
 const SAFEGUARDS: [(&str, BootSafeguard); 5] = [
     ("systemd-bless-boot.service", BootSafeguard::BootCounting),
     ("greenboot-grub2-set-counter.service", BootSafeguard::GrubBootCounter),
@@ -312,8 +312,8 @@ pub(super) async fn enable(bus: &Bus, name: &str) -> Result<(), BusError> {
     bus.call(SYSTEMD, "Reload", &()).await
 }
 
-/// Returns the host's own safeguards of its boots, which work without the agent. Boot counting can be seen only in a
-/// boot that is counted: only then does systemd want the unit that marks the boot as good.
+/// Returns the mechanisms that guard the host's boots without the agent. Boot counting is visible only in a boot that
+/// is counted. In other boots, systemd does not want the unit that marks a boot as good.
 pub(super) async fn boot_safeguards(bus: &Bus) -> Result<Vec<BootSafeguard>, BusError> {
     let mut found = vec![];
     for (name, safeguard) in SAFEGUARDS {
@@ -324,7 +324,7 @@ pub(super) async fn boot_safeguards(bus: &Bus) -> Result<Vec<BootSafeguard>, Bus
         }
     }
     match bus.property::<u64>(SYSTEMD, "RuntimeWatchdogUSec").await {
-        // systemd's infinity: the watchdog is off.
+        // With 0 or systemd's infinity, the watchdog is off.
         Ok(0 | u64::MAX) | Err(BusError::Refused { .. }) => {}
         Ok(_) => found.push(BootSafeguard::HardwareWatchdog),
         Err(error) => return Err(error),
@@ -398,7 +398,7 @@ pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<
     }
 }
 
-/// Returns the result and status of a failed unit, or of one that was stopped.
+/// Returns the result and status of a unit that failed or was stopped.
 pub(super) async fn unit_failure(bus: &Bus, name: &str) -> Result<UnitFailure, BusError> {
     let path: OwnedObjectPath = match bus.call(SYSTEMD, "GetUnit", &name).await {
         Ok(path) => path,

@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// Value of the mark: a second annotation, which shows that the agent has set a guard (an annotation against
-/// autoscalers). Only the presence of the mark counts.
+/// Value of a guard's mark. A guard is an annotation against autoscalers. Its mark is a second annotation, which shows
+/// that the agent has set the guard. Only the presence of the mark counts.
 const MARK: &str = "disabled";
 
 /// Error of a read or write of the Node.
@@ -151,7 +151,7 @@ impl From<RawNode> for NodeFacts {
 }
 
 /// Parses the record of our cordon. If the record is invalid, the node counts as schedulable before the cordon.
-/// Otherwise it would stay cordoned forever, without a report.
+/// Otherwise the node would stay cordoned forever, without a report.
 fn record(text: &str) -> CordonRecord {
     serde_json::from_str(text).unwrap_or_else(|error| {
         tracing::warn!(text, %error, "cannot parse the record of our cordon; assuming the node was schedulable");
@@ -178,9 +178,9 @@ pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) 
     patch(client, name, &cordon_patch(seen, berth)).await
 }
 
-/// Restores the Node to its state before our cordon, and writes the mark. Writes even if there is nothing to restore:
-/// the Node then has a new resourceVersion, so a delayed cordon request of this agent fails. Each call needs a new
-/// mark.
+/// Restores the Node to its state before our cordon, and writes `mark` into an annotation. Writes even if there is
+/// nothing to restore: the Node then has a new resourceVersion, so a delayed cordon request of this agent fails. Each
+/// call needs a new mark.
 ///
 /// A node that was schedulable before becomes schedulable, even if an admin cordoned it during the turn, because that
 /// cordon looks the same as ours. A node that an admin uncordoned during the turn stays uncordoned.

@@ -13,10 +13,10 @@ use super::pods::Pod;
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// How long to send no requests if the API server is overloaded and does not say for how long.
+/// How long to send no requests if the API server is overloaded and does not send `retryAfterSeconds`.
 const OVERLOAD_PAUSE: Duration = Duration::from_secs(2);
 
-/// Answer to the request that a pod leave the node.
+/// Result of asking a pod to leave the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The pod is terminating.
@@ -135,7 +135,8 @@ fn has_cause<'a>(status: &'a Status, reason: &str) -> Option<&'a str> {
     Some(&cause.message)
 }
 
-/// Returns the budget's message. The message must name the budget, because the kubelet's identity may not list budgets.
+/// Returns the message of the PodDisruptionBudget that blocks an eviction; `None` if the API server is overloaded. The
+/// message names the budget. The agent cannot look the budget up, because the kubelet's identity may not list budgets.
 fn budget(status: &Status) -> Option<String> {
     let words = has_cause(status, "DisruptionBudget")?;
     Some(one_line(if words.is_empty() { &status.message } else { words }))

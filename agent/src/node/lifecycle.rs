@@ -29,15 +29,15 @@ pub async fn write(
     Ok(node.into())
 }
 
-/// Removes our conditions from a Node without our cordon. Another program may write the Node at that moment, such as
-/// the program that removes its taints. So after a conflict, the Node is read and tried once more.
+/// Removes our conditions from the Node, unless our cordon is on the Node. At the same time, another program may write
+/// the Node, such as the program that removes its taints. So after a conflict, reads the Node and tries once more.
 pub async fn take_off(client: &Client, name: &str, seen: &NodeFacts) -> Result<(), NodeError> {
     match take_off_once(client, name, seen).await {
         Err(NodeError::Conflict) => {}
         done => return done,
     }
     match read(client, name).await? {
-        // A re-created Node has no conditions of ours.
+        // A re-created Node does not have our conditions.
         Some(again) if again.uid == seen.uid => take_off_once(client, name, &again).await,
         _ => Ok(()),
     }

@@ -37,7 +37,7 @@ pub struct PodMetadata {
     /// Namespace.
     #[serde(default)]
     pub namespace: String,
-    /// UID, which differs after the pod was re-created with the same name.
+    /// UID. A re-created pod of the same name has another UID.
     #[serde(default)]
     pub uid: String,
     /// Time when the deleted pod's grace period ends; `None` if the pod is not being deleted.
@@ -139,7 +139,7 @@ pub enum Class {
     Finished,
     /// Moving the pod would lose data or the pod itself, so an admin must decide.
     Blocked(Obstacle),
-    /// The pod is moved.
+    /// The drain moves the pod.
     Moves,
 }
 
@@ -150,7 +150,7 @@ impl Class {
     }
 }
 
-/// Why a pod is not moved.
+/// Why an admin must decide before a pod is moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
     /// No controller would re-create the pod.
@@ -179,7 +179,7 @@ impl Obstacle {
 }
 
 impl Pod {
-    /// `namespace/name`.
+    /// Returns `namespace/name`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
@@ -210,7 +210,7 @@ impl Pod {
         self.spec.tolerations.iter().flatten().any(Toleration::is_for_cordon)
     }
 
-    /// Names of the claims that the pod's volumes use.
+    /// Returns the names of the PersistentVolumeClaims that the pod's volumes use.
     pub fn claims(&self) -> Vec<String> {
         let volumes = self.spec.volumes.iter().flatten();
         let names = volumes.filter_map(|volume| self.claim(volume));

@@ -67,7 +67,7 @@ impl From<Item> for PodReading {
     }
 }
 
-/// Lists the pods of a selector on a node.
+/// Lists the node's pods in this namespace that match the selector.
 pub async fn list(
     client: &Client,
     node: &str,

@@ -15,7 +15,7 @@ use crate::clients::RequestError;
 
 /// Labels whose values identify the pods of known updaters.
 const KEYS: [&str; 4] = ["app.kubernetes.io/name", "k8s-app", "name", "app"];
-/// Time between two queries. Rival pods appear and disappear with their DaemonSets.
+/// Time between two queries. Rival pods belong to DaemonSets, which an admin rarely adds or removes.
 const AGAIN: Duration = Duration::from_secs(300);
 /// Time between two queries while the node has nothing to do.
 const AGAIN_AT_REST: Duration = Duration::from_secs(1800);
@@ -68,12 +68,12 @@ impl RivalPods {
         self.asked.is_none_or(|at| at.elapsed() >= again)
     }
 
-    /// Rivals that the last successful query found.
+    /// Returns the rival pods that the last successful query found.
     pub fn seen(&self) -> &[String] {
         &self.seen
     }
 
-    /// Lists the node's pods. After a failure, the rivals found before stay.
+    /// Looks for rivals among the node's pods. After a failure, keeps the rivals that were found before.
     pub async fn ask(&mut self, client: &Client, node: &str) {
         let answer = list(client, node).await;
         self.answered(answer);

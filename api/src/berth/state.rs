@@ -23,18 +23,18 @@ pub struct Berth {
 /// State of a berth.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum BerthState {
-    /// No node may take it.
+    /// No node may take the berth.
     Closed(Closed),
-    /// The named node may take it.
+    /// The named node may take the berth.
     Offered(Offer),
-    /// A node holds it.
+    /// A node holds the berth.
     Held(Holding),
 }
 
 /// A closed berth.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Closed {
-    /// Why it is closed.
+    /// Reason for closing the berth.
     pub reason: ClosedReason,
     /// Node of the last turn or offer; `None` on a new berth.
     pub last_node: Option<NodeName>,
@@ -50,23 +50,23 @@ reasons! {
     /// Why a berth is closed.
     #[derive(Hash)]
     pub enum ClosedReason {
-        /// Just created.
+        /// The berth is new.
         New = "new",
-        /// Given back.
+        /// The node gave the berth back.
         Released = "released",
-        /// Given back by a node where the target failed.
+        /// The node gave the berth back after the target had failed there.
         Failed = "failed",
         /// The Node that held the berth, or was offered it, no longer exists.
         Gone = "gone",
-        /// The pool's capacity is smaller now.
+        /// The pool's capacity was reduced.
         Shrunk = "shrunk",
-        /// The offer was not taken in time.
+        /// The node did not take the offer in time.
         Lapsed = "lapsed",
         /// The offer was withdrawn: the pool is paused, or the node is no longer eligible.
         Withdrawn = "withdrawn",
         /// The node that held the berth is excluded and did not give it back.
         Excluded = "excluded",
-        /// Closed by an admin.
+        /// An admin closed the berth.
         Admin = "admin",
     }
 }
@@ -169,7 +169,7 @@ impl Berth {
         }
     }
 
-    /// Name of the berth's Lease.
+    /// Returns the name of the berth's Lease.
     pub fn name(&self) -> String {
         format!("{}-{}", self.pool, self.index)
     }
@@ -185,7 +185,7 @@ impl Berth {
         Self { state, ..self.clone() }
     }
 
-    /// The holding, if a node holds the berth.
+    /// Returns the holding if a node holds the berth.
     pub fn holding(&self) -> Option<&Holding> {
         match &self.state {
             BerthState::Held(holding) => Some(holding),
@@ -193,7 +193,7 @@ impl Berth {
         }
     }
 
-    /// The offer, if the berth is offered.
+    /// Returns the offer if the berth is offered.
     pub fn offer(&self) -> Option<&Offer> {
         match &self.state {
             BerthState::Offered(offer) => Some(offer),
@@ -201,7 +201,7 @@ impl Berth {
         }
     }
 
-    /// Name and UID of the node that holds the berth or may take it.
+    /// Returns the name and UID of the node that holds the berth or may take it; `None` for a closed berth.
     pub fn node(&self) -> Option<(&NodeName, &NodeUid)> {
         match &self.state {
             BerthState::Closed(_) => None,

@@ -23,10 +23,10 @@ const LONGEST_REBOOT: u32 = 24 * 3600;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeline {
-    /// First boot of the machine, from `status.firstboot`; absent if it was not checked.
+    /// Chapter of the machine's first-boot check, from `status.firstboot`; absent if the first boot was not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firstboot: Option<Chapter>,
-    /// Pool that the node joined, and the time. Absent if no agent was running then.
+    /// Pool that the node joined, and the time. Absent if the node joined before its agent started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<Joined>,
     /// The newest update, then the latest earlier update that reached a reboot.
@@ -60,12 +60,12 @@ pub struct NodeUpdate {
     #[schemars(length(max = 6))]
     #[serde(default)]
     pub chapters: Vec<Chapter>,
-    /// The parts of the new boot's proof, in order, up to the first part that was still missing when the boot was
-    /// given up. Absent until the boot is proven or given up.
+    /// Completed parts of the new boot's proof, in order. If the boot was not proven, the first missing part comes
+    /// after the last part listed. Absent until the update has ended.
     #[schemars(length(max = 7))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proof: Vec<ProofStep>,
-    /// True if the clock was set back during the update. Earlier times are then left out.
+    /// True if the clock was set back during the update. All times before that are then removed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clock_set: bool,
 }
@@ -96,7 +96,7 @@ reasons! {
         NodeReady,
         /// Each check of the pool has passed.
         PoolChecksPassed,
-        /// The Node was Ready for `health.soakTime`.
+        /// The Node was Ready for `health.soakTime` without a break.
         Soaked,
     }
 }
@@ -141,7 +141,7 @@ reasons! {
         Drained,
         /// The update is committed and the host reboots. Ends when an agent first sees the new boot.
         Rebooted,
-        /// The new boot is being checked, until it is proven or given up.
+        /// The agent checks the new boot, until the boot is proven or has failed.
         Proven,
         /// The update is proven and the berth is given back.
         Completed,
@@ -204,7 +204,7 @@ pub enum TurnOutcome {
 }
 
 impl TurnOutcome {
-    /// Turn outcome for a berth outcome. `is_back`: the host runs its previous image again.
+    /// Returns the turn outcome for a berth outcome. `is_back`: the host runs its previous image again.
     pub const fn of(outcome: Outcome, is_back: bool) -> Self {
         match outcome {
             Outcome::Updated => Self::Proven,
@@ -236,7 +236,7 @@ impl TurnOutcome {
         }
     }
 
-    /// The word used in the API.
+    /// Returns the word for this outcome in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Proven => "Proven",
@@ -279,8 +279,8 @@ pub struct TurnRecord {
     /// Outcome of the turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<TurnOutcome>,
-    /// Condition reason of the rollback: what the target's boot lacked, or `FellBack`. Absent if the node did not roll
-    /// back.
+    /// Why the node rolled back, as a condition reason: the missing part of the proof, such as `NodeNotReady`, or
+    /// `FellBack`. Absent if the node did not roll back.
     #[schemars(length(max = 64))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

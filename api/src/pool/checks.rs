@@ -35,7 +35,8 @@ pub struct PodsReady {
     /// Namespace of the pods.
     #[schemars(length(min = 1, max = 63))]
     pub namespace: String,
-    /// Selects the pods. At least one must be on the node, and all on the node must be Ready.
+    /// Selects the pods. At least one selected pod must be on the node, and all selected pods on the node must be
+    /// Ready.
     #[schemars(schema_with = "crate::selector::schema")]
     pub selector: Written<Selector>,
 }
@@ -44,7 +45,7 @@ pub struct PodsReady {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpGet {
-    /// Host to ask. Default 127.0.0.1: the node itself.
+    /// Host to connect to. Default 127.0.0.1: the node itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = Rule::new("self.matches('^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?$')")

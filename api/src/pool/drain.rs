@@ -14,8 +14,8 @@ use crate::{Written, duration};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
-    /// If true, pods are moved away before a reboot. If false, the node is cordoned and rebooted with its pods, and the
-    /// shutdown stops them; for single-node clusters, whose pods cannot move. Default true.
+    /// If true, the agent moves pods away before a reboot. If false, the agent cordons the node and reboots it, and the
+    /// shutdown stops the pods. Use false for single-node clusters, where pods cannot move. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// Longest time that a drain may take. Default 15m.
@@ -39,7 +39,7 @@ pub struct Drain {
     /// Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub force: Option<bool>,
-    /// Selects the pods to move away; the shutdown stops the others. Default: all pods.
+    /// Selects the pods to move away; the shutdown stops all other pods. Default: all pods are moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
     pub pod_selector: Option<Written<Selector>>,
@@ -48,14 +48,14 @@ pub struct Drain {
     pub disable_eviction: Option<bool>,
 }
 
-/// Action when a drain exceeds its timeout. Whatever the action, the node does not reboot while it has pods that should
-/// have been moved.
+/// Action when a drain exceeds its timeout. With each action, the node reboots only after all pods that must move are
+/// gone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnTimeout {
-    /// The node is uncordoned and gives its berth back. It tries again later.
+    /// The agent uncordons the node and gives the berth back. The node tries again in a later turn.
     #[default]
     Release,
-    /// The node continues to drain without a limit. It stays cordoned and reports the problem.
+    /// The agent continues the drain without a time limit, and reports the problem. The node stays cordoned.
     Hold,
     /// Pods that nothing blocks are evicted from the start, even while other pods block the drain. At the timeout, the
     /// agent deletes pods that only a disruption budget blocks, and reports their names. Pods that need `force` or

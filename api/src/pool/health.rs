@@ -16,7 +16,8 @@ use crate::{Written, duration};
 #[x_kube(validation = Rule::new("!has(self.soakTime) || duration(self.soakTime == '0' ? '0s' : self.soakTime) < duration(has(self.deadline) ? self.deadline : '10m')")
     .message("health.soakTime must be shorter than health.deadline (default 10m): otherwise no boot could be proven in time"))]
 pub struct Health {
-    /// Longest time from the boot of a new image until the node is proven; then `onFailure` applies. Default 10m.
+    /// Longest time from the boot of a new image until the node is proven. After that, `onFailure` applies. Default
+    /// 10m.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
@@ -33,7 +34,7 @@ pub struct Health {
         .message("health.soakTime must be a duration: 0, or a whole number and a unit, such as 30s, 5m or 1h"))]
     pub soak_time: Option<Written<Duration>>,
     /// Units of the host that may fail in the boot of a new image: full names, or prefixes followed by `*`, such as
-    /// `cloud-init*`. Any other unit that fails, and had not failed before the reboot, keeps the boot from being proven.
+    /// `cloud-init*`. If another unit fails that had not failed before the reboot, the boot is not proven.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 255)))]
     #[x_kube(validation = Rule::new(r"self.all(unit, unit.matches('^[a-zA-Z0-9:_.\\\\@-]+([*]|[.](service|socket|mount|automount|swap|target|path|timer|device|slice))$'))")
@@ -55,7 +56,7 @@ pub enum OnFailure {
     /// the node waits as with `Hold`.
     #[default]
     Rollback,
-    /// The node keeps its berth and waits for an admin, or for another image.
+    /// The node keeps its berth, and waits until an admin acts or the pool has another image.
     Hold,
 }
 

@@ -22,8 +22,8 @@ pub struct PoolHost {
 /// Rule for signatures of the image. The accepted signatures are defined by the host's own `policy.json`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SignatureRule {
-    /// A host that was installed with an enforced signature policy is updated with that policy. Berth requires no
-    /// policy on other hosts.
+    /// If the host's booted image was pulled with an enforced signature policy, the policy is enforced for updates too.
+    /// On other hosts, Berth requires no policy.
     #[default]
     AsBooted,
     /// A host stages the image only with an enforced signature policy, which must reject unsigned images.

@@ -1,4 +1,4 @@
-//! The image of a pool, and how closely the pool follows its tag.
+//! The image of a pool, and the settings for polling its tag.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 /// Shortest time between two polls of a tag.
 pub const MIN_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Schema rules that the image settings of a pool and of the fleet share.
+/// Schema rules, used for the image settings of both a pool and the fleet.
 pub(crate) const POLL_INTERVAL_RULE: &str =
     "self.matches('^(0|[0-9]{1,6}(s|m|h))$') && (self.matches('^0+[smh]?$') || duration(self) >= duration('1m'))";
 pub(crate) const POLL_INTERVAL_MESSAGE: &str =

@@ -110,7 +110,8 @@ pub struct BootcNodePoolSpec {
     pub history_limit: Option<u8>,
 }
 
-/// Rule of `toleratedUpdaters`: the names known to the agent (`berth_core::agent::rivals`).
+/// Schema rule of `toleratedUpdaters`: accepts only the names of updaters that the agent detects
+/// (`berth_core::agent::rivals`).
 const UPDATERS_RULE: &str = "self.all(name, name in ['bootc-fetch-apply-updates.timer', 'bootc-fetch-apply-updates.service', \
      'rpm-ostreed-automatic.timer', 'rpm-ostreed-automatic.service', 'rpm-ostreed', 'zincati.service', 'kured', 'machine-config-daemon'])";
 const UPDATERS_MESSAGE: &str = "toleratedUpdaters accepts only bootc-fetch-apply-updates.timer, bootc-fetch-apply-updates.service, \
@@ -134,7 +135,7 @@ impl BootcNodePoolSpec {
     /// Returns the selector of the members.
     ///
     /// # Errors
-    /// When it is missing or invalid.
+    /// If the selector is missing or invalid.
     pub fn selector(&self) -> Result<&Selector, &str> {
         let written = self.node_selector.as_ref().ok_or("nodeSelector is missing")?;
         written.get().map_err(String::as_str)
@@ -177,7 +178,7 @@ impl BootcNodePoolSpec {
         self.host.as_ref().and_then(|host| host.backend).unwrap_or_default()
     }
 
-    /// Number of images in the pool's history.
+    /// `historyLimit`, or its default.
     pub fn history_limit(&self) -> usize {
         self.history_limit.unwrap_or(DEFAULT_HISTORY_LIMIT).into()
     }

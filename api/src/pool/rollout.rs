@@ -42,8 +42,8 @@ pub struct Rollout {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub waves: Vec<Wave>,
-    /// Names of pools to update before this one. While one of them has a node left to update, no node of this pool is
-    /// offered a berth. Updates that have begun continue. Default: the pool waits for no other.
+    /// Names of pools to update before this one. While one of these pools has a node left to update, no node of this
+    /// pool is offered a berth. Updates that have begun continue. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
@@ -75,8 +75,9 @@ pub struct Rollout {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub zone_key: Option<String>,
-    /// Longest time from a reboot until the node is proven. After that, the node gets the condition `RebootTimedOut`,
-    /// but keeps its berth. Should be longer than `health.deadline` and the reboot of a rollback. Default 15m.
+    /// How long a rebooting node may be silent, and how long its new boot may stay unproven, before Berth reports it in
+    /// `RebootTimedOut` or `NodeDegraded`. The node keeps its berth. Should be longer than `health.deadline` plus the
+    /// reboot of a rollback. Default 15m.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
@@ -96,7 +97,8 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// Soak time of a wave: set in the wave, otherwise in the pool. `None`: one of the built-in last waves.
+    /// Returns the soak time of a wave: set in the wave, otherwise in the pool. `wave` is `None` for a built-in last
+    /// wave.
     pub fn soak_time_of(&self, wave: Option<&Wave>) -> Duration {
         let own = wave.and_then(|wave| wave.soak_time.as_ref());
         duration::or(own.or(self.soak_time.as_ref()), Duration::ZERO)
@@ -106,11 +108,11 @@ impl Rollout {
 /// How nodes reboot into a new image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RebootPolicy {
-    /// The machine reboots.
+    /// The whole machine reboots, including its kernel.
     #[default]
     Reboot,
-    /// A node restarts only its userspace if bootc reports that its staged image is capable of that, and its systemd
-    /// is new enough. Otherwise, and after a boot that was not proven, the machine reboots.
+    /// The node restarts only its userspace (a soft reboot) if bootc reports that the staged image supports it, and
+    /// systemd is new enough. Otherwise, and always after an unproven boot, the whole machine reboots.
     AllowSoftReboot,
 }
 

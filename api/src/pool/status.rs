@@ -36,12 +36,12 @@ pub struct BootcNodePoolStatus {
     /// Number of berths in each state.
     #[serde(default)]
     pub berths: BerthCounts,
-    /// Digests that failed on members, newest first. The berth of a failed turn is not opened again before the failure
-    /// is listed here.
+    /// Digests that failed on members: digests of the target first, then the newest failures. The controller does not
+    /// offer the berth of a failed turn again until this list has the failure.
     #[schemars(length(max = 8))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<DigestFailures>,
-    /// Last `rollout.retryToken` that the controller acted on. Failures from before that no longer count.
+    /// Last `rollout.retryToken` that the controller acted on. Failures from before the token changed no longer count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
@@ -53,8 +53,7 @@ pub struct BootcNodePoolStatus {
     #[schemars(length(max = 10))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deploy_history: Vec<DeployedImage>,
-    /// Boot image in use; absent until a machine reports the image that it was installed from, or the admin records a
-    /// boot image.
+    /// Boot image of new machines; absent until a machine reports its own boot image, or the admin records one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<BootImageStatus>,
     /// Medians of durations that members measured recently, for estimates.
@@ -109,7 +108,7 @@ pub struct ImageMetadata {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub source: Option<String>,
-    /// Limit on how old the boot images of machines with this image may be.
+    /// Limit on how old a machine's boot image may be, if the machine runs this image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<BootImageLimit>,
     /// Labels of the image: at most 64, and 8 KiB in all. A label that Berth uses takes effect even if it is left out
@@ -140,7 +139,7 @@ impl Target {
         shown.join(", ")
     }
 
-    /// Digest of the manifest for a node's platform.
+    /// Returns the digest of the manifest for a node's platform.
     pub fn digest_for(&self, node: Platform<'_>) -> Option<&Digest> {
         match self.choose(node) {
             Choice::Image(image) => Some(&image.digest),
@@ -162,8 +161,8 @@ pub struct Available {
     pub version: Option<String>,
     /// Time when the tag was first seen to point to this digest, by the leader's clock.
     pub since: Time,
-    /// Seconds that the tag is known to have pointed to this digest, up to `image.minimumAge`. Each leader adds to them
-    /// by its own clock. After a change of leader, at most a twentieth of `image.minimumAge` is counted twice.
+    /// Seconds that the tag is known to have pointed to this digest, up to `image.minimumAge`, rounded down to a
+    /// twentieth of it. A new leader continues from this number, so up to a twentieth of `image.minimumAge` is lost.
     #[serde(default)]
     pub seen_seconds: u64,
 }
@@ -212,7 +211,7 @@ pub struct NodeCounts {
     pub pending: u32,
     /// Nodes that would be members but have the label `berth.dev/exclude`. Not counted in `total`.
     pub excluded: u32,
-    /// Members that report a problem.
+    /// Members with a problem that needs attention, such as `NodeDegraded` or `RebootTimedOut`.
     pub degraded: u32,
     /// Members that are not Ready or not schedulable, for any reason.
     pub unavailable: u32,
@@ -222,9 +221,10 @@ pub struct NodeCounts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BerthCounts {
-    /// Current capacity of the pool.
+    /// Capacity of the pool. After a decrease, the old value may stay until no offer exceeds the new capacity.
     pub total: u32,
-    /// Berths held by a node.
+    /// Berths held by a node. Berths that the controller cannot read count too, as do closed berths that it cannot
+    /// write.
     pub held: u32,
     /// Berths offered to a node.
     pub offered: u32,
@@ -238,8 +238,8 @@ pub struct BerthCounts {
 pub struct DigestFailures {
     /// Digest of a manifest, as reported by the nodes.
     pub digest: Digest,
-    /// Names of the nodes; the first 64. A deleted node is marked, because a Node created again under its name is a
-    /// different node.
+    /// Names of the nodes; the first 64. A deleted node is listed as `NAME (deleted)`, because a Node created again
+    /// under its name is a different node.
     #[schemars(length(max = 64), inner(length(max = 263)))]
     #[serde(default)]
     pub nodes: Vec<String>,
@@ -261,8 +261,8 @@ pub struct WaveStatus {
     pub updated: u32,
     /// State of the wave.
     pub state: WaveState,
-    /// Seconds that the wave has been soaking. Each leader adds to them by its own clock; a few seconds are lost when
-    /// the leader changes.
+    /// Seconds that the wave has been soaking, rounded down to a twentieth of its soak time. A new leader continues
+    /// from this number, so up to a twentieth of the soak time is lost.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub soaked_seconds: u64,
 }
@@ -270,7 +270,7 @@ pub struct WaveStatus {
 /// State of a wave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WaveState {
-    /// The wave waits for an earlier one.
+    /// The wave waits for an earlier wave.
     Waiting,
     /// Nodes of the wave are offered berths.
     Active,
@@ -281,7 +281,7 @@ pub enum WaveState {
 }
 
 /// Medians of the durations that members measured, in seconds. A median needs measurements of at least three members.
-/// If three members measured with the image that they should run, measurements with other images do not count.
+/// If three members that run the target have measurements, only such members count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseDurations {
@@ -297,7 +297,7 @@ pub struct PhaseDurations {
 }
 
 impl PhaseDurations {
-    /// These durations, with missing ones taken from `others`.
+    /// Returns these durations. Missing durations are taken from `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {

@@ -102,7 +102,7 @@ impl Cron {
                 return Err(not_valid(&shown, text, field.name, field.instead));
             }
         }
-        // Each field is valid, so the schedule is valid.
+        // All fields are valid, so parsing the whole schedule does not fail.
         let days = parser()
             .parse(&text)
             .map_err(|_| not_valid(&shown, &text, "schedule", "five fields, such as 0 22 * * FRI"))?;
@@ -219,7 +219,7 @@ fn is_day_of_week(value: &str) -> bool {
     value == "?" || is_number(day) || DAYS.contains(&day)
 }
 
-/// Schedule equivalent to a nickname.
+/// Returns the five fields that a nickname such as `@WEEKLY` means.
 fn spelt_out(nickname: &str) -> &'static str {
     match nickname {
         "@YEARLY" | "@ANNUALLY" => "0 0 1 1 *",

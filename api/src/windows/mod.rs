@@ -30,8 +30,8 @@ pub use error::WindowError;
 pub use spec::{MAX_DURATION, MIN_DURATION, WindowSpec};
 use window::Window;
 
-/// How far ahead [`Schedule::at`] looks for the end of an opening. For a longer opening, it returns an earlier instant
-/// that is at least this far away.
+/// How far ahead [`Schedule::at`] looks for the end of an opening. For a longer opening, `at` returns an instant before
+/// its end that is at least this far away.
 const HORIZON: SignedDuration = SignedDuration::from_hours(168);
 
 /// Limits of [`Schedule::longest`], in time and in openings.
@@ -43,9 +43,9 @@ const MAX_OPENINGS: usize = 1_000;
 pub enum Opening {
     /// Reboots may start.
     Open {
-        /// First instant when they may not start. `None` if the schedule has neither windows nor later exclusions: the
-        /// opening never ends, and a node need not check its clock. For an opening longer than a week, this may be an
-        /// earlier instant that is at least a week away.
+        /// First instant when reboots may not start. `None` if the schedule has neither windows nor later exclusions:
+        /// the opening never ends, and a node need not check its clock. For an opening longer than a week, this may be
+        /// an earlier instant that is at least a week away.
         until: Option<Timestamp>,
     },
     /// Reboots may not start.
@@ -70,7 +70,7 @@ pub enum ClosedCause {
 #[derive(Debug, Clone, Default)]
 pub struct Schedule {
     windows: Vec<Window>,
-    /// Pairs of from (inclusive) and to (exclusive), sorted, without overlaps or contact.
+    /// Pairs of from (inclusive) and to (exclusive), sorted, neither overlapping nor adjoining.
     exclusions: Vec<(Timestamp, Timestamp)>,
 }
 
@@ -124,8 +124,9 @@ impl Schedule {
         }
     }
 
-    /// Longest opening from `now` on, within 400 days and the next 1,000 openings, for the message that all openings
-    /// are too short. `None` if an opening lasts for a week or never ends; zero if no opening follows.
+    /// Returns the length of the longest opening from `now` on, within 400 days and the next 1,000 openings. A message
+    /// about openings that are too short uses this length. `None` if an opening lasts for a week or longer, or never
+    /// ends; zero if no opening follows.
     pub fn longest(&self, now: Timestamp, salt: &str) -> Option<Duration> {
         let mut longest = SignedDuration::ZERO;
         for (from, until) in self.openings(now, salt) {
@@ -162,7 +163,8 @@ impl Schedule {
         }
     }
 
-    /// End of the merged windows that are open at `now`, without exclusions. Stops at `cut` or after [`HORIZON`].
+    /// Returns the end of the opening at `now`, as if there were no exclusions; `None` if no window is open. Stops
+    /// merging further windows after `cut` or [`HORIZON`].
     fn union_end(&self, now: Timestamp, cut: Option<Timestamp>, salt: &str) -> Option<Timestamp> {
         let horizon = now.saturating_add(HORIZON).unwrap_or(Timestamp::MAX);
         let far_enough = cut.map_or(horizon, |cut| cut.min(horizon));
@@ -181,7 +183,7 @@ impl Schedule {
         self.windows.iter().filter_map(|w| w.open_until(t, salt)).max()
     }
 
-    /// First open instant at or after `from`. Each iteration passes an exclusion, so the loop ends.
+    /// Returns the first open instant at or after `from`. Each iteration passes an exclusion, so the loop ends.
     fn next_open(&self, from: Timestamp, salt: &str) -> Option<Timestamp> {
         let mut t = from;
         loop {

@@ -92,7 +92,7 @@ impl Window {
     fn starts_until(&self, t: Timestamp) -> impl Iterator<Item = Start> {
         let latest = self.latest_civil(t);
         let oldest = t.saturating_sub(self.duration).unwrap_or(Timestamp::MIN);
-        // With an extra day, because the clock may have jumped since.
+        // Begin one day earlier, because the wall clock may have changed since then.
         let first_day = self.zone.to_datetime(oldest).date().saturating_sub(Span::new().days(1));
         let days = std::iter::successors(Some(latest.date()), |day| day.yesterday().ok())
             .take_while(move |&day| day >= first_day)
@@ -131,8 +131,8 @@ impl Window {
             .skip_while(move |start| start.at <= t)
     }
 
-    /// Latest time that the wall clock has shown up to `t`, or slightly later. In a repeated hour, the clock has
-    /// already shown later times than now.
+    /// Returns the latest time that the wall clock has shown up to `t`, or a slightly later one. In a repeated hour,
+    /// the clock has already shown later times than at `t`.
     fn latest_civil(&self, t: Timestamp) -> DateTime {
         let civil = self.zone.to_datetime(t);
         match self.zone.to_ambiguous_timestamp(civil).offset() {
@@ -167,8 +167,8 @@ impl Window {
         }
     }
 
-    /// Last start of that day in the chain that begins at `start`. Each window of a chain starts no later than the
-    /// previous one ends, so no time between them is closed.
+    /// Returns the last start, on the day of `start`, of the chain of windows that begins at `start`. Each window of a
+    /// chain starts no later than the previous window ends, so the chain is open without a gap.
     fn last_of_run(&self, start: &Start) -> Timestamp {
         // With splay, each start has its own delay.
         let last = self
@@ -215,7 +215,8 @@ pub(super) fn share(salt: &str, start: Timestamp, whole: i64) -> i64 {
     i64::try_from((u128::from(mixed) * choices) >> 64).unwrap_or(whole)
 }
 
-/// For each minute, the position of the last minute of its chain. Neighbours in a chain are at most `duration` apart.
+/// Returns, for each minute, the position of the last minute in its chain. Each minute of a chain is at most `duration`
+/// after the previous minute, so windows that start at these minutes leave no gap.
 fn run_ends(minutes: &[u16], duration: SignedDuration) -> Vec<usize> {
     let mut ends: Vec<usize> = (0..minutes.len()).collect();
     for (position, pair) in minutes.windows(2).enumerate().rev() {

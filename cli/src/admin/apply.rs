@@ -25,7 +25,8 @@ const EVENTS: &str = "default";
 /// Longest note of an event, in bytes; the API server accepts 1024.
 const NOTE: usize = 1000;
 
-/// Makes the changes in order and returns a sentence for each. An error also lists the changes made before it.
+/// Makes the changes in order and returns a sentence for each change. An error also lists the changes that were made
+/// before the failure.
 pub async fn apply(client: &Client, plan: &Plan, now: Timestamp) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for change in &plan.changes {
@@ -120,7 +121,7 @@ async fn dismiss(client: &Client, uid: &str, value: &str) -> Result<()> {
     patched.map(drop).context("changing BootcFleet cluster")
 }
 
-/// Writes `spec.paused` of the BootcFleet, and creates it if `uid` is `None`.
+/// Writes `spec.paused` of the BootcFleet. Creates the BootcFleet if `uid` is `None`.
 async fn pause_fleet(client: &Client, uid: Option<&str>, paused: bool) -> Result<()> {
     let fleets = Api::<BootcFleet>::all(client.clone());
     let Some(uid) = uid else {
@@ -140,10 +141,11 @@ async fn pause_fleet(client: &Client, uid: Option<&str>, paused: bool) -> Result
     patched.map(drop).context("changing BootcFleet cluster")
 }
 
-/// Number of attempts to write a pool while others write its status.
+/// Maximum number of attempts to write a pool. An attempt fails if another program has just written the pool.
 const TRIES: usize = 5;
 
-/// Replaces a pool's image reference by compare-and-swap, if it and the available digest are still as planned.
+/// Replaces a pool's image reference by compare-and-swap. Fails if the reference or the available digest has changed
+/// since the plan was made.
 async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest), to: &str) -> Result<()> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     for _ in 0..TRIES {
@@ -220,7 +222,7 @@ async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -
     }
 }
 
-/// Writes an event on the Node that names the admin who closed its berth.
+/// Writes an event about the Node. The event names the admin who closed the Node's berth.
 async fn write_event(client: &Client, lease: &Lease, node: (&str, &str), note: &str, now: Timestamp) -> Result<()> {
     let user = user_name(client)
         .await

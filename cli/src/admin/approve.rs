@@ -95,7 +95,7 @@ fn named(version: Option<&str>, available: &Available) -> String {
     }
 }
 
-/// Returns when the image of a followed tag is adopted.
+/// Returns a sentence that explains when a pool that follows its tag adopts the available image.
 fn followed(pool: &BootcNodePool, available: &Available, image: &str) -> String {
     let minimum = pool.spec.minimum_age().as_secs();
     let when = match minimum.saturating_sub(available.seen_seconds) {
@@ -116,8 +116,8 @@ fn followed(pool: &BootcNodePool, available: &Available, image: &str) -> String 
     format!("its tag is followed. {image} is adopted automatically {when}.{now}")
 }
 
-/// Returns the change as a file for a repository or `kubectl patch --patch-file`. If there is no change, the error
-/// says why.
+/// Returns the change as a YAML file for a repository or `kubectl patch --patch-file`. If there is nothing to change,
+/// returns the reason as an error.
 pub fn print(plan: &Plan) -> Result<String, String> {
     let Some(Change::Approve { pool, to, .. }) = plan.changes.first() else {
         return Err(plan.head.clone());

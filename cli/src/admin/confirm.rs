@@ -7,11 +7,11 @@ use std::io::{BufRead, Result, Write};
 pub enum Answer {
     /// Apply the plan.
     Yes,
-    /// Change nothing. Also for an empty line, the end of the input, and any other text.
+    /// Change nothing. Every answer except `y` and `yes` means this, even an empty line or the end of the input.
     No,
 }
 
-/// Asks whether to apply the plan.
+/// Asks the admin whether to apply the plan.
 pub fn ask(input: &mut impl BufRead, output: &mut impl Write) -> Result<Answer> {
     write!(output, "Continue? [y/N] ")?;
     output.flush()?;

@@ -10,10 +10,10 @@ use super::plan::{Change, NoPlan, Plan};
 use crate::snapshot::Snapshot;
 use crate::text::clean;
 
-/// Number of machines that an error names.
+/// Maximum number of machines named in an error.
 const NAMED: usize = 10;
 
-/// Plans to dismiss a machine. It is reported again only if it starts and is refused again.
+/// Plans to dismiss a machine. A dismissed machine is reported again only if it boots and is refused again.
 pub fn dismiss(snapshot: &Snapshot, machine: &str) -> Result<Plan, NoPlan> {
     if let Some(error) = &snapshot.fleet_unread {
         return Err(NoPlan::NoFleet(clean(error)));

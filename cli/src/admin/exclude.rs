@@ -51,7 +51,7 @@ pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     Ok(plan)
 }
 
-/// Describes the pool's capacity now, and without the node.
+/// Describes the pool's size and capacity, now and after the node is excluded.
 fn room_without(
     snapshot: &Snapshot,
     roster: &Roster<'_>,

@@ -67,7 +67,8 @@ pub fn hold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoP
     Ok(plan)
 }
 
-/// Returns warnings about what waits while the node is held back: later waves of its pool, and pools after that pool.
+/// Returns warnings if other nodes wait while the node is held back: later waves of its pool, or pools that are updated
+/// after that pool.
 fn waiting_for(snapshot: &Snapshot, pool: &BootcNodePool, node: &str, now: Timestamp) -> Vec<String> {
     let world = World::of(&snapshot.labelled(node, Mark::HeldBack, true), now);
     let name = pool.name_any();

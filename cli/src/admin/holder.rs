@@ -1,4 +1,4 @@
-//! Berths of a node, and sentences about them.
+//! Finds the berths of a node and describes them in sentences.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,8 @@ pub(super) struct Claims<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// Finds the node's berths in all pools: a node that moved may hold a berth of its former pool.
+    /// Finds the node's berths in all pools. A node that has moved to another pool may still hold a berth of its former
+    /// pool.
     pub(super) fn of(snapshot: &'a Snapshot, member: &Member<'_>) -> Self {
         let mut claims = Self::default();
         let uid = member.node.uid().unwrap_or_default();
@@ -106,7 +107,7 @@ pub(super) fn boot_of<'a>(member: &Member<'a>) -> Option<&'a str> {
     Some(info.boot_id.as_str())
 }
 
-/// Names a digest with its version, if that is known: `v2 (222222222222)`.
+/// Formats a digest, with its version if that is known: `v2 (222222222222)`.
 pub(super) fn named(digest: &Digest, member: &Member<'_>, pool: Option<&BootcNodePool>) -> String {
     let status = member.status();
     let deployments = [status.booted, status.staged, status.rollback];
@@ -128,7 +129,7 @@ pub(super) fn of_target(digest: &Digest, pool: Option<&BootcNodePool>) -> Option
     target.version.clone().filter(|_| is_its)
 }
 
-/// Describes the consequence if a digest counts as failed on this node too.
+/// Describes what happens to the rollout if the digest also counts as failed on this node.
 pub(super) fn failure_words(
     pool: Option<&BootcNodePool>,
     roster: &Roster<'_>,

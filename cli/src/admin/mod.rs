@@ -1,6 +1,7 @@
-//! Admin commands. For each but `poll`, a pure function makes a [`Plan`] from a [`Snapshot`](crate::Snapshot): the
-//! changes, and sentences that describe them and their effect. [`apply`] makes the changes. Each change names its
-//! object by UID, and a berth also by its resourceVersion, so that a re-created object is not changed.
+//! Admin commands. For each command except `poll`, a pure function makes a [`Plan`] from a
+//! [`Snapshot`](crate::Snapshot): the changes, and sentences that describe them and their effect. [`apply`] makes the
+//! changes. Each change includes the UID of its object, so that a re-created object is not changed. A change of a berth
+//! or of an image reference also includes the resourceVersion.
 
 mod apply;
 mod approve;

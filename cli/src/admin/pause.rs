@@ -1,4 +1,4 @@
-//! `pause` and `resume`, for one pool or all of them.
+//! `pause` and `resume`, for one pool or all pools.
 
 use berth_api::berth::{BerthState, HoldPhase, lease};
 use berth_api::text::names;
@@ -8,7 +8,7 @@ use super::plan::{Change, NoPlan, Plan, pool_of};
 use crate::snapshot::Snapshot;
 use crate::text::clean;
 
-/// Number of nodes that a line names.
+/// Maximum number of nodes named in a line.
 const NAMED: usize = 10;
 
 /// The pool, or all pools, to pause or resume.
@@ -45,7 +45,7 @@ pub fn pause(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPla
     Ok(plan)
 }
 
-/// Plans to resume a pool, or all of them.
+/// Plans to resume one pool or all pools.
 pub fn resume(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPlan> {
     let mut plan = change(snapshot, target, false)?;
     match target {
@@ -67,7 +67,7 @@ pub fn resume(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPl
     Ok(plan)
 }
 
-/// Returns a plan with the change, or without one if nothing is to be done. The caller adds facts and warnings.
+/// Returns a plan with the change, or without a change if there is nothing to do. The caller adds facts and warnings.
 fn change(snapshot: &Snapshot, target: PauseTarget<'_>, paused: bool) -> Result<Plan, NoPlan> {
     let (is_paused, what, change, field) = match target {
         PauseTarget::Pool(name) => {
@@ -126,7 +126,7 @@ fn is_fleet_paused(snapshot: &Snapshot) -> bool {
     snapshot.fleet.as_ref().is_some_and(|fleet| fleet.spec.paused)
 }
 
-/// Returns the argument of the command that undoes the pause.
+/// Returns the argument for `kubectl berth resume`, which undoes the pause.
 fn word(target: PauseTarget<'_>) -> String {
     match target {
         PauseTarget::Pool(name) => clean(name),

@@ -57,23 +57,23 @@ pub enum Change {
         uid: String,
         /// Name of the machine.
         machine: String,
-        /// New value of the annotation.
+        /// New value of the annotation `berth.dev/dismissed-machines`.
         value: String,
     },
-    /// Closes a held berth without its holder's agent.
+    /// Closes a held berth although the holder's agent has not given it back.
     Close {
         /// The Lease as it was read.
         lease: Box<Lease>,
         /// The closed berth.
         closed: Box<Berth>,
-        /// Name of the node that held it.
+        /// Name of the node that holds the berth.
         node: String,
         /// UID of that Node.
         uid: String,
         /// Text of the event; the name of the admin is appended.
         note: String,
     },
-    /// Pins a pool to another image, if the pool has not changed.
+    /// Pins a pool to another digest, if neither the pool's reference nor the available digest has changed.
     Approve {
         /// Name of the pool.
         pool: String,
@@ -83,7 +83,7 @@ pub enum Change {
         from: String,
         /// New reference.
         to: String,
-        /// Digest that must still be available.
+        /// Digest that `status.available` of the pool must still have.
         digest: Digest,
     },
     /// Sets a pool's retry token.
@@ -106,7 +106,7 @@ pub enum NoPlan {
     /// The pool does not exist.
     #[error("there is no pool {name:?}; there are: {known}")]
     NoPool {
-        /// The name that was asked for.
+        /// Name that the admin gave.
         name: String,
         /// Names of the pools that exist.
         known: String,
@@ -114,18 +114,18 @@ pub enum NoPlan {
     /// No machine of that name is held back.
     #[error("no machine {name:?} is held back on its first boot; machines held back: {known}")]
     NoMachine {
-        /// The name that was asked for.
+        /// Name that the admin gave.
         name: String,
         /// Names of the machines that are held back.
         known: String,
     },
-    /// The BootcFleet could not be read, so that it is not known whether it is paused.
+    /// The BootcFleet could not be read, so it is not known whether the fleet is paused.
     #[error("reading BootcFleet cluster: {0}; nothing was changed, since it is not known whether the fleet is paused")]
     NoFleet(String),
 }
 
 impl Plan {
-    /// Returns the plan as text. Lines are not cut: half a sentence may say the opposite.
+    /// Returns the plan as text. Long lines are not cut, because a sentence without its end can be misunderstood.
     pub fn render(&self) -> String {
         let facts = self.facts.iter().map(|fact| format!("  {fact}\n"));
         let warnings = self.warnings.iter().map(|warning| format!("  ! {warning}\n"));
@@ -147,7 +147,7 @@ impl Plan {
     }
 }
 
-/// Returns a plan for all pools, made of the plans of each pool that has something to do.
+/// Returns one plan with the changes of all pools. `one` plans for a single pool; pools without changes are left out.
 pub fn in_all_pools(
     snapshot: &Snapshot,
     one: impl Fn(&Snapshot, &str) -> Result<Plan, NoPlan>,

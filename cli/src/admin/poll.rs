@@ -1,4 +1,4 @@
-//! `poll`: has the controller check a pool's tag now.
+//! `poll`: requests that the controller check a pool's tag now.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ const ANSWERED: [&str; 5] = [
     "BootImageSkew",
 ];
 
-/// Requests a poll of the pool's tag and describes the result. Fails if the controller or the registry does not answer.
+/// Requests a poll of the pool's tag, waits for the controller, and describes the result. Fails if the controller or
+/// the registry does not answer.
 pub async fn poll(client: &Client, pool: &str, timeout: Duration) -> Result<String> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     let token = Timestamp::now().to_string();
@@ -47,7 +48,7 @@ pub async fn poll(client: &Client, pool: &str, timeout: Duration) -> Result<Stri
     found_words(&found?).map_err(anyhow::Error::msg)
 }
 
-/// Waits until the controller has obeyed this request or a later one.
+/// Waits until the controller has acted on this request or a later one. Returns the pool with the result.
 async fn acted(pools: &Api<BootcNodePool>, name: &str, token: &str) -> Result<BootcNodePool> {
     let mut tries = 0;
     loop {
@@ -62,7 +63,7 @@ async fn acted(pools: &Api<BootcNodePool>, name: &str, token: &str) -> Result<Bo
     }
 }
 
-/// Describes the result of a poll. The error says why the registry did not answer.
+/// Describes the result of a poll. The error says why the tag could not be checked or its reference is not resolved.
 pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
     let name = pool.name_any();
     let status = pool.status.clone().unwrap_or_default();

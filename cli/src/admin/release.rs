@@ -1,4 +1,5 @@
-//! `release`: closes a node's berths without its agent. An admin vouches for a node that cannot be proven.
+//! `release`: closes the berths of a node that its agent cannot prove. The admin takes the responsibility for the
+//! node's state.
 
 use berth_api::berth::{ClosedReason, HoldPhase};
 use jiff::Timestamp;
@@ -78,7 +79,7 @@ fn closing(
     held: &Held<'_>,
     now: Timestamp,
 ) {
-    // Does not fail: a held berth can be ended.
+    // `ended` does not fail for a held berth.
     let Ok(closed) = held.berth.ended(ClosedReason::Admin) else {
         return;
     };

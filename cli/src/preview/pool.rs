@@ -44,9 +44,9 @@ pub struct PoolPreview {
     pub up_to_date: usize,
     /// Number of members that may be updated at once.
     pub capacity: usize,
-    /// Part of the capacity that is free now.
+    /// Number of members that may begin their updates now: the unused capacity.
     pub free: usize,
-    /// Limit on unavailable nodes across all pools, if the fleet has one.
+    /// Maximum number of unavailable nodes across all pools, if the fleet has such a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet_limit: Option<usize>,
     /// Names of the pools that are updated before this one.
@@ -70,7 +70,7 @@ pub struct PreviewRow {
     /// Position in the order, from 1; `None` if the node is blocked until an admin acts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<usize>,
-    /// The node's wave; `None` if the spec has no waves and all nodes are in the same one.
+    /// The node's wave; `None` if the spec has no waves and all nodes are in one built-in wave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wave: Option<String>,
     /// Image that the node runs.
@@ -252,7 +252,8 @@ impl<'a> Outlook<'a> {
         active.map_or_else(String::new, |wave| clean(&wave.name))
     }
 
-    /// Returns the text for a reason to wait; `None` if another column or a line above shows it.
+    /// Returns the text for a reason to wait; `None` if another column of the row or a line about the pool shows the
+    /// reason.
     fn wait_words(&self, wait: BlockReason, member: &Member<'_>) -> Option<String> {
         Some(match wait {
             BlockReason::Wave => format!("waits for wave {}", self.active_wave()),

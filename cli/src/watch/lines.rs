@@ -1,4 +1,4 @@
-//! The changes of a status as lines, for a file or a pipe.
+//! `status --watch` for a file or a pipe: one line for each change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -96,7 +96,7 @@ impl Lines {
     }
 }
 
-/// `Progressing, Updating, 4.1, 50% pulled`.
+/// Returns a node's state, such as `Progressing, Updating, 4.1, 50% pulled`.
 fn state(line: &NodeLine) -> String {
     let version = if line.row.version.is_empty() {
         "?"

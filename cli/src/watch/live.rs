@@ -1,4 +1,4 @@
-//! The cluster's objects from watch events, and whether they are current. No I/O: events go in, a report comes out.
+//! Keeps the cluster's objects up to date from watch events, and detects kinds that are stale. Does no I/O.
 
 use std::mem;
 
@@ -42,7 +42,7 @@ impl Kind {
     }
 }
 
-/// Event of a watch; boxed, since the kinds differ much in size.
+/// Event of a watch. Boxed, because the objects of some kinds are much larger than the objects of others.
 pub(crate) type Received<K> = Box<watcher::Result<Event<K>>>;
 
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl<K: ResourceExt> Table<K> {
         self.objects
             .binary_search_by(|k| k.meta().name.as_deref().unwrap_or_default().cmp(name))
     }
-    /// Takes in an event. True if there may be something new to show.
+    /// Applies an event. Returns true if there may be something new to show.
     fn take(&mut self, event: watcher::Result<Event<K>>, now: Timestamp) -> bool {
         match event {
             Ok(Event::Init) => {
@@ -156,7 +156,7 @@ impl<K: ResourceExt> Table<K> {
     }
 }
 
-/// Returns the error if asking again does not help: the kind is missing (404) or forbidden (403).
+/// Returns the error if retrying does not help: the kind is missing (404) or forbidden (403).
 fn refused(error: watcher::Error) -> Option<String> {
     let watcher::Error::InitialListFailed(error) = error else {
         return None;
@@ -201,7 +201,7 @@ impl Live {
         }
     }
 
-    /// Takes in an event. True if there may be something new to show.
+    /// Applies an event. Returns true if there may be something new to show.
     pub(crate) fn take(&mut self, event: WatchEvent, now: Timestamp) -> bool {
         match event {
             WatchEvent::Pool(event) => self.pools.take(*event, now),
@@ -210,7 +210,7 @@ impl Live {
             WatchEvent::Lease(event) => self.leases.take(*event, now),
             WatchEvent::Fleet(event) => self.fleets.take(*event, now),
             WatchEvent::Answered(kind) => {
-                // While a new list is incomplete, the previous objects are shown.
+                // While a new list is incomplete, the previous objects are shown, so the kind stays stale.
                 let lists = match kind {
                     Kind::Pools => self.pools.listed.is_some(),
                     Kind::BootcNodes => self.bootc_nodes.listed.is_some(),
@@ -247,7 +247,7 @@ impl Live {
         }
     }
 
-    /// True if the pools and BootcNodes are known, and each other kind is known or could not be listed.
+    /// True if the pools and BootcNodes were listed, and each other kind was listed or could not be listed.
     pub(crate) fn is_complete(&self) -> bool {
         let needs = [Kind::Pools, Kind::BootcNodes];
         needs.into_iter().all(|kind| self.freshness(kind).ready)
@@ -280,7 +280,7 @@ impl Live {
     }
 
     pub(crate) fn report(&mut self, now: Timestamp) -> Report {
-        // Moved into the snapshot and back: copying a large cluster four times a second would be most of the work.
+        // The objects are moved into the snapshot and back: it would take too long to copy them four times a second.
         let mut snapshot = Snapshot {
             pools: mem::take(&mut self.pools.objects),
             bootc_nodes: mem::take(&mut self.bootc_nodes.objects),

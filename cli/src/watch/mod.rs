@@ -1,4 +1,4 @@
-//! `status --watch`: the status, redrawn in place on a terminal, and elsewhere as a line for each change.
+//! `status --watch`: redraws the status in place on a terminal. For a file or a pipe, appends a line for each change.
 
 mod lines;
 mod live;
@@ -46,11 +46,11 @@ pub struct Watching {
     pub namespace: String,
     /// The only pool to show; `None` for all.
     pub pool: Option<String>,
-    /// Amount to show.
+    /// Amount of detail to show.
     pub detail: Detail,
     /// Longest wait for the first status to show.
     pub limit: Duration,
-    /// For a terminal that can move its cursor: true to use colours. `None` to append lines.
+    /// `Some` to redraw on a terminal: true with colors, false without. `None` to append lines.
     pub colours: Option<bool>,
 }
 
@@ -120,7 +120,7 @@ struct View<W: Write> {
 }
 
 enum Form {
-    /// A terminal with its frames, and whether it has colours.
+    /// Redraws frames on a terminal: true with colors, false without.
     Screen(Frames, bool),
     Lines(Lines),
 }
@@ -177,7 +177,7 @@ impl<W: Write> Drop for View<W> {
     }
 }
 
-/// Returns the current size of the terminal, which its user may change at any time.
+/// Returns the terminal's current size; 80 by 24 if it is unknown. The user may resize the terminal at any time.
 fn size() -> Size {
     let known = terminal_size::terminal_size();
     known.map_or(Size { width: 80, height: 24 }, |(width, height)| Size {
@@ -186,12 +186,12 @@ fn size() -> Size {
     })
 }
 
-/// Returns a client that reports the answers to the watch of one kind.
+/// Returns a client that sends [`WatchEvent::Answered`] whenever the API server answers its watch of this kind.
 fn listening(client: &Client, answered: &mpsc::UnboundedSender<WatchEvent>, kind: Kind) -> Client {
     let answered = answered.clone();
     with_watch_listener(client, move |starts| {
         if starts {
-            // Fails only when the view has ended.
+            // Sending fails only after the view has ended.
             answered.send(WatchEvent::Answered(kind)).unwrap_or_default();
         }
     })

@@ -1,4 +1,4 @@
-//! The agents: each reports the facts of its node.
+//! Agents of the test cluster: each writes the status of its node.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use super::facts::{DrainFacts, NodeFacts, Ready};
 use super::{World, manifest, merge, object};
 
 impl World<'_> {
-    /// Lets every agent report: at the start of its node's state (`since`), or at the end.
+    /// Writes each agent's report: as of the start of its node's current state (`since`), or as of its last report.
     pub(super) fn report(&mut self, since: bool) {
         for index in 0..self.objects.bootc_nodes.len() {
             let bootc = &self.objects.bootc_nodes[index];
@@ -221,7 +221,7 @@ fn measured(to: u8, [pull, drain, reboot]: [i64; 3], began: Timestamp) -> NodeUp
     }
 }
 
-/// The parts of the proof of a healthy boot.
+/// Returns the parts of the proof of a healthy boot.
 fn proof() -> Vec<ProofStep> {
     let seconds = [0, 3, 3, 4, 9, 10, 10];
     let parts = ProofPart::ALL.iter().zip(seconds);

@@ -1,4 +1,4 @@
-//! The controller: it publishes the specs of the BootcNodes, judges their nodes, and reports on pools and the fleet.
+//! Controller of the test cluster: publishes the specs of BootcNodes, judges nodes, and reports on pools and the fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -41,7 +41,7 @@ use super::facts::PoolFacts;
 
 /// Default of the controller's flag `--agent-silence`.
 const SILENCE: Duration = Duration::from_secs(900);
-/// The controller has run for long enough to judge every silence.
+/// Uptime of the controller: long enough to judge the silence of every agent.
 const UPTIME: Duration = Duration::from_secs(1_000_000);
 
 struct Pass<'a> {
@@ -58,7 +58,7 @@ struct Pass<'a> {
 }
 
 impl World<'_> {
-    /// Adds the Nodes and their BootcNodes, as they were before an admin excluded a node.
+    /// Adds the Nodes and their BootcNodes. Nodes are excluded after that, so an excluded node has a BootcNode too.
     pub(super) fn join(&mut self) {
         for has_joined in [false, true] {
             let nodes = self.facts.nodes.iter();
@@ -80,7 +80,7 @@ impl World<'_> {
         (seen, membership)
     }
 
-    /// Makes one pass: for each pool at the start of its state (`since`), or at the end.
+    /// Makes one pass of the controller: as of the start of each pool's current state (`since`), or as of now.
     pub(super) fn control(&mut self, since: bool) {
         self.publish();
         let (seen, _) = self.seen();
@@ -182,7 +182,7 @@ impl World<'_> {
         }
     }
 
-    /// Returns the nodes whose agent was heard of recently.
+    /// Returns the nodes whose agent reported less than `SILENCE` ago.
     fn heard(&self) -> BTreeSet<NodeName> {
         let nodes = self.facts.nodes.iter();
         let heard = nodes.filter(|(_, facts)| facts.heard().unsigned_abs() < SILENCE);

@@ -1,5 +1,5 @@
-//! The format of the facts. `$2` in a file is the digest of the manifest of image 2, and `$a2` is the digest of its index.
-//! A span of time such as `10m` ended when the command ran.
+//! The format of the facts. In a file, `$2` is the digest of image 2's manifest, and `$a2` is the digest of its index.
+//! A span of time such as `10m` means: that long before the command ran.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub struct Cluster {
     pub only: Option<String>,
 }
 
-/// Objects that are written by hand, since Berth's programs do not write them as they are.
+/// Objects that are written by hand, because Berth's programs would not write them like this.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Raw {
@@ -52,12 +52,12 @@ pub struct PoolFacts {
     pub target: u8,
     /// Reference that was resolved, if it is not the reference of the spec.
     pub target_ref: Option<String>,
-    /// Earlier status, where it is the only record of what happened.
+    /// Earlier status of the pool, for facts that only the status records.
     pub was: Value,
     pub registry: RegistryFacts,
-    /// How long the image that the tag points to has been seen.
+    /// How long the controller has known the image that the tag points to.
     pub seen: SignedDuration,
-    /// Token of a poll that was asked for and served.
+    /// Token of a poll request that the controller has served.
     pub poll: Option<String>,
     pub created: SignedDuration,
     /// How long the pool has been in this state.
@@ -92,7 +92,7 @@ impl PoolFacts {
     }
 }
 
-/// The registry's answer about a pool's tag; without a field, it is the pool's target.
+/// The registry's answer about a pool's tag. By default, the tag points to the pool's target.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct RegistryFacts {
@@ -164,11 +164,11 @@ pub struct NodeFacts {
     pub drain: Option<DrainFacts>,
     pub failure: Option<Failure>,
     pub past: Past,
-    /// Earlier status, for what only the status keeps.
+    /// Earlier status of the BootcNode, for facts that only the status records.
     pub was: Value,
     /// How long the node has been in this state.
     pub since: SignedDuration,
-    /// How long ago its agent last reported; by default a minute.
+    /// How long ago its agent last reported; by default a minute, or `since` if that is shorter.
     heard: Option<SignedDuration>,
 }
 
@@ -216,12 +216,12 @@ impl NodeFacts {
 #[serde(deny_unknown_fields)]
 pub struct DrainFacts {
     pub since: SignedDuration,
-    /// Why each pod is still there.
+    /// Why each pod has not been evicted yet, by pod.
     #[serde(default)]
     pub pods: BTreeMap<String, String>,
 }
 
-/// How far the turn of a node has come, or how it ended.
+/// State of a berth: how far the turn of the named node has come, or how it ended.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BerthFacts {
@@ -229,7 +229,7 @@ pub enum BerthFacts {
     Offered(String),
     Taken(String),
     Committed(String),
-    /// A deleted Node of this name had committed.
+    /// Committed by an earlier Node of this name, which was deleted.
     Former(String),
     /// The node has proven its boot and gives the berth back.
     Proven(String),
@@ -259,7 +259,7 @@ impl BerthFacts {
         }
     }
 
-    /// True if the node is in its turn, and has not undone its cordon.
+    /// True if the node has cordoned itself for this turn and not uncordoned itself yet.
     pub fn is_cordoned(&self) -> bool {
         matches!(self, Self::Taken(_) | Self::Committed(_))
     }

@@ -1,5 +1,5 @@
-//! A cluster that is described by facts: what admins and kubelets write, and what the host, the registry and the past are
-//! like. The statuses are those that the agent's and the controller's own functions compute from these facts.
+//! A test cluster that is described by facts: objects that admins and kubelets write, the state of the hosts and the
+//! registry, and past events. The agent's and the controller's own functions compute the statuses from these facts.
 
 mod agent;
 mod controller;
@@ -58,7 +58,7 @@ impl Cluster {
             world.report(since);
             world.control(since);
         }
-        // The agents have read the controller's reasons to wait, and the controller their answer.
+        // A last round: the agents report the controller's reasons to wait, and the controller reads these reports.
         world.report(false);
         world.control(false);
         world.edit();
@@ -156,7 +156,7 @@ impl Cluster {
         }))
     }
 
-    /// Returns the berth that the node is cordoned under, if it holds one.
+    /// Returns the name of the berth that the node holds while it is cordoned, if any.
     fn cordoned_under(&self, name: &str) -> Option<String> {
         for (pool, berths) in &self.berths {
             let mut numbered = berths.iter().enumerate();
@@ -179,7 +179,7 @@ impl Cluster {
 }
 
 impl World<'_> {
-    /// Adds the Leases of all pools: the Leases of the facts, and new ones up to the pool's capacity.
+    /// Adds the Leases of each pool: the berths in the facts, then new berths up to the pool's capacity.
     fn lease(&mut self) {
         let members = self.seen().1;
         for pool in self.objects.pools.clone() {
@@ -207,7 +207,7 @@ impl World<'_> {
         }
     }
 
-    /// Makes the changes of admins that the controller has not read.
+    /// Applies the changes of specs that the controller has not read.
     fn edit(&mut self) {
         for pool in &mut self.objects.pools {
             let Some(edit) = self
@@ -237,7 +237,7 @@ impl World<'_> {
     }
 }
 
-/// Returns the berth after the moves that led to these facts.
+/// Moves a new berth through its states until it matches these facts.
 fn moved(new: &Berth, facts: &BerthFacts) -> Result<Berth, Refused> {
     let Some(node) = facts.node() else {
         return Ok(new.clone());
@@ -281,7 +281,7 @@ fn moved(new: &Berth, facts: &BerthFacts) -> Result<Berth, Refused> {
     }
 }
 
-/// Returns the berth's Lease, as the API server has it.
+/// Returns the berth's Lease, as the API server stores it.
 fn written(berth: &Berth, at: Timestamp, number: usize) -> Lease {
     let mut lease = lease::create(berth, "berth-system", DEFAULT_REBOOT_TIMEOUT, at);
     lease.metadata.uid = Some(format!("uid-lease-{}", berth.name()));
@@ -297,7 +297,7 @@ fn uid(node: &str) -> String {
     format!("uid-{node}")
 }
 
-/// Reads an object from the JSON that the API server would answer.
+/// Decodes an object from JSON; fields that are null count as absent.
 fn object<T: DeserializeOwned>(mut json: Value) -> T {
     drop_nulls(&mut json);
     serde_json::from_value(json).unwrap()

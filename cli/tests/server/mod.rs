@@ -75,7 +75,7 @@ impl Server {
             },
             _ => {
                 let body: Value = serde_json::from_slice(&body).unwrap();
-                // The client needs no more of the object.
+                // The client needs only these fields of the object.
                 let name = path.rsplit('/').next();
                 let written = json!({"metadata": {"name": name}, "spec": {}});
                 self.asked.lock().unwrap().push((method, target.clone(), body));

@@ -218,8 +218,8 @@ impl Note {
         Self::of_node((warning, reason, "Report"), message, (node, &news.uid), pool)
     }
 
-    /// Event about a node's turn, on its Node. `None` if another event already announced the reboot, or if the node did
-    /// not end the turn: [`Note::closed`] reports a berth that the controller closed.
+    /// Event about a node's turn. `None` if another event already announced the reboot. Also `None` if the turn was not
+    /// ended by the node itself: [`Note::closed`] reports berths that the controller closed.
     pub fn of_turn(news: &TurnNews, pool: Option<&BootcNodePool>) -> Option<Self> {
         let (berth, target, node) = (&news.berth, &news.target, &news.node);
         let (kind, message) = match &news.what {
@@ -314,7 +314,7 @@ impl Note {
         is_new.then(|| Self::new(kind, message, pool.object_ref(&())))
     }
 
-    /// Event: a berth was closed although its holder did not give it back. `None` if the write did something else.
+    /// Event: the controller closed a berth that its holder had not given back. `None` for any other write.
     pub fn closed(pool: &BootcNodePool, before: Option<&Berth>, after: &Berth) -> Option<Self> {
         let BerthState::Closed(closed) = &after.state else {
             return None;
@@ -355,7 +355,7 @@ fn image_words(version: Option<&str>, digest: &Digest) -> String {
     }
 }
 
-/// Returns the target that the boot image cannot be compared with, and why.
+/// Returns the target and a message if the boot image cannot be compared with it.
 fn not_compared(status: &BootcNodePoolStatus) -> Option<(Option<&Digest>, String)> {
     let skew = find(&status.conditions, types::BOOT_IMAGE_SKEW)?;
     let target = status.target.as_ref().map(|target| &target.digest);

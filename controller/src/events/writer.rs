@@ -13,7 +13,7 @@ use super::Note;
 
 /// Capacity of the queue; further events are dropped.
 const QUEUE: usize = 512;
-/// Places in the queue kept for warnings, so that a burst of turns cannot crowd them out.
+/// Slots of the queue that are reserved for warnings, so that a burst of other events cannot crowd warnings out.
 const KEPT_FOR_WARNINGS: usize = QUEUE / 2;
 const RECORDERS: usize = 64;
 /// Minimum time between two events, so that a wave of hundreds of nodes does not delay the rollout's own requests.

@@ -1,4 +1,4 @@
-//! Leader election: decides when the Lease may be taken. No I/O; all times are of this process's monotonic clock.
+//! Leader election: decides when the Lease may be taken. Does no I/O. All times are by this process's monotonic clock.
 
 use std::time::{Duration, Instant};
 

@@ -38,7 +38,7 @@ pub struct Timing {
     pub retry_period: Duration,
 }
 
-/// This process is not the leader any more, or cannot be sure to be.
+/// Error: this process is no longer the leader, or cannot be sure that it still is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("leadership lost: {0}")]
 pub struct Lost(pub String);
@@ -82,7 +82,7 @@ impl Leadership {
         *locked(&self.renewed) = sent;
     }
 
-    /// Returns how much longer no other controller can become leader. Fails if the renew deadline has passed.
+    /// Returns the time left until another controller could become leader. Fails if the renew deadline has passed.
     pub fn check(&self) -> Result<Duration, Lost> {
         self.check_at(Instant::now())
     }

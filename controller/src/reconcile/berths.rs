@@ -1,4 +1,4 @@
-//! Phase 6, sends requests to the API server: manages the berths.
+//! Phase 6 of a pass: plans and writes the berths. Sends requests to the API server.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,15 +24,16 @@ use crate::time;
 /// Progress of a plan's writes.
 enum Executed {
     All,
-    /// A write failed after this many had succeeded.
+    /// Only this many writes were made; the next one failed or was postponed.
     UpTo(usize),
-    /// The API server refuses a write, and later writes depend on it: the next plan must leave out this Lease.
+    /// A Lease cannot be written, and later writes depend on it: the pool is planned again without this Lease.
     Unwritable,
 }
 
 impl Reconciler {
-    /// Plans from the watched state. If a plan writes berths or lowers the published capacity, reads all berths from
-    /// the API server, and plans again if they differ from the watched ones.
+    /// Plans all pools from the watched state, and makes the planned writes. Before that, if a plan writes berths or
+    /// lowers the published capacity, reads all berths from the API server, and plans again if they differ from the
+    /// watched ones.
     pub(super) async fn berths(&mut self, inputs: PlanInputs<'_>, known: Berths) -> Result<Planned, Lost> {
         let pools = &inputs.observed.pools;
         let known = self.with_unlisted(known, inputs.left_alone);
@@ -182,7 +183,7 @@ impl Reconciler {
         shared.control_plane(wanted.then_some(&answers))
     }
 
-    /// Plans every pool. Pure apart from the memory of open offers and soak times.
+    /// Plans every pool. Sends no request; updates only the memory of open offers and soak times.
     fn plans(
         &mut self,
         inputs: PlanInputs<'_>,
@@ -258,7 +259,7 @@ impl Reconciler {
             }
             let shown = observed.snapshot.leases.get(name.as_str());
             if unannounced(shown.map(|entry| &entry.view.berth), write) {
-                // The next pass can plan the writes that had to wait until this Lease was fenced.
+                // No watch event will start a pass, and writes may be waiting for this Lease to be fenced.
                 self.again(time::now());
             }
         }
@@ -324,7 +325,7 @@ fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp
         let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
         spec.lease_duration_seconds = Some(seconds.max(1));
         if berth.holding().is_some() {
-            // `renewTime` is the holder's heartbeat.
+            // `renewTime` is the holder's heartbeat, so keep it.
             spec.renew_time = renewed;
         }
     }

@@ -1,5 +1,5 @@
-//! Phase 1, sends requests to the API server: turns a snapshot of the watches into a state that may be acted on. An
-//! object missing from a watch is looked up on the server before its absence is acted on.
+//! Phase 1 of a pass: turns a snapshot of the watches into a state that the pass may act on. If an object is missing
+//! from a watch, reads it from the API server before the pass acts on its absence.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ impl Reconciler {
         warn_unreadable(&snapshot);
         let confirmed_gone = self.confirm_nodes(&snapshot, &berths, now).await?;
         let mut pools = Pool::readable(&snapshot.pools);
-        // An unreadable BootcFleet closes all gates, and no image is resolved meanwhile.
+        // While the BootcFleet cannot be read, all gates are closed and no image is resolved.
         let fleet = snapshot.fleet_spec();
         pools = pools.into_iter().map(|pool| pool.guarded(fleet.as_ref())).collect();
         pools.extend(self.orphans(&snapshot, &berths, now).await?);
@@ -102,8 +102,8 @@ impl Reconciler {
         Ok(orphans)
     }
 
-    /// Reads all berths from the server, unless this pass has done so already. Offers are planned only from berths read
-    /// in this way: a watch may lag behind the controller's own writes. Returns `berths` unchanged (not live) if the
+    /// Reads all berths from the server, unless this pass has done so already. Offers are planned only from live
+    /// berths, because a watch may lag behind the controller's own writes. Returns `berths` unchanged (not live) if the
     /// server cannot be read now.
     pub(super) async fn live_berths(&mut self, observed: &Observed, berths: Berths) -> Result<Berths, Lost> {
         if berths.live || !self.memory.backoffs.is_ready("berths", observed.now) {

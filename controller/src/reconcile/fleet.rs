@@ -1,4 +1,4 @@
-//! The BootcFleet: created if it is missing; its status reports the health of the fleet.
+//! Creates the BootcFleet if it is missing, and reports the health of the fleet in its status.
 
 use std::time::Duration;
 

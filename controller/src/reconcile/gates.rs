@@ -1,4 +1,4 @@
-//! Between phases 5 and 6: the gates of every pool.
+//! Between phases 5 and 6 of a pass: evaluates the gates of every pool.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Reconciler {
         all
     }
 
-    /// True if this machine's clock is synchronised, or no pool has windows or exclusions. Does not block.
+    /// True if this machine's clock is synchronized, or no pool has windows or exclusions. Does not block.
     fn is_clock_synchronized(&mut self, observed: &Observed) -> bool {
         !observed.pools.iter().any(has_windows) || self.outside.clock.is_synchronized(observed.now)
     }

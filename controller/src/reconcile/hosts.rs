@@ -1,4 +1,4 @@
-//! Phase 5, sends requests to the API server: publishes the desired state in the BootcNodes.
+//! Phase 5 of a pass: publishes the desired state in the BootcNodes. Sends requests to the API server.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,8 @@ use crate::leader::Lost;
 const KIND: &str = "bootcnode";
 
 impl Reconciler {
-    /// Makes the BootcNode writes that are due. Returns the berths, read from the API server if a write required that.
+    /// Makes the BootcNode writes that are due. Returns the berths: read from the API server if a write required that,
+    /// else unchanged.
     pub(super) async fn publish(
         &mut self,
         observed: &Observed,
@@ -43,7 +44,8 @@ impl Reconciler {
         Ok(berths)
     }
 
-    /// Returns the UIDs of the BootcNodes whose agents have not released their node within the release deadline.
+    /// Returns the UIDs of the BootcNodes whose agents were asked to undo Berth's changes to their node, but have not
+    /// done so within the release deadline.
     pub(super) fn overdue(&self, observed: &Observed) -> BTreeSet<String> {
         let asked = self.memory.nodes.release_asked.iter();
         let late = asked.filter(|(_, since)| observed.now.since(**since) >= self.settings.release_deadline);

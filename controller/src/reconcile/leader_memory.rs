@@ -1,4 +1,4 @@
-//! Memory kept between passes. A new leader starts without it, so nothing that safety needs depends on it.
+//! Memory kept between passes. A new leader starts with an empty memory, so safety does not depend on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +46,8 @@ pub(super) struct LeaseMemory {
 #[derive(Debug)]
 pub(super) struct Remembered {
     pub(super) unwritable: Unwritable,
-    /// The Lease, if it lacks the label and so is missing from the lists. The controller treats it like a listed Lease.
+    /// The Lease, if lists by label do not show it: it lacks the label, or its creation was refused. The controller
+    /// treats it like a listed Lease.
     pub(super) unlisted: Option<LeaseView>,
 }
 
@@ -55,14 +56,14 @@ pub(super) struct NodeMemory {
     /// UIDs of deleted Nodes that Berth's objects still name. A read from the API server has confirmed each deletion.
     /// A UID is never used again.
     pub(super) gone: BTreeSet<NodeUid>,
-    /// Time when each BootcNode (by UID) was first asked to release its node.
+    /// Time when this process first saw that a BootcNode (by UID) asks its agent to undo Berth's changes to the node.
     pub(super) release_asked: BTreeMap<String, Moment>,
     pub(super) membership: MembershipCache,
-    /// Holders of berths that are silent or did not come back from their reboot in time.
+    /// Nodes that hold a berth and are silent or did not come back from their reboot in time.
     pub(super) overdue: Overdue,
-    /// Nodes whose insight reports that their agent is silent.
+    /// Nodes with silent agents whose insights are up to date.
     pub(super) silent: SilentQueue,
-    /// Permits to pull an image. Each permit was given to a member that has not used it so far.
+    /// Number of permits to pull an image that each member left unused.
     pub(super) permits: StagingPermits,
 }
 

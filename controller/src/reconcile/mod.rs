@@ -1,5 +1,5 @@
-//! The passes. Each pass looks at all objects, decides by pure functions, and makes the writes that are due. It depends
-//! neither on what happened since the last pass nor on who led then.
+//! The reconciler's passes. Each pass looks at all objects, decides by pure functions, and makes the writes that are
+//! due. A pass needs to know neither which objects have changed since the last pass nor which controller led then.
 //!
 //! A pass runs when something has changed or is due. It never fails as a whole: failed writes are retried with growing
 //! delays while everything else continues. Only lost leadership ends the passes.
@@ -39,10 +39,10 @@ pub use outside::Outside;
 use phases::{Findings, Observed, PlanInputs, Resolutions};
 pub use reconciler::{Reconciler, Settings};
 
-/// Maximum pause after a pass. The pause is as long as the pass took: changes that arrive meanwhile are handled
-/// together, and half of the time is left for other work.
+/// Maximum pause after a pass. Up to this limit, the pause is as long as the pass took. Changes that arrive during the
+/// pause are handled together, and other tasks get half of the time.
 const REST_MAX: Duration = Duration::from_millis(25);
-/// Minimum pause after a pass, to limit the requests to the API server. An urgent change ends it.
+/// Minimum pause after a pass, to limit the requests to the API server. An urgent change ends the pause early.
 const REST_MIN: Duration = Duration::from_millis(10);
 /// Maximum time between two passes: offers lapse and holders become overdue without any change.
 const PASS_INTERVAL: Duration = Duration::from_secs(10);

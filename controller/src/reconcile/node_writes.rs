@@ -20,12 +20,13 @@ pub(super) fn key(kind: &str, node: &str) -> String {
 }
 
 impl Reconciler {
-    /// True if no failed write of this kind to the node waits for its retry.
+    /// False while a failed write of this kind to the node waits for its retry.
     pub(super) fn may_write(&self, kind: &str, node: &str, now: Moment) -> bool {
         self.memory.backoffs.is_ready(&key(kind, node), now)
     }
 
-    /// Makes one write for each item, and returns the results of those that succeeded. `name` returns an item's node.
+    /// Makes one write for each item. Returns the items that were written, with their results. `name` returns an item's
+    /// node.
     pub(super) async fn write_nodes<T, R>(
         &mut self,
         kind: &str,

@@ -23,7 +23,7 @@ pub(super) struct Observed {
     pub(super) snapshot: Snapshot,
     /// Readable pools, and deleted pools that still have berths.
     pub(super) pools: Vec<Pool>,
-    /// Nodes whose agent was heard from recently.
+    /// Nodes whose agent has not been silent for as long as `--agent-silence`.
     pub(super) heard: BTreeSet<NodeName>,
     /// UIDs of Nodes whose deletion was confirmed by a read from the API server.
     pub(super) confirmed_gone: BTreeSet<NodeUid>,
@@ -95,7 +95,8 @@ pub(super) struct PlanInputs<'a> {
     pub(super) gates: &'a BTreeMap<PoolName, Gates>,
     /// Pools whose watched state may be stale.
     pub(super) outdated: &'a BTreeSet<PoolName>,
-    /// UIDs of the BootcNodes whose agents have not released their node within the release deadline.
+    /// UIDs of the BootcNodes whose agents were asked to undo Berth's changes to their node and have not done so within
+    /// the release deadline.
     pub(super) overdue: &'a BTreeSet<String>,
     /// Leases that this pass does not write, since the API server refused a write to them a short time ago.
     pub(super) left_alone: &'a BTreeSet<String>,

@@ -17,8 +17,8 @@ use crate::resolve::Resolution;
 use crate::time;
 
 impl Reconciler {
-    /// Phase 3: adds Berth's finalizer to pools before anything else is done for them. Returns the pools that it wrote:
-    /// their status is written in the next pass, which knows their new resourceVersion.
+    /// Phase 3: adds Berth's finalizer to pools before anything else is done for them. Returns the pools that lacked
+    /// it. Their status is written only in the next pass, which has their new resourceVersion.
     pub(super) async fn finalizers(&mut self, observed: &Observed) -> Result<BTreeSet<PoolName>, Lost> {
         let mut touched = BTreeSet::new();
         for pool in observed.pools.iter().filter(|p| !p.deleting) {
@@ -143,7 +143,7 @@ impl Reconciler {
 
 /// Returns the registry answers about the pool's image.
 fn polled<'a>(pool: &Pool, old: &BootcNodePoolStatus, resolution: &'a Resolution) -> Polled<'a> {
-    // If no registry may be queried for the pool, its poll request counts as handled; its conditions have the reason.
+    // If no registry may be queried for the pool, its poll request counts as handled. Its conditions show the reason.
     let is_mute = pool.deleting || pool.refused.is_some() || resolution.answers.fleet_unreadable;
     let poll_request = if is_mute {
         pool.poll_request().map(str::to_owned)

@@ -56,7 +56,8 @@ impl Reconciler {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// Handles the result of a request: schedules a retry after a failure. Returns `Err` only if leadership is lost.
+    /// Handles the result of a request. After a failure, schedules a retry and returns `None`. Returns `Err` only if
+    /// leadership is lost.
     pub(super) fn outcome<T>(&mut self, key: &str, result: Result<T, CallError>) -> Result<Option<T>, Lost> {
         let now = time::now();
         match result {

@@ -1,4 +1,4 @@
-//! After the fleet's status, sends requests to the API server: writes the insights of nodes with silent agents.
+//! Writes the insights of nodes with silent agents. A pass does this after it has written the fleet's status.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::reconciler::Reconciler;
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
 
-/// Backoff key of these writes.
+/// Backoff key of writes of insights.
 const KIND: &str = "silence";
 
 impl Reconciler {
@@ -62,7 +62,8 @@ impl Reconciler {
     }
 }
 
-/// Writes the insight; returns true if it has changed. Fails if the agent has reported since it was found silent.
+/// Writes the insight in the agent's place; returns true if it has changed. Fails if the BootcNode has changed since
+/// the snapshot, for example because the agent has reported.
 async fn stand_in(kube: &Kube, observed: &Observed, name: &str, silent: &Silent) -> Result<bool, CallError> {
     let api = kube.whole::<BootcNode>();
     let Some(object) = kube.get(&api, name).await? else {
@@ -86,8 +87,8 @@ fn is_of_controller(condition: &Value) -> bool {
     type_.is_some_and(|type_| OF_CONTROLLER.contains(&type_))
 }
 
-/// Body of a server-side apply in the agent's name: its whole status, with the fields that this program does not know,
-/// and the new insight. `None` if the insight is unchanged or cannot be computed.
+/// Body of a server-side apply as the agent's field manager: the agent's whole status with the new insight, including
+/// fields that are unknown to this program. `None` if the insight is unchanged or cannot be computed.
 fn body(object: &DynamicObject, silent: &Silent, now: Timestamp) -> Option<Value> {
     let stored = object.data.get("status").cloned().unwrap_or_else(|| json!({}));
     let known: BootcNodeStatus = serde_json::from_value(stored.clone()).ok()?;

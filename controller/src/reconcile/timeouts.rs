@@ -1,5 +1,5 @@
-//! Reports overdue holders on their BootcNodes: those that are silent, or did not come back from their reboot in time.
-//! A pass does this between its phases 6 and 7.
+//! Reports overdue holders of berths on their BootcNodes. A holder is overdue if it is silent or did not come back from
+//! its reboot in time. A pass does this between its phases 6 and 7.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use crate::leader::Lost;
 const KIND: &str = "timeout";
 
 impl Reconciler {
-    /// Updates the conditions `RebootTimedOut`. Returns the Node UIDs of the holders that are silent or overdue.
+    /// Updates the conditions `RebootTimedOut`. Returns the Node UIDs of the overdue holders.
     pub(super) async fn timeouts(&mut self, observed: &Observed, berths: &Berths) -> Result<BTreeSet<NodeUid>, Lost> {
         let mut holders = vec![];
         for lease in &berths.leases {
@@ -108,7 +108,7 @@ fn holder<'a>(
     holding: &'a Holding,
 ) -> Holder<'a> {
     let host = observed.snapshot.bootc_nodes.get(node.name.as_str());
-    // Last sign of life of the holder that this process saw: its agent's report, or its write to the berth.
+    // When this process last saw a sign of life of the holder: a report of its agent, or a write to the berth.
     let berth = observed.snapshot.leases.get(lease.name()).map(|entry| entry.heard);
     Holder {
         node,

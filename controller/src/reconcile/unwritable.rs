@@ -92,8 +92,8 @@ impl Reconciler {
     }
 
     /// Forgets the Leases that can be written again, and the Leases of deleted pools. Keeps a Lease if its pool has
-    /// no plan, if it is in `left_alone`, or if the plan writes to it. Also keeps a Lease that lists by label show,
-    /// while a member of its pool waits for a berth.
+    /// no plan, if it is in `left_alone`, or if the plan writes to it. Also keeps a Lease that lists by label
+    /// show, while a member of its pool waits for a berth.
     pub(super) fn forget_writable(
         &mut self,
         plans: &BTreeMap<PoolName, Plan>,

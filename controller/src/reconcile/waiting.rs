@@ -1,4 +1,4 @@
-//! Between phases 6 and 7, sends requests to the API server: sets the condition `Waiting` of a few nodes in each pass.
+//! Between phases 6 and 7 of a pass: sets the condition `Waiting` of a few nodes. Sends requests to the API server.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::leader::Lost;
 const KIND: &str = "waiting";
 
 impl Reconciler {
-    /// Updates the conditions `Waiting` of a few nodes in each pass. The berths are written before, because a
-    /// condition that is a little late does no harm.
+    /// Updates the condition `Waiting` of a few nodes in each pass. A pass writes the berths first, because it does no
+    /// harm if this condition is a little late.
     pub(super) async fn waiting(
         &mut self,
         observed: &Observed,

@@ -53,7 +53,8 @@ pub(super) enum Redirects {
 }
 
 impl RegistryConfig {
-    /// Returns the registries to ask for an image, in order, according to the current files.
+    /// Returns the registries to query for an image, in order: the mirrors in the current `registries.conf`, then the
+    /// original registry.
     pub(super) fn sources(&self, reference: &ImageRef) -> Result<Vec<Source>, ResolveError> {
         let conf = self.conf.as_ref().map(Mounted::read).transpose()?.flatten();
         let sources = conf.unwrap_or_default().sources(reference);
@@ -92,7 +93,7 @@ fn follow(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     }
 }
 
-/// Returns why a redirect to `next` is not followed; `None` if it is.
+/// Returns why a redirect to `next` is refused; `None` to follow it.
 fn refused_redirect(previous: &[Url], next: &Url) -> Option<&'static str> {
     if previous.len() > MAX_REDIRECTS {
         return Some("too many redirects");

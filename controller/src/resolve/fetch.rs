@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::reason::{ResolveError, ResolveReason};
 
-/// Largest manifest or image config that is read; registries themselves stop at 4 MiB.
+/// Largest manifest or image config that is read, in bytes. Registries usually accept no larger manifest.
 pub(super) const MAX_DOCUMENT: usize = 4 << 20;
 /// Largest error body that is read. For a larger body, only the HTTP status is reported.
 const MAX_ERROR: usize = 64 << 10;
@@ -93,7 +93,8 @@ pub(super) async fn refusal(response: Response) -> ResolveError {
     }
 }
 
-/// Returns how long the registry asks to wait: seconds, or a date relative to its own `Date` header, if it sends one.
+/// Returns the delay in the registry's `Retry-After` header. A date there is compared with the registry's own `Date`
+/// header, or with `now` if that is missing.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let wanted = headers.get(RETRY_AFTER)?.to_str().ok()?;
     if let Ok(seconds) = wanted.trim().parse() {

@@ -1,4 +1,4 @@
-//! Asks registries which digests the pools' references and tags point to, outside the main loop.
+//! Asks registries which digests the pools' references and tags point to. Background tasks send the requests.
 //!
 //! Pools that need the image of the same reference, with the same Secret, share one request. The resolver decides
 //! nothing: each answer starts a pass, and the pass reads the answer. The current targets are in the pools' status
@@ -90,12 +90,13 @@ impl Resolution {
     }
 }
 
-/// For each pool, the value that it wants (a reference, a poll request), and when this process first saw that value.
+/// For each pool, the value that the pool wants (for example a reference or a poll request), and when this process
+/// first saw that value.
 #[derive(Debug, Default)]
 struct WantedSince(BTreeMap<PoolName, (String, Moment)>);
 
 impl WantedSince {
-    /// Returns the time since when the pool has wanted this value: `now` if it is new.
+    /// Records the value that the pool wants. Returns when this process first saw it: `now` if it is new.
     fn wants(&mut self, pool: &PoolName, what: &str, now: Moment) -> Moment {
         let entry = self.0.entry(pool.clone()).or_insert_with(|| (what.to_owned(), now));
         if entry.0 != what {
@@ -104,7 +105,7 @@ impl WantedSince {
         entry.1
     }
 
-    /// Returns the time since when the pool has wanted exactly this value; `None` if it does not.
+    /// Returns when this process first saw that the pool wants this value; `None` if the pool does not want it.
     fn wanted(&self, pool: &PoolName, what: &str) -> Option<Moment> {
         self.0
             .get(pool)
@@ -137,15 +138,16 @@ pub struct Resolver {
     confirmations: WantedSince,
     /// Tag and Secret of each polled pool.
     followed: WantedSince,
-    /// Last answer given to each pool that is not polled, and the time when its request began.
+    /// For each pool that is not polled at intervals, the last image that the pool was given, and when the request for
+    /// that image began.
     delivered: BTreeMap<PoolName, (Target, Moment)>,
 }
 
-/// References that one pool needs resolved, and the times since when the pool has waited for the answers.
+/// References to resolve for one pool, and since when the pool has waited for each answer.
 struct PoolQuestions {
     /// `None` if the reference is invalid.
     questions: Option<Questions>,
-    /// Time since when the pool's reference has differed from its target's reference; `None` if they are equal.
+    /// Time when the pool's reference began to differ from the target's reference; `None` if they are equal.
     changed: Option<Moment>,
     requested: Option<Moment>,
     confirmed: Option<Moment>,

@@ -1,4 +1,4 @@
-//! Schedule of the queries to registries. No I/O.
+//! Schedule of the queries to registries. Does no I/O.
 //!
 //! A [`Question`] asks a registry for the image that a tag or digest names. The controller sends a question when a
 //! pool needs a newer answer, when the poll interval has passed, or when the retry of a failed request is due. If a
@@ -18,8 +18,8 @@ use jiff::Timestamp;
 use super::reason::{ResolveError, ResolveReason};
 
 const RETRY_MIN: Duration = Duration::from_millis(1500);
-/// Maximum retry delay while a reference is not resolved (the jitter may double it). Its pool is blocked meanwhile,
-/// perhaps with a bad image.
+/// Maximum retry delay while a reference is not resolved (the jitter may double it). Short, because the pool cannot
+/// update meanwhile, and its current image may be bad.
 const RETRY_MAX: Duration = Duration::from_secs(35);
 /// Maximum retry delay for the tag of a resolved image, before the jitter, which may double it.
 const POLL_RETRY_MAX: Duration = Duration::from_secs(30 * 60);
@@ -56,7 +56,7 @@ pub(super) struct Ask {
     pub(super) after: Option<Moment>,
     /// How long to wait after `after`, so that requests of other pools share one query.
     pub(super) gather: Duration,
-    /// True if an admin asks: retry delays do not apply, except a delay that the registry demands.
+    /// True if an admin requested the poll: no retry delays apply, except a delay that the registry demands.
     pub(super) by_admin: bool,
     /// True if the pool is blocked until there is an answer.
     pub(super) urgent: bool,
@@ -95,8 +95,8 @@ impl Failure {
         }
     }
 
-    /// Creates the failure that follows `before`; `None`: the first failure. `last`: maximum delay of a retry that is
-    /// not urgent.
+    /// Creates the failure that follows `before` (`None` for the first failure). `last`: maximum delay of a retry that
+    /// is not urgent.
     fn after(before: Option<&Failure>, error: ResolveError, last: Duration, (now, wall): (Moment, Timestamp)) -> Self {
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
         let least = error.retry_after.unwrap_or_default();
@@ -176,7 +176,7 @@ impl Job {
         ask.after.is_some_and(|after| self.started.is_none_or(|at| at < after))
     }
 
-    /// Time of the next request, and whether an admin asked for it; `None` if none is wanted.
+    /// Returns the time of the next request, and true if an admin requested it. `None` if no request is wanted.
     fn wanted(&self) -> Option<(Moment, bool)> {
         let unmet: Vec<&Ask> = self.asks.iter().filter(|ask| self.is_unmet(ask)).collect();
         let earliest = unmet.iter().filter_map(|ask| Some(ask.after? + ask.gather)).min();
@@ -195,8 +195,8 @@ impl Job {
         }
     }
 
-    /// The interval, up to a tenth longer or shorter. Before a leader's first request: a random time of up to a quarter
-    /// of the interval and at most [`FIRST_POLL`].
+    /// Returns the interval, up to a tenth longer or shorter. Before a leader's first request: a random time of up to a
+    /// quarter of the interval, at most [`FIRST_POLL`].
     fn jittered(&self, interval: Duration) -> Duration {
         match self.started {
             Some(_) => interval.mul_f64(0.9 + 0.2 * self.basis.1),
@@ -320,7 +320,8 @@ impl Polls {
         self.begin_outage(question.registry(), error, (began, last, urgent), clocks);
     }
 
-    /// Begins or prolongs a registry's outage, after a request begun at `began`. `last`: longest delay of the next try.
+    /// Begins or prolongs a registry's outage after the failure of a request that began at `began`. `last`: maximum
+    /// delay of a retry that is not urgent.
     fn begin_outage(
         &mut self,
         registry: &str,

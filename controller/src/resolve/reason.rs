@@ -13,7 +13,7 @@ pub struct ResolveError {
     pub reason: ResolveReason,
     /// Message, one line, with the registry's own message if it sent one.
     pub message: String,
-    /// How long the registry asks to wait.
+    /// Delay that the registry asks for in `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 

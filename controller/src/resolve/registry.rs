@@ -143,7 +143,7 @@ impl<'a> Attempt<'a> {
         secret: Option<&'a PullSecret>,
     ) -> Result<Self, ResolveError> {
         let reference = &source.reference;
-        // `Reference` knows the address of Docker Hub and of its official images.
+        // `Reference` resolves the address of Docker Hub and the names of its official images.
         let image = Reference::try_from(reference.to_string()).map_err(|e| invalid_reference(&e))?;
         let (host, name) = (image.resolve_registry(), image.repository());
         let trust = if source.insecure {
@@ -175,8 +175,8 @@ impl<'a> Attempt<'a> {
         format!("{}v2/{}", self.base, self.name)
     }
 
-    /// Sends a request. If the registry asks for authentication, repeats it with a new header: a token may have
-    /// expired.
+    /// Sends a request. If the registry asks for authentication, for example because a token has expired, repeats the
+    /// request with a new `Authorization` header.
     async fn send(&self, method: Method, path: &str) -> Result<Response, ResolveError> {
         let sent = self.last_authorization().clone();
         let response = self.request(method.clone(), path, sent.as_ref()).await?;
@@ -271,7 +271,7 @@ impl<'a> Attempt<'a> {
         Ok((digest, found))
     }
 
-    /// HEAD request: the known image if the tag still points to it; `None` if it must be fetched.
+    /// Sends a HEAD request. Returns the known image that the tag points to; `None` if the image must be fetched.
     async fn unchanged<'k>(
         &self,
         reference: &ImageRef,

@@ -333,7 +333,7 @@ async fn a_digest_that_returns_is_confirmed_again() {
     }
 }
 
-/// Older controllers kept no metadata, and some images had none that could be fetched.
+/// A target may lack metadata: older controllers stored none, and fetching the metadata may have failed.
 #[tokio::test]
 async fn a_target_without_metadata_is_fetched_again() {
     let registry = registry(|_| image_of("1", "1.0")).await;

@@ -27,7 +27,7 @@ pub enum Bootc {
     Missing,
     /// bootc is older than the oldest supported version; has the version found.
     TooOld(String),
-    /// bootc did not answer, perhaps only for now; has the reason and the message.
+    /// bootc did not answer, perhaps only temporarily; has the reason and the message.
     Silent(Reason, String),
 }
 

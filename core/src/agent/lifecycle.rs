@@ -1,5 +1,5 @@
-//! The lifecycle conditions of a Node, such as `MaintenancePlanned`, as its agent reads them; and the changes that the
-//! agent may make.
+//! The lifecycle conditions of a Node, such as `MaintenancePlanned`: their state as the node's agent reads it, and the
+//! changes that the agent may make.
 
 use berth_api::condition::lifecycle::{ALL, REASON};
 
@@ -47,7 +47,8 @@ impl Lifecycle {
         }
     }
 
-    /// Returns the changes that lead to the desired conditions. A condition that others wrote is not changed.
+    /// Returns the changes that give the Node the wanted conditions. A condition that another program or person wrote
+    /// is not changed.
     pub fn changes(&self, wanted: Wanted) -> Vec<Change> {
         let each = ALL.into_iter().zip(self.0).zip(wanted);
         each.filter_map(|((type_, sign), wanted)| match (sign, wanted) {

@@ -26,7 +26,7 @@ pub fn wanted(facts: &AgentFacts) -> Option<(Wanted, Option<&Berth>)> {
     let Desired::Member(member) = &facts.desired else {
         return None;
     };
-    // If the pool disables draining, no drain is ever in progress or finished.
+    // In a pool that disables draining, the Node never gets the conditions about the drain.
     let drains = member.drain.is_enabled();
     node.unschedulable
         .then_some(([false, drains && draining, drains && drained, true], Some(berth)))

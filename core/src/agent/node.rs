@@ -12,7 +12,7 @@ use crate::agent::lifecycle::Lifecycle;
 /// Value of a guard annotation that Berth sets.
 pub const GUARDED: &str = "true";
 
-/// An annotation of another tool, such as Karpenter, that keeps this tool from touching a node during its turn.
+/// An annotation that keeps another tool, such as Karpenter, from touching a node during the node's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
     /// Keeps the cluster autoscaler from removing the node.
@@ -69,7 +69,7 @@ pub struct NodeFacts {
     pub resource_version: String,
     /// True if the Node is cordoned, by Berth or anything else.
     pub unschedulable: bool,
-    /// True if the kubelet's last report, from the boot in `boot_id`, says Ready.
+    /// True if the kubelet last reported the Node as Ready. That report is from the boot in `boot_id`.
     pub ready: bool,
     /// ID of the boot that the kubelet's last report is from. The kubelet names only the kernel's boot ID: see
     /// [`Self::settle_boot`].
@@ -115,7 +115,7 @@ pub struct CordonRecord {
 /// How a cordon changes a guard's annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardChange {
-    /// The cordon changes neither the annotation nor its owner.
+    /// The cordon changes neither the annotation nor Berth's mark.
     Stays,
     /// Set the annotation and mark it as Berth's.
     Set,
@@ -177,8 +177,8 @@ impl NodeFacts {
         match (seen.is_ours, seen.value.as_deref()) {
             (false, Some(_)) | (true, Some(GUARDED)) => GuardChange::Stays,
             (false, None) => GuardChange::Set,
-            // Without a cordon, the mark is a leftover of an earlier turn, so set the guard again. Under a cordon,
-            // another tool or person has removed the annotation, so it stays away.
+            // If the Node has no cordon of Berth's, the mark is left from an earlier turn, so set the guard again. If
+            // it has one, another tool or person has removed the annotation since, so do not set the annotation again.
             (true, None) if self.cordon.is_none() => GuardChange::Set,
             (true, _) => GuardChange::Theirs,
         }
@@ -261,9 +261,9 @@ mod tests {
     #[test]
     fn only_a_guard_set_by_berth_is_removed() {
         use GuardChange::{Set, Stays, Theirs};
-        // Each case has three inputs: true if Berth's cordon is on the Node, true if the annotation is marked as
+        // Each case has three inputs: whether Berth's cordon is on the Node, whether the annotation is marked as
         // Berth's, and the annotation's value. Three expected results follow: how a cordon changes the annotation,
-        // true if a restore removes the annotation, and true if the guard is left behind.
+        // whether a restore removes the annotation, and whether the guard counts as left behind.
         for (cordoned, ours, value, change, takes_off, is_left) in [
             (false, false, None, Set, false, false),
             (false, false, Some("true"), Stays, false, false),

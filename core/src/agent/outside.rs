@@ -2,9 +2,9 @@
 //! another image booted while the node held no berth. Boot counting, greenboot, the firmware or a person may be the
 //! cause.
 //!
-//! The agent stores such a boot on the host before it decides anything. After a target fell back or the host rolled
-//! back, the image that the host left counts as failed there (I8), so the node takes no berth for it. The agent never
-//! reboots the host in response: every reboot needs a berth.
+//! The agent stores such a boot on the host before it decides anything. If a target fell back or the host rolled back,
+//! the image that the host left counts as failed on this node (I8). The node then takes no berth for it. The agent
+//! never reboots the host in response: every reboot needs a berth.
 
 use berth_api::berth::{HoldPhase, Holding};
 use berth_api::condition::CommonReason;
@@ -17,10 +17,10 @@ use crate::agent::facts::{AgentFacts, Deployments, FellBack, LastBooted, Os, Out
 use crate::finding::Finding;
 
 impl Past {
-    /// Records, once per boot, that the target of a committed berth fell back. The target has failed if it ran
-    /// before, or if the shutdown after the commit finalized it. Otherwise the target may never have been finalized;
-    /// then nothing is recorded, and the turn is repeated. `finalization_failed`: the last shutdown could not
-    /// finalize the staged image.
+    /// Records, once per boot, that the target of a committed berth fell back: the host booted another image instead.
+    /// The target has failed if it ran before, or if the shutdown after the commit finalized it. Otherwise the target
+    /// may never have been finalized. In that case nothing is recorded, and the turn is repeated.
+    /// `finalization_failed`: the last shutdown could not finalize the staged image.
     pub fn falls_back(&mut self, holding: &Holding, boot_id: &BootId, os: &Os, finalization_failed: bool) {
         let target = &holding.target;
         let is_new_boot = holding.phase == HoldPhase::Committed && holding.boot_id != *boot_id;
@@ -54,9 +54,9 @@ impl Past {
         is_new && digest_of_rollback(known) == Some(target)
     }
 
-    /// Records which image a member booted without a berth. Another image than at the last read is recorded as an
-    /// outside boot, unless the image is desired, the last turn licensed its boot, or the boot undoes an earlier
-    /// outside boot.
+    /// Records which image a member booted without a berth. If that image differs from the one at the last read,
+    /// records an outside boot. There are three exceptions: the image is desired, the last turn licensed its boot, or
+    /// the boot undoes an earlier outside boot.
     pub fn boots_without_berth(&mut self, known: &Deployments, desired: Option<&Digest>) {
         let Some(booted) = &known.booted.digest else { return };
         let last = self.last_booted.replace(LastBooted::of(booted, known));
@@ -144,7 +144,7 @@ pub(crate) fn was_left(past: &Past, digest: &Digest) -> bool {
     fell_back || outside.is_some_and(|outside| outside.left == *digest)
 }
 
-/// True if the next boot takes an image that the host has left without Berth.
+/// True if the next boot takes an image that the host has already left once without Berth: see [`was_left`].
 pub(crate) fn is_left_first(facts: &AgentFacts) -> bool {
     let queued = facts.host.os.queued_digest();
     queued.is_some_and(|digest| was_left(&facts.past, digest))
@@ -153,7 +153,7 @@ pub(crate) fn is_left_first(facts: &AgentFacts) -> bool {
 /// Returns the finding that the host rolled back without a berth; `None` if it did not.
 pub(crate) fn rolled_back(facts: &AgentFacts) -> Option<Finding> {
     let outside = facts.past.outside_boot.as_ref().filter(|outside| outside.is_rollback)?;
-    // The image no longer counts as failed, since an admin has asked for a retry.
+    // An admin has asked for a retry since, so the image no longer counts as failed.
     if !facts.past.failed_digests.contains(&outside.left) {
         return None;
     }
@@ -181,7 +181,8 @@ pub(crate) fn unexpected(facts: &AgentFacts) -> Option<Finding> {
     Some(facts.degraded(CommonReason::BootedUnexpectedImage, message))
 }
 
-/// Returns a clause for a message if the next boot takes an image that the host has left; otherwise an empty text.
+/// Returns a clause that explains how to change the boot order, if the next boot takes an image that the host has left.
+/// Returns an empty text otherwise.
 pub(crate) fn next_boot(facts: &AgentFacts) -> String {
     let known = facts.host.os.deployments().filter(|_| is_left_first(facts));
     known.map_or_else(String::new, |known| {

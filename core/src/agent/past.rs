@@ -16,7 +16,7 @@ use crate::{BootMoment, Moment};
 
 /// A digest counts as failed on this node after this number of reboots that should have booted it but did not (I5, I8).
 pub const MAX_NOT_APPLIED: u32 = 3;
-/// Most failed digests that the record keeps.
+/// Maximum number of failed digests in the record. If there are more, the oldest are dropped.
 pub const MAX_FAILED: usize = 16;
 
 /// Longest wait before the next pull of an image whose pulls fail, without jitter.
@@ -49,8 +49,8 @@ impl Past {
         }
     }
 
-    /// Records a failed or stopped pull, and when it is retried. Even an error that sounds final is retried: its text
-    /// may come from the registry.
+    /// Records a failed or stopped pull, and when it is retried. Every error is retried, even one that sounds final,
+    /// because its text may come from the registry.
     pub fn pull_failed(&mut self, reason: &str, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
         let before = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest));
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
@@ -102,8 +102,8 @@ impl Past {
         });
     }
 
-    /// Counts a reboot that should have booted the digest but did not. The limit is checked elsewhere: the turn then
-    /// ends as [`Outcome::Failed`].
+    /// Counts a reboot that should have booted the digest but did not. [`crate::agent::step`] compares the count with
+    /// [`MAX_NOT_APPLIED`] and ends the turn as [`Outcome::Failed`].
     fn count_not_applied(&mut self, digest: &Digest) {
         self.not_applied = Some((digest.clone(), self.times_not_applied(digest).saturating_add(1)));
     }
@@ -255,15 +255,16 @@ impl Past {
         }
     }
 
-    /// Clears the failed pull of this digest, which is now staged or runs. Keeps it if the staged image is incomplete.
+    /// Clears the failed pull of this digest, because the image is now staged or runs. Keeps the failure if the staged
+    /// image is incomplete.
     pub fn succeeded(&mut self, digest: &Digest) {
         if self.is_complete(digest) && self.failure.as_ref().is_some_and(|f| f.digest.as_ref() == Some(digest)) {
             self.failure = None;
         }
     }
 
-    /// Clears the failed pull and the failed turn of any other digest, since this digest is desired now. Digests that
-    /// failed for good stay failed.
+    /// Clears the failed pull and the failed turn of every other digest, since the pool now desires this one. Digests
+    /// in `failed_digests` stay there.
     pub fn desire(&mut self, digest: &Digest) {
         if self.failure.as_ref().is_some_and(|f| f.digest.as_ref() != Some(digest)) {
             self.failure = None;

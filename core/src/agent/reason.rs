@@ -79,7 +79,8 @@ reasons! {
         RebootRefused,
         /// The agent cannot write its memory file on the host.
         MemoryUnwritable,
-        /// The API server accepts an agent's write to another node's object, which its policies should reject.
+        /// The API server accepts an agent's write to another node's object, or the agent could not find out if it
+        /// does.
         Unguarded,
         /// A host tool did not end within its deadline.
         HostToolTimedOut,

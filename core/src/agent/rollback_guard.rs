@@ -1,10 +1,10 @@
-//! The host's rollback guard: it rolls the host back if nothing proves the new image in time, even if the agent, the
-//! kubelet or the network does not work under that image.
+//! The host's rollback guard: it rolls the host back if no agent proves the new image in time. So it also helps if the
+//! agent, the kubelet or the network does not work under that image.
 //!
 //! The guard is a script that systemd starts at each boot. Before a reboot, the agent leaves an [`Order`] for it on the
 //! host: that arms the guard. To disarm it, the agent renames the order. The guard renames the order too before it
-//! rolls back, so only one of the two can succeed. [`duty`] decides what the agent does before a step, and [`fires`]
-//! is the rule of the script, which the model runs.
+//! rolls back, so only one of the two can succeed. [`duty`] decides what the agent does before a step, and [`fires`] is
+//! the script's rule in Rust, for the model checker.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use berth_api::seeded::Bug;
 use crate::agent::facts::{AgentFacts, Deployments, Desired, Os, RollbackGuard};
 use crate::agent::step::Step;
 
-/// Shortest and longest margin that the guard waits in addition to `health.deadline` and `soakTime`.
+/// Limits of the extra time that the guard waits after `health.deadline` and `soakTime`.
 const MARGIN_MIN: Duration = Duration::from_secs(3);
 const MARGIN_MAX: Duration = Duration::from_secs(60);
 
@@ -36,8 +36,8 @@ pub struct Order {
     pub commits: Option<(String, String)>,
     /// ID of the boot that the agent reboots from. The guard does nothing under this boot.
     pub boot_id: BootId,
-    /// How long the guard waits for the proof. The time counts from the start of the guard, and starts again when an
-    /// agent first starts in that boot.
+    /// How long the guard waits for the proof. The time counts from the start of the guard. When an agent first starts
+    /// in that boot, the time starts again.
     pub limit: Duration,
 }
 
@@ -63,10 +63,10 @@ impl Order {
     }
 }
 
-/// The agent's work on the guard before a step.
+/// Action of the agent on the guard before a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Duty {
-    /// Nothing.
+    /// No action.
     None,
     /// Arm the guard with this order.
     Arm(Order),
@@ -74,14 +74,13 @@ pub enum Duty {
     Disarm,
 }
 
-/// True if the pool wants unproven boots to be rolled back, and Berth can update the host.
+/// True if the guard may be armed: the pool allows a rollback of unproven boots, and Berth can update the host.
 pub fn is_wanted(desired: &Desired, os: &Os) -> bool {
     let can_update = os.deployments().is_some_and(|known| known.refusal.is_none());
     can_update && wants_rollback(desired) == Some(true)
 }
 
-/// True if the admin wants unproven boots to be rolled back: the node is in a pool that does not hold them. `None` if
-/// that is not known.
+/// True if the node is in a pool whose `health.onFailure` allows a rollback. `None` if the BootcNode has not been read.
 fn wants_rollback(desired: &Desired) -> Option<bool> {
     match desired {
         Desired::Unknown => None,
@@ -112,13 +111,14 @@ fn is_left_over(facts: &AgentFacts) -> bool {
     holds_none && facts.host.rollback_guard == RollbackGuard::Armed && !Bug::GuardLeftArmed.is_awake()
 }
 
-/// True if the guard is armed, but the admin no longer wants a rollback.
+/// True if the guard is armed, but the node has left its pool or its pool no longer allows a rollback.
 fn is_refused(facts: &AgentFacts) -> bool {
     facts.host.rollback_guard == RollbackGuard::Armed && wants_rollback(&facts.desired) == Some(false)
 }
 
-/// Returns the order for the next boot. `None` if that boot must not be rolled back: the pool does not want
-/// rollbacks, the agent undoes the running boot, or the running image is not proven either.
+/// Returns the order for the next boot. `None` if the guard must not roll that boot back: the berth is not committed,
+/// the target is not staged, the pool allows no rollback, the running image is not proven, or the agent is undoing the
+/// running boot.
 fn order(facts: &AgentFacts) -> Option<Order> {
     let Desired::Member(member) = &facts.desired else {
         return None;
@@ -148,14 +148,15 @@ fn commits(known: &Deployments) -> Option<(String, String)> {
     known.staged_commit.clone().zip(known.booted_commit.clone())
 }
 
-/// Returns how long the guard waits. An agent that works decides earlier: at `health.deadline`, or after `soakTime`.
+/// Returns how long the guard waits. A working agent normally decides earlier: at `health.deadline`, or after
+/// `soakTime`.
 fn limit(health: &Health) -> Duration {
     let deadline = health.deadline();
     let margin = (deadline / 5).clamp(MARGIN_MIN, MARGIN_MAX);
     deadline.saturating_add(health.soak_time()).saturating_add(margin)
 }
 
-/// Action of the guard when its time is over.
+/// Action of the guard at the end of its wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fire {
     /// Nothing: the host does not run the target, or cannot go back to the previous image.
@@ -166,7 +167,7 @@ pub enum Fire {
     Reboot,
 }
 
-/// Decides what the guard does when its time is over. `next`: the image that the next boot takes; `deployed`: true if
+/// Decides the guard's action at the end of its wait. `next`: the image that the next boot takes. `deployed`: true if
 /// the host's rollback deployment has the previous image.
 pub fn fires<I: PartialEq>(target: &I, previous: &I, booted: &I, next: &I, deployed: bool) -> Fire {
     if booted != target || !deployed {

@@ -7,8 +7,8 @@ use berth_api::pool::RebootPolicy;
 use crate::agent::facts::{AgentFacts, Desired};
 use crate::agent::step::is_unproven;
 
-/// True if the node reboots into its staged image by a soft reboot: the pool allows it, and the host is capable of it.
-/// The rollback of an unproven boot always restarts the machine.
+/// True if the node enters its staged image by a soft reboot: the pool allows soft reboots, and the host and the image
+/// support them. To leave an unproven boot, the agent always restarts the whole machine.
 pub fn is_chosen(facts: &AgentFacts) -> bool {
     let Desired::Member(member) = &facts.desired else {
         return false;

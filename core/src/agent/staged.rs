@@ -5,7 +5,7 @@
 //! In this format, an array and an entry of a dictionary end with a table of offsets, which point to the ends of their
 //! parts. The width of an offset depends on the length of the array or entry.
 
-/// Longest file that is read, in bytes. The kernel arguments are its longest part.
+/// Maximum length in bytes of a file that is read. Kernel arguments make up most of a long file.
 pub const MAX_LENGTH: usize = 1 << 20;
 
 const LOCKED: &[u8] = b"locked\0";
@@ -51,7 +51,7 @@ pub fn is_locked(state: &[u8]) -> Result<bool, Malformed> {
 /// Splits a dictionary, which must not be empty, into its entries.
 fn entries(dictionary: &[u8]) -> Result<Vec<&[u8]>, Malformed> {
     let width = offset_width(dictionary.len());
-    // The last offset points to the end of the last entry. The table of offsets begins there.
+    // The last offset is the end of the last entry. The table of offsets begins there.
     let last = dictionary.len().checked_sub(width).ok_or(Malformed::Format)?;
     let end = offset(dictionary, last, width)?;
     let table = dictionary.len().checked_sub(end).ok_or(Malformed::Format)?;
@@ -69,7 +69,7 @@ fn entries(dictionary: &[u8]) -> Result<Vec<&[u8]>, Malformed> {
     Ok(found)
 }
 
-/// Splits an entry into its key, with the zero byte at its end, and its value.
+/// Splits an entry into its key, including the zero byte at its end, and its value.
 fn key_and_value(entry: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let width = offset_width(entry.len());
     let end = entry.len().checked_sub(width).ok_or(Malformed::Format)?;
@@ -120,7 +120,8 @@ mod tests {
 
     use super::*;
 
-    /// A state that GLib 2.74 wrote, with the keys of libostree's `ostree_sysroot_stage_tree_with_options`.
+    /// Returns a description of a staged deployment that GLib 2.74 wrote. It has the keys of libostree's
+    /// `ostree_sysroot_stage_tree_with_options`.
     macro_rules! state {
         ($name:literal) => {
             include_bytes!(concat!("../../../fuzz/seeds/staged/", $name))

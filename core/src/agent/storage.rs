@@ -76,8 +76,8 @@ pub struct Means<'a> {
     pub experimental_composefs: bool,
 }
 
-/// Returns why Berth begins no update on a host with this storage; `None` if Berth may begin one. An image that is
-/// not locked from the instant it is staged would be applied by any reboot (I3).
+/// Returns why Berth begins no update on a host with this storage; `None` if Berth may begin one. Any reboot would
+/// apply an image that is not locked from the instant it is staged (I3).
 pub fn refusal(storage: Storage, means: &Means<'_>) -> Option<String> {
     let opt_in = "start the agent with --experimental-composefs";
     match (storage, means.download_only, means.experimental_composefs) {

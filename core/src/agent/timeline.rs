@@ -16,7 +16,7 @@ use crate::whole_seconds;
 /// State of a node's update at this moment.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UpdateState {
-    /// Too little is known to change the record.
+    /// The agent has read too little to change the record.
     Nothing,
     /// An update is in progress: its image is being pulled, is staged, or the node holds a berth for it.
     On {
@@ -58,7 +58,7 @@ pub fn reported(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timel
     }
 }
 
-/// Returns the timeline after this observation. `booted` is the running image, if known.
+/// Returns the timeline with the state `seen` added. `booted` is the running image, if known.
 pub fn timeline(before: &Timeline, seen: &UpdateState, booted: Option<&ImageVersion>, now: Timestamp) -> Timeline {
     let now = whole_seconds(now);
     let mut timeline = before.clone();
@@ -116,7 +116,7 @@ fn on(
     if chapter < ChapterName::Drained && is_in_turn(update) {
         end(update, ChapterName::TakenAway, now);
     }
-    // The record already shows that the turn failed, so the wait for the next turn is not recorded.
+    // The update has ended with a failed turn. The wait for its next turn is not recorded as a chapter.
     if update.is_over() && chapter == ChapterName::Waited {
         close(update, now);
     } else if chapter.is_ending() {
@@ -126,12 +126,13 @@ fn on(
     }
 }
 
-/// True if a chapter for this image belongs to this update. After a completed update, a new update begins.
+/// True if a chapter for this image continues this update. After a completed update, a chapter begins a new update,
+/// even for the same image.
 fn continues(update: &NodeUpdate, chapter: ChapterName, to: &ImageVersion) -> bool {
     update.to.digest == to.digest && (update.chapter(ChapterName::Completed).is_none() || chapter.is_ending())
 }
 
-/// Corrects the start of an update's only chapter, which may have begun before this agent process knew of it.
+/// Sets the start of an update's only chapter to `began`, which may lie before the start of this agent process.
 fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
     if let [first] = update.chapters.as_mut_slice()
         && began <= *now
@@ -167,7 +168,7 @@ fn idle(update: &mut NodeUpdate, desired: Option<&Digest>, booted: Option<&Diges
         return;
     }
     let ending = if is_in_turn(update) {
-        // The berth is gone without having been given back by this agent, so the booted image was not proven.
+        // The berth is gone, but this agent did not give it back. So it has not proven the booted image.
         ChapterName::TakenAway
     } else if booted == Some(&update.to.digest) {
         ChapterName::Completed

@@ -5,9 +5,9 @@
 //! held one comes back updated. So the forecast has the order that the plan would choose.
 //!
 //! A plan looks at every member, and a large pool with a capacity of one needs a round per member. So a round contains
-//! only the members that can affect it: unavailable members, members without an image to update to, and the first
-//! members of each zone in the order of offers (at most as many as the pool's capacity). Members that are updated and
-//! available are left out.
+//! only the members that can affect it. These are unavailable members, members without an image to update to, and the
+//! first members of each zone in the order of offers. From each zone, at most as many take part as the pool's capacity.
+//! Members that are updated and available are left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -32,8 +32,8 @@ const MAX_LOOKS: usize = 1_000_000;
 pub struct Forecast {
     /// Turns of the members that do not run their image yet, in order. Turns that need a person's help come last.
     pub turns: Vec<Turn>,
-    /// Members that stay unproven unless a person helps them, and so block all later waves. Only the members in the
-    /// first such wave are listed.
+    /// Members that stay unproven unless a person helps them. They block all later waves. If several waves have such
+    /// members, only the members in the first of these waves are listed.
     pub stuck: Vec<NodeName>,
 }
 
@@ -44,7 +44,7 @@ pub struct Turn {
     pub node: NodeName,
     /// Wave of the member, as an index into [`PoolFacts::waves`].
     pub wave: usize,
-    /// True if the turn comes without a person's help. Otherwise something blocks it permanently: a failure, a missing
+    /// True if the turn comes without a person's help. False if something blocks it permanently: a failure, a missing
     /// image, a hold, or other members that use up all capacity or keep an earlier wave unproven.
     pub comes: bool,
 }
@@ -105,7 +105,7 @@ struct Future {
     helped: bool,
 }
 
-/// Members of one zone: the number that takes part in this round (`dealt`), and the members that do not.
+/// Members of one zone in one round: the number that takes part (`dealt`), and the members that do not (`rest`).
 struct DealtZone {
     rank: Rank,
     dealt: usize,
@@ -208,7 +208,8 @@ impl Future {
         (turns, moved)
     }
 
-    /// Adds to the facts the members that may get an offer in this round. Returns the members by zone.
+    /// Adds to the facts the members that may get an offer in this round. Returns for each zone how many members it
+    /// added, and the zone's other members.
     fn deal(&mut self) -> Vec<DealtZone> {
         let limit = self.facts.capacity;
         // The plan prefers zones without unavailable nodes, but `fit` is sorted by name. So the round takes one more
@@ -289,7 +290,7 @@ impl Future {
         !member.node.held_back && candidates::wanted(member, &self.facts.failures).is_ok()
     }
 
-    /// Returns the index of the first wave with a member that can be updated.
+    /// Returns the index of the first wave with a member that can still be updated; `None` if no such member is left.
     fn awaits(&self) -> Option<usize> {
         let fit = self.fit.keys().map(|rank| rank.0);
         let members = self.facts.members.iter().filter(|m| self.goes(m)).map(|m| m.place.wave);
@@ -345,7 +346,7 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
         member.agent.clock_synchronized,
     ) = (true, true, true);
     member.place.control_plane = None;
-    // The lapsed offer is counted at the member, because the simulated berth loses its record of the offer.
+    // Count the lapsed offer at the member, because the simulated berth loses its record of that offer.
     member.lapses = member.lapses.max(u32::from(lapsed));
     member
 }

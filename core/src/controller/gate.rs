@@ -5,7 +5,7 @@ use berth_api::reasons;
 /// A reason that keeps all berths of a pool closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
-    /// Reason, shown to the admin and to holders that are asked to give their berths back.
+    /// Reason, shown to admins. A holder that must give its berth back gets it as the reason of that request.
     pub reason: GateReason,
     /// Message for the admin, one line.
     pub message: String,
@@ -32,7 +32,7 @@ reasons! {
         Excluded,
         /// The image failed on too many nodes.
         RolloutHalted,
-        /// A pool that `rollout.after` names has nodes left to update.
+        /// A pool that `rollout.after` names still has nodes to update.
         EarlierPool,
         /// Pools name each other in `rollout.after`, in a cycle.
         OrderCycle,

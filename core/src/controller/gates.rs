@@ -1,4 +1,4 @@
-//! Decides which gate of a pool is closed: a pause, a window or an exclusion. Pure.
+//! Decides which gate of a pool is closed because of a pause, a window or an exclusion. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,17 +33,17 @@ pub struct Inputs<'a> {
 pub struct Gates {
     /// The most important closed gate. `None` if all are open.
     pub gate: Option<Gate>,
-    /// Time when the open window ends or the next exclusion begins; no reboot may start later. `None` if there is no
-    /// such time, or if no reboot may start now.
+    /// Time when the open window ends or the next exclusion begins. No reboot may start later. `None` if there is no
+    /// such time, or if no window is open.
     pub closes: Option<Timestamp>,
-    /// Next time when a window or an exclusion begins or ends. `None` if there is no such time.
+    /// Next time when a window or an exclusion begins or ends. `None` if no such time is known.
     pub changes: Option<Timestamp>,
     /// The condition `WindowOpen`.
     pub window: Verdict,
 }
 
-/// Cached gates of all pools. A pool's gates are computed again only if an input changed, or when a window or an
-/// exclusion begins or ends, because parsing a schedule costs more than the rest of a pass.
+/// Cached gates of all pools. A cached entry is valid until an input changes, or a window or an exclusion begins or
+/// ends. The cache saves the parsing of schedules, which costs more than the rest of a pass.
 #[derive(Debug, Default)]
 pub struct GateCache(BTreeMap<PoolName, Judged>);
 
@@ -89,7 +89,7 @@ impl GateCache {
         gates
     }
 
-    /// Drops the pools that `is_there` returns false for.
+    /// Drops the cached gates of the pools that `is_there` returns false for.
     pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
         self.0.retain(|pool, _| is_there(pool));
     }

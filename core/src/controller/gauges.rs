@@ -1,6 +1,6 @@
 //! Prometheus gauges of the pools and the fleet. Pure. The number of series grows with pools and problems, not with
-//! nodes: each agent serves the gauges of its own node. A node is named here only if it holds a berth and has been
-//! silent for too long.
+//! nodes: each agent serves the gauges of its own node. Only a node that holds a berth and has been silent for too long
+//! is named here.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ use crate::controller::plan::BlockReason;
 use crate::controller::view::BootcNodeContent;
 use crate::gauges::{Gauge, Series, families};
 
-/// Number of agent versions that get their own series, the most common ones first.
+/// Number of agent versions that get their own series: the most common versions.
 const MAX_VERSIONS: usize = 8;
-/// Label value for the remaining agent versions, and for reasons that this version of the controller does not know. An
+/// Label value for all other agent versions, and for reasons that this version of the controller does not know. An
 /// agent may write any text, so only known reasons become label values.
 const OTHER: &str = "Other";
 
-/// A pool with the input for its gauges.
+/// Input for the gauges of one pool.
 #[derive(Debug)]
 pub struct MeasuredPool<'a> {
     /// Name of the pool.
@@ -41,7 +41,7 @@ pub struct MeasuredPool<'a> {
     pub timed_out: Vec<&'a NodeName>,
     /// BootcNodes of the members.
     pub members: Vec<&'a BootcNodeContent>,
-    /// For each member that is not offered a berth, the reason.
+    /// Why members are not offered a berth: one reason for each such member.
     pub waiting: Vec<BlockReason>,
 }
 
@@ -281,7 +281,7 @@ fn of_members(families: &mut Families, pool: &MeasuredPool<'_>) {
     }
 }
 
-/// Returns how many seconds a member had been in its phase at its last heartbeat. Both times are from the member's
+/// Returns how long, in seconds, a member had been in its phase at its last heartbeat. Both times are from the member's
 /// clock, because clocks of two machines are never compared. Returns 0 in a phase without work, such as `Updated`.
 fn age(content: &BootcNodeContent, phase: Phase) -> u64 {
     let is_rest = matches!(phase, Phase::Idle | Phase::Updated | Phase::Released);
@@ -291,7 +291,7 @@ fn age(content: &BootcNodeContent, phase: Phase) -> u64 {
     u64::try_from(now.as_second().saturating_sub(since.as_second())).unwrap_or_default()
 }
 
-/// Returns the label value for a reason: the reason if this version of the controller knows it, otherwise [`OTHER`].
+/// Returns the reason as a label value; [`OTHER`] if this version of the controller does not know the reason.
 fn known(reason: &str) -> &'static str {
     let of_hosts = Reason::ALL.iter().map(|known| known.word());
     let others = CommonReason::ALL.iter().map(|known| known.word());

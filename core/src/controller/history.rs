@@ -1,8 +1,8 @@
-//! History of a pool: the images that its nodes were deployed to. Pure.
+//! History of a pool: the images that were deployed to its nodes. Pure.
 //!
-//! There may be no moment when all nodes run the same image: nodes join with old images, fall back and leave. So each
-//! pass merges the nodes' reports into the recorded history. The result does not depend on the order of reports, on
-//! repeated reports, or on a change of leader.
+//! At any moment, the nodes of a pool may run different images: nodes join with old images, fall back and leave. So
+//! each pass merges the nodes' reports into the recorded history. The result does not depend on the order of reports,
+//! on repeated reports, or on a change of leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,11 +20,11 @@ const MAX_MANIFESTS: usize = 32;
 /// Input for a pool's history.
 #[derive(Debug)]
 pub struct HistoryFacts<'a, Members, Targets> {
-    /// Recorded history.
+    /// History that the pool's status records.
     pub old: &'a [DeployedImage],
     /// Name of the pool.
     pub pool: &'a str,
-    /// Images that each member was deployed to, as its agent reports them.
+    /// Images that were deployed to each member, as its agent reports them.
     pub members: Members,
     /// The pool's previous and current targets.
     pub targets: Targets,
@@ -42,15 +42,16 @@ struct Image<'a> {
     last_deployed: Option<&'a Time>,
     /// True if a node reports a deployment time that is later than now.
     is_ahead: bool,
-    /// Index of the member that was counted last: a member counts once, even if it reports several digests.
+    /// Index of the last counted member. A member counts once per image, even if it reports the image under several
+    /// digests.
     counted: Option<usize>,
 }
 
 /// Returns the history with at most `limit` images, the most recent deployment first. Images without a known deployment
-/// come last.
+/// time come last.
 ///
-/// A deployment time in the future comes from a node whose clock is ahead. It counts as now, unless the image has
-/// another known time.
+/// A deployment time in the future comes from a node whose clock is ahead. Such a time counts as now, unless another
+/// node or the recorded history has a time for the image.
 pub fn history<'a>(
     facts: &HistoryFacts<
         'a,
@@ -123,8 +124,8 @@ fn deployments<'a, Targets>(
 }
 
 /// Maps the digest of each platform's manifest to the digest of its image (the index). Some nodes report only the
-/// manifest of their platform. The image of such a manifest is known from reports of other nodes, from the pool's
-/// targets or from the recorded history.
+/// manifest of their platform. Its image is then found in reports of other nodes, in the pool's targets or in the
+/// recorded history.
 fn names<'a>(
     facts: &HistoryFacts<
         'a,
@@ -149,7 +150,8 @@ fn names<'a>(
     names
 }
 
-/// Records the image of a manifest. Among several images, the largest digest is kept, whatever the order of reports.
+/// Records the image of a manifest. If several images have the manifest, keeps the largest digest, so that the order of
+/// reports does not matter.
 fn learn<'a>(names: &mut BTreeMap<&'a Digest, &'a Digest>, manifest: &'a Digest, image: &'a Digest) {
     if manifest != image {
         let name = names.entry(manifest).or_insert(image);
@@ -174,7 +176,7 @@ mod tests {
         Timestamp::from_second(second).unwrap().into()
     }
 
-    /// Image (index) `n` with manifest `n + 100`.
+    /// Deployment of index `n`, whose manifest is `n + 100`, at this second.
     fn deployed(n: u8, second: i64) -> NodeDeployment {
         NodeDeployment {
             pool: "p".into(),
@@ -185,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Image `n` that the node was installed with.
+    /// Image `n` that the node was installed with. The node reports only the digest of its manifest.
     fn found(n: u8) -> NodeDeployment {
         NodeDeployment {
             digest: digest(n + 100),
@@ -261,7 +263,7 @@ mod tests {
         let joined = after(&two, &[both[0].clone(), both[1].clone(), vec![found(0)]]);
         assert_eq!(shown(&joined)[..2], updated);
         assert_eq!(shown(&joined)[2], (Some("v0"), 1, None));
-        // All nodes roll back. They have now deployed v1, so the history has the digest of its index.
+        // All nodes roll back to v1 through the pool, so they now report the digest of its index.
         let back = [
             vec![deployed(1, 50), deployed(2, 20)],
             vec![deployed(1, 40), deployed(2, 30)],

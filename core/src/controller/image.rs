@@ -1,9 +1,9 @@
 //! A pool's image: the current target, the image that its tag points to, and the condition `ImageResolved`.
 //!
 //! A reference with only a tag is followed: the image that the tag points to is adopted when it is old enough. A
-//! reference with a tag and a digest is pinned: its tag is only watched. A reference with only a digest is resolved
-//! once. If `image.ref` changes, its image is adopted as soon as it is resolved. While a registry does not answer, the
-//! target does not change.
+//! reference with a tag and a digest is pinned: a new image of the tag is reported, not adopted. A reference with only
+//! a digest is resolved once. If `image.ref` changes, its image is adopted as soon as it is resolved. While a registry
+//! does not answer, the target does not change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub struct Answer {
 pub struct Found {
     /// The image.
     pub image: Target,
-    /// Time since the image was requested.
+    /// Time since the controller queried the registry for the image.
     pub age: Duration,
 }
 
@@ -107,7 +107,7 @@ impl QueryFailure {
 /// Answers to a pool's queries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answers {
-    /// Answer about [`Questions::named`]. The request was made after the last change of the reference.
+    /// Answer about [`Questions::named`], to a query made after the last change of the reference.
     pub named: Answer,
     /// Answer about the tag, if the reference has one.
     pub tag: Answer,
@@ -116,7 +116,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Returns the failure to resolve the pool's reference or its tag.
+    /// Returns the failure of the query about [`Questions::named`], otherwise of the query about the tag.
     pub fn trouble(&self) -> Option<&QueryFailure> {
         self.named.trouble.as_ref().or(self.tag.trouble.as_ref())
     }
@@ -139,7 +139,7 @@ pub struct ImageFacts<'a> {
     pub target: Option<&'a Target>,
     /// `status.available`
     pub available: Option<&'a Available>,
-    /// Time since this or an earlier leader first saw the available image.
+    /// How long the tag has pointed to the available image, as measured by this and earlier leaders.
     pub seen: Duration,
     /// Registry answers.
     pub answers: &'a Answers,
@@ -158,7 +158,7 @@ pub struct Decision {
     pub next: Next,
 }
 
-/// Whether the next image of a pool may be adopted.
+/// Whether a pool may adopt its next image: the image that `image.ref` or its tag now points to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// There is no next image, or nothing is known to be wrong with it. It may still be too new (`image.minimumAge`) or
@@ -176,8 +176,8 @@ impl<'a> ImageFacts<'a> {
         self.target.filter(|target| target.is_of(self.reference))
     }
 
-    /// True if the available image is old enough, but the tag must be queried again before the image is adopted. Since
-    /// the last query, the tag may have been moved away from a bad image.
+    /// True if the available image is old enough, but the tag must be queried again before the image is adopted: the
+    /// tag may have been moved away from a bad image since the last query.
     pub fn wants_confirmation(&self, questions: &Questions) -> bool {
         let Some(available) = self
             .available
@@ -191,12 +191,13 @@ impl<'a> ImageFacts<'a> {
             && self.seen >= self.minimum_age
             && match same {
                 Some(found) => !self.is_ripe(found),
-                // If the tag now points to another image, the available image is not adopted.
+                // Query again if there is no answer. If the tag now points to another image, the available image is not
+                // adopted.
                 None => found.is_none(),
             }
     }
 
-    /// True if the tag has pointed to the image for `image.minimumAge`, and a query after that time confirmed it.
+    /// True if the tag has pointed to the image for `image.minimumAge`, and the last query was made after that time.
     fn is_ripe(&self, found: &Found) -> bool {
         let seen = match self.available {
             Some(available) if available.digest == found.image.digest => self.seen,
@@ -304,7 +305,7 @@ fn unchanged(facts: &ImageFacts<'_>, mut verdict: Verdict) -> Decision {
     }
 }
 
-/// Keeps the current target. Nothing is known to be wrong with the next image.
+/// Keeps the current target. The next image has no known problem.
 fn stays(current: &Target, available: Option<Available>, verdict: Verdict) -> Decision {
     Decision {
         target: Some(current.clone()),
@@ -377,8 +378,8 @@ fn kept(
     }
 }
 
-/// Returns the current target. If it has no metadata yet, adds version and metadata from the registry's answer
-/// (`same`). No BootcNode's spec changes.
+/// Returns the current target. If it has no metadata yet, adds version and metadata from `same`, the registry's answer
+/// about the same digest. The digests stay, so no BootcNode's spec changes.
 fn described(current: &Target, same: &Target) -> Target {
     let (version, metadata) = match &current.metadata {
         None => (current.version.as_ref().or(same.version.as_ref()), &same.metadata),
@@ -425,9 +426,9 @@ fn resolved(target: &Target) -> Verdict {
     said(target, None, None, || None)
 }
 
-/// Returns the condition `ImageResolved` with status True. Its reason comes from the failed query (`trouble`) if there
-/// is one, otherwise from `why`: the reason that keeps the available image from being adopted. Without either, the
-/// reason is `Resolved`.
+/// Returns the condition `ImageResolved` with status True. The reason of the condition is the reason of the failed
+/// query (`trouble`), if there is one. Otherwise `why` returns the reason that keeps the available image from being
+/// adopted. Without either, the reason is `Resolved`.
 fn said(
     target: &Target,
     trouble: Option<&QueryFailure>,

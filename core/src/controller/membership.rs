@@ -1,5 +1,5 @@
-//! Pool membership from the snapshots of the watches. Pure. Membership is computed again only if an input changed,
-//! because matching every node with every pool costs more than a plan.
+//! Pool membership, from the watched objects. Pure. Membership is computed again only if an input changed, because
+//! matching every node with every pool costs more than a plan.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl MembershipCache {
                 .map(|known| (&known.node.name, &known.node.labels, known.current.as_ref()));
             let mut membership = membership::membership(&self.pools, nodes);
             for known in &self.nodes {
-                // An excluded node is not a member of any pool.
+                // A node that left its pool is recorded as leaving. An excluded node is not: it counts in no pool.
                 let pool = known
                     .label
                     .clone()

@@ -16,9 +16,9 @@ pub struct Occupied {
     pub by_uid: BTreeMap<NodeUid, BTreeSet<PoolName>>,
     /// Names of the nodes in `by_uid`.
     pub names: BTreeMap<NodeUid, NodeName>,
-    /// Holdings, by the UID of the holder.
+    /// State of each held berth, by the UID of its holder.
     pub holdings: BTreeMap<NodeUid, Holding>,
-    /// Nodes named by the node label of a Lease that cannot be read.
+    /// Node names from the labels of Leases that cannot be read.
     pub unclear: BTreeSet<String>,
 }
 
@@ -50,8 +50,8 @@ impl Occupied {
     }
 }
 
-/// Returns the Nodes that a BootcNode or a berth names but the watch does not show. The caller must confirm by a live
-/// read that each of them is gone.
+/// Returns the Nodes that a BootcNode or a berth names but the watch does not show. The caller must then read each of
+/// these Nodes live to confirm that it is gone.
 pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
     // A Node whose UID exists under another name is not missing: the BootcNode or the berth only has a wrong name for
     // it.

@@ -1,5 +1,5 @@
-//! Ages of open offers, and numbers of offers that lapsed because the node did not take them. Only offers that this
-//! process has seen count: a restarted controller counts from zero. No safety depends on the counts. Pure.
+//! Ages of open offers, and counts of offers that lapsed because the node did not take them. Only offers that this
+//! process has seen count: a restarted controller counts from zero. No invariant depends on the counts. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Offers {
                     let since = before.map_or(now, |(_, since)| *since);
                     open.insert(lease.to_owned(), (offer.clone(), since));
                 }
-                // The node took an offer, so the offers that it let lapse no longer count.
+                // The node took an offer, so its earlier lapsed offers no longer count.
                 BerthState::Held(holding) => {
                     self.lapses.remove(&holding.uid);
                     if Bug::ExpiredBerthStolen.is_awake() {
@@ -69,8 +69,8 @@ impl Offers {
             .map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// Returns how many offers the node has let lapse since it last took one. Only offers of the last offered digest
-    /// count.
+    /// Returns how many offers the node has let lapse since it last took one. If the offers were for several digests,
+    /// counts only those for the latest digest.
     pub fn lapses_of_any(&self, uid: &NodeUid) -> u32 {
         self.lapses.get(uid).map_or(0, |(_, lapses)| *lapses)
     }
@@ -106,7 +106,7 @@ mod tests {
         let second = closed.offered(offer("u", 2)).unwrap();
         for (now, berth, age) in [
             (5, &first, 0),
-            // Fencing a berth does not restart its offer.
+            // Fencing a berth does not reset the age of its offer.
             (95, &first.stamped(2), 90),
             (96, &second, 0),
             (100, &second, 4),

@@ -1,5 +1,5 @@
-//! Holders of berths that have been silent for too long. Pure. Silence starts with the last report or berth write that
-//! this process has seen from the agent, and is measured by this process's monotonic clock. No wall clock is used.
+//! Holders of berths that have been silent for too long. Pure. Silence starts with the agent's last report or berth
+//! write that this process has seen. This process's monotonic clock measures the silence; no wall clock is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::controller::view::{BootcNodeView, LeaseView, NodeView};
 pub struct Timeouts {
     /// `rollout.rebootTimeout`
     pub reboot: Duration,
-    /// Maximum time between two reports of an agent that runs.
+    /// Maximum time between two reports of a running agent.
     pub silence: Duration,
 }
 
 impl Timeouts {
-    /// Returns how long a holder may be silent. For a holder that is Ready and uncommitted, this is at least
+    /// Returns how long a holder may be silent. A holder that is Ready and uncommitted may be silent for at least
     /// `silence`, because its agent may report nothing between two heartbeats.
     pub fn allowed(self, phase: &HoldPhase, ready: bool) -> Duration {
         let reboots = *phase == HoldPhase::Committed || !ready;
@@ -32,7 +32,7 @@ impl Timeouts {
         }
     }
 
-    /// True if a holder that has been silent for `quiet` has been silent for too long.
+    /// True if `quiet`, the time since the holder was last heard, is too long.
     pub fn passed(self, phase: &HoldPhase, ready: bool, quiet: Duration) -> bool {
         quiet >= self.allowed(phase, ready)
     }
@@ -64,7 +64,8 @@ impl Holder<'_> {
     }
 }
 
-/// True if a holder's agent runs again and reports a problem. This problem is then shown in place of `RebootTimedOut`.
+/// True if a holder's agent runs again and reports a problem. The controller then shows this problem in place of
+/// `RebootTimedOut`.
 pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Holding, lively: bool) -> bool {
     let report = host.and_then(BootcNodeView::report);
     let back = lively && (node.ready || report.is_some_and(|report| is_unproven(holding, report)));
@@ -96,8 +97,9 @@ pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: D
 /// Holders that this process considers lost because they have been silent for too long, each with the time of its last
 /// report.
 ///
-/// A new leader has not run for long enough to notice silence. If an earlier leader considered a node lost, the node's
-/// BootcNode has `RebootTimedOut`, and the new leader considers it lost until its agent reports again.
+/// A new leader has not run for long enough to notice silence. Instead, the new leader relies on the condition
+/// `RebootTimedOut`: an earlier leader set this condition on the BootcNode of each lost holder. Such a holder stays
+/// lost until its agent reports again.
 #[derive(Debug, Default)]
 pub struct Overdue(BTreeMap<NodeUid, Option<Moment>>);
 

@@ -28,7 +28,8 @@ pub struct Pool {
     pub refused: Option<String>,
 }
 
-/// True if the pool has the same spec in the latest read (`now`; `None` if the pool is gone) as in the watch (`shown`).
+/// True if the pool's spec in the watch (`shown`) equals the spec in the latest read (`now`; `None` if the pool is
+/// gone).
 pub fn is_as_shown(shown: &Pool, now: Option<&BootcNodePool>) -> bool {
     match (&shown.object, now) {
         (Some(shown), Some(now)) => {
@@ -42,7 +43,7 @@ pub fn is_as_shown(shown: &Pool, now: Option<&BootcNodePool>) -> bool {
 }
 
 impl Pool {
-    /// Returns the pools that can be read. The controller does not touch berths and members of unreadable pools.
+    /// Returns the pools that can be read. The controller changes no berths and no members of unreadable pools.
     pub fn readable(pools: &Objects<PoolView>) -> Vec<Pool> {
         pools
             .values()
@@ -83,15 +84,17 @@ impl Pool {
         status.map(|status| status.phase_durations).unwrap_or_default()
     }
 
-    /// Value of the annotation that requests a poll of the tag. A value that is too long for the status is ignored.
+    /// Returns the annotation that requests a poll of the tag. A value that is empty or too long for the status is
+    /// ignored.
     pub fn poll_request(&self) -> Option<&str> {
         let annotations = self.object.as_ref()?.metadata.annotations.as_ref()?;
         let request = annotations.get(keys::ANNOTATION_POLL_REQUESTED_AT)?;
         (1..=64).contains(&request.len()).then_some(request)
     }
 
-    /// True if the target was resolved from another reference than the spec's, or the spec's reference is not allowed.
-    /// Members must then not begin to update to the target, and the image that replaces the target is not known yet.
+    /// True if the target was resolved from another reference than the spec's, or if the fleet does not allow the
+    /// spec's registry. Members must then not begin to update to the target. The image that will replace it is not
+    /// known yet.
     pub fn is_unresolved(&self) -> bool {
         let (Some(object), Some(target)) = (&self.object, self.target()) else {
             return false;
@@ -105,7 +108,7 @@ impl Pool {
         object.is_some_and(|object| object.spec.after().iter().any(|after| after == name.as_str()))
     }
 
-    /// Returns how many members may be unavailable at once, if the pool has this many members.
+    /// Returns how many of `members` members may be unavailable at once; 0 if the pool is being deleted or is gone.
     pub fn capacity(&self, members: usize) -> usize {
         match &self.object {
             Some(object) if !self.deleting => object.spec.capacity(members),
@@ -153,15 +156,17 @@ impl Pool {
         }
     }
 
-    /// Drain timeout; [`Duration::MAX`] if the pool sets none.
+    /// Returns the drain timeout; [`Duration::MAX`] if the pool does not exist.
     fn drain_timeout(&self) -> Duration {
         let object = self.object.as_ref();
         object.map_or(Duration::MAX, |object| object.spec.drain().timeout())
     }
 
-    /// Returns the expected drain and reboot time of a node: the lower of the node's last measurement and the pool's
-    /// median. Without a median, the pool's timeout is the upper bound. The lower value is used because a node must fit
-    /// into a window to be measured again: neither one slow turn nor a slow pool may keep the node out of all windows.
+    /// Returns the expected drain and reboot time of a node: its last measurement or the pool's median, whichever is
+    /// lower. Without a median, the pool's timeout is the upper bound.
+    ///
+    /// A node is measured again only if it fits into a window. So neither one slow turn nor a slow pool may keep the
+    /// node out of all windows, and the lower value is used.
     pub(super) fn estimate_of(&self, report: &Report) -> Estimate {
         let expected = self.estimate();
         Estimate {
@@ -235,8 +240,8 @@ fn seconds(number: Option<u32>) -> Duration {
     Duration::from_secs(number.unwrap_or_default().into())
 }
 
-/// True if the retry token requests a new retry: it is not empty and differs from `obeyed`, the last token that was
-/// handled. If the admin removes the token, failures stay recorded.
+/// True if the retry token requests a new retry: it is not empty and differs from `obeyed`, the last handled token. An
+/// empty token requests nothing, so an admin who removes the token keeps the failures recorded.
 pub(super) fn is_news(token: &str, obeyed: Option<&str>) -> bool {
     !token.is_empty() && obeyed != Some(token)
 }

@@ -1,12 +1,14 @@
-//! Whether a holder's boot is proven, as far as the berth and the report show it. Pure.
+//! Whether a holder's boot is proven, judged from its berth and its agent's report. Pure.
 
 use berth_api::berth::{HoldPhase, Holding};
 
 use crate::controller::view::Report;
 
-/// True if the controller can see that the holder's current boot is unproven and that its berth licenses no further
-/// reboot. If the agent has committed its berth again after a reboot, only the agent remembers the unproven boot. The
-/// controller then recognises that boot as unproven only if the node runs another image than the last proven one.
+/// True if the holder's current boot is known to be unproven, and its berth licenses no further reboot.
+///
+/// The boot is known to be unproven if its boot ID is not the one in the berth, or if the node runs another image than
+/// before its turn. If the agent committed again after a reboot, the berth has the new boot ID, so only the image
+/// counts.
 pub fn is_unproven(holding: &Holding, report: &Report) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) {
         return false;

@@ -11,9 +11,9 @@ use crate::text::few;
 pub const NOT_ALLOWED: CommonReason = CommonReason::RegistryNotAllowed;
 
 impl Pool {
-    /// Sets [`Pool::refused`] if the fleet does not allow the registry of the pool's image. Invalid references are
-    /// reported when they are resolved. `fleet`: `None` if it cannot be read; a pool that was refused then stays
-    /// refused.
+    /// Sets [`Pool::refused`] if the fleet does not allow the registry of the pool's image. An invalid reference is not
+    /// checked here: the condition `ImageResolved` reports it. `fleet` is `None` if the BootcFleet cannot be read. A
+    /// pool that was refused then stays refused.
     #[must_use]
     pub fn guarded(mut self, fleet: Option<&BootcFleetSpec>) -> Pool {
         let reference = self.object.as_ref().and_then(|o| o.spec.image_ref().get().ok());
@@ -48,7 +48,8 @@ mod tests {
 
     use super::*;
 
-    /// A pool that the last pass refused with this message.
+    /// Returns a pool with this reference. `refused`: message of its refusal in the last pass; `None` if it was
+    /// allowed.
     fn pool(reference: &str, refused: Option<&str>) -> Pool {
         let spec = json!({ "nodeSelector": {}, "image": { "ref": reference } });
         let object = json!({ "metadata": { "name": "workers" }, "spec": spec, "status": {} });
@@ -91,7 +92,7 @@ mod tests {
                 (refused, expected) => refused.is_none() && expected.is_none(),
             };
             assert!(is_so, "{reference} {before:?}: {refused:?}");
-            // Later passes recognize the refusal by the message in the condition.
+            // Another pass without the fleet refuses the pool again, with the same message.
             if let (Some(words), None) = (&refused, fleet) {
                 assert_eq!(pool(reference, Some(words)).guarded(None).refused, refused);
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::Moment;
 
-/// How long a ready answer counts. After this time without a ready answer, a server counts as away.
+/// A server counts as away if it has not answered for this long that it is ready.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Readiness answers of all API servers.
@@ -27,7 +27,7 @@ pub struct Asked {
     pub ready: Option<Moment>,
 }
 
-/// Known state of a server.
+/// State of a server, as far as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// For the last 15 s, the server has not answered that it is ready.

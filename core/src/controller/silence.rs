@@ -1,6 +1,6 @@
-//! Insights (`status.insight`: state and problems of a node, for people) of the nodes whose agent is silent. The
-//! controller writes these insights in place of the agents, for a few nodes at a time. While an agent reports, the
-//! controller never overwrites its insight. Pure.
+//! Insights of nodes whose agent is silent. An insight (`status.insight` of a BootcNode) describes the state and the
+//! problems of a node for people. The controller writes it in place of a silent agent, for a few nodes at a time. The
+//! controller never overwrites the insight of an agent that reports. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Silent {
 
 impl Silent {
     /// Returns the node's insight; `None` if the node belongs to no pool or its BootcNode cannot be parsed. `status`:
-    /// the full status of its BootcNode, because the view is pruned.
+    /// the full status of the BootcNode, because the view has only parts of it.
     pub fn insight(&self, status: &BootcNodeStatus, now: Timestamp) -> Option<NodeInsight> {
         let (node, spec) = (&self.node, self.host.spec()?);
         let reasons = [
@@ -56,15 +56,15 @@ impl Silent {
         insight(&facts, status.insight.as_ref(), now)
     }
 
-    /// True if `self` and `other` would give the same insight.
+    /// True if `self` and `other` have equal objects, and so lead to the same insight.
     fn is_as(&self, other: &Self) -> bool {
         let is_same = Arc::ptr_eq(&self.node, &other.node) && Arc::ptr_eq(&self.host, &other.host);
         is_same || self == other
     }
 }
 
-/// Nodes with silent agents whose insights are up to date, as known to this process. A new leader checks each node
-/// again and finds the insight that the earlier leader wrote.
+/// Nodes with silent agents whose insights are up to date, as far as this process has checked. A new leader checks each
+/// node again, and finds the insight that the earlier leader wrote.
 #[derive(Debug, Default)]
 pub struct SilentQueue {
     done: BTreeMap<String, Silent>,
@@ -72,8 +72,8 @@ pub struct SilentQueue {
 }
 
 impl SilentQueue {
-    /// Returns the next batch of the silent nodes: those that are new or whose insight may have changed. Also returns
-    /// when the next batch is due, if any node is left.
+    /// Returns the next batch of silent nodes to check: nodes that are new or have changed. Also returns when the next
+    /// batch is due, if any node is left.
     pub fn pick(&mut self, silent: BTreeMap<String, Silent>, now: Moment) -> (Vec<(String, Silent)>, Option<Moment>) {
         // Forgets the nodes whose agents report again, so that a later silence is handled too.
         self.done.retain(|name, _| silent.contains_key(name));

@@ -27,7 +27,8 @@ pub struct Entry<V> {
 }
 
 impl<V> Entry<V> {
-    /// Returns an entry with an empty version and no change by an agent, for callers that need only the content.
+    /// Returns an entry without a version and without a time of an agent's change, for callers that need only the
+    /// content.
     pub fn new(view: impl Into<Arc<V>>) -> Self {
         Self {
             view: view.into(),
@@ -71,12 +72,12 @@ pub struct Snapshot {
     pub leases: Arc<Objects<LeaseView>>,
     /// The BootcFleet `cluster`, if there is one.
     pub fleet: Option<Entry<FleetView>>,
-    /// Kinds whose watch may have been stale when the snapshot was taken.
+    /// Kinds of objects whose watch may have been stale when the snapshot was taken.
     pub stale: BTreeSet<&'static str>,
 }
 
 impl Snapshot {
-    /// Returns the snapshot of these objects, as if no agent had written yet.
+    /// Returns the snapshot of these objects. No entry has a time of an agent's change.
     pub fn of<'a>(
         pools: &[BootcNodePool],
         bootc_nodes: &[BootcNode],
@@ -100,7 +101,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns why the BootcFleet closes the gates of all pools; `None` if it does not.
+    /// Returns why the BootcFleet closes the gates of all pools: it is paused or unreadable. `None` if it does not.
     pub fn fleet_gate(&self) -> Option<FleetGate> {
         match &self.fleet.as_ref()?.view.object {
             Ok(fleet) => fleet.spec.paused.then_some(FleetGate::Paused),

@@ -39,7 +39,7 @@ impl Soaks {
         }
     }
 
-    /// Returns how long the wave had soaked with this target at the last call of [`Self::see`].
+    /// Returns the wave's soak time with this target, as of the last call of [`Self::see`].
     pub fn soaked(&self, pool: &PoolName, target: &Digest, wave: &str) -> Duration {
         let soak = self
             .0
@@ -86,7 +86,8 @@ mod tests {
             90,
             "the soak time of an earlier leader counts"
         );
-        // The plan for another target is made before its waves are recorded, so its soak time must already be zero.
+        // A plan for another target is made before [`Soaks::see`] gets that target, so the soak time must be zero
+        // already.
         assert_eq!(soaks.soaked(&pool, &digest(2), "canary"), Duration::ZERO);
         soaks.see(&pool, &digest(2), &[wave("canary", WaveState::Active, 30)], at(61));
         assert_eq!(soaks.soaked(&pool, &digest(1), "canary"), Duration::ZERO);

@@ -1,4 +1,5 @@
-//! Permits to pull that members left unused, counted from zero after a restart; no safety depends on the counts. Pure.
+//! Counts of permits to pull that members left unused. The counts start from zero after a restart, and no invariant
+//! depends on them. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +12,12 @@ use crate::Moment;
 use crate::controller::snapshot::Objects;
 use crate::controller::view::BootcNodeView;
 
-/// A permit counts as left unused once for every 15 minutes without a pull. After repeated failures, an agent's backoff
-/// is longer than that, so the node then queues behind nodes that had no permit yet.
+/// If a member has a permit and does not pull for this long, the permit counts as left unused. The permit counts once
+/// more after each further period. After repeated failures, an agent's backoff is longer than this. The node then
+/// queues behind nodes that had no permit yet.
 pub const PERMIT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// Number of permits to pull that each member left unused. Members that had no permit yet go first.
+/// Number of permits to pull that each member left unused. Members with fewer unused permits get a permit first.
 #[derive(Debug, Default)]
 pub struct StagingPermits(BTreeMap<String, Permit>);
 

@@ -1,5 +1,5 @@
-//! Durations of the members' pulls, each reported once, for a histogram. Pure. A new leader does not report pulls that
-//! ended before it started.
+//! Durations of the members' pulls, for a histogram. Pure. Each pull is reported once. A new leader does not report
+//! pulls that ended before it started.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct StagingNews {
     pub took: Duration,
 }
 
-/// Last pull of each node.
+/// Last pull of each node, to notice a new one.
 #[derive(Debug, Default)]
 pub struct Stagings {
     /// End of the last pull, by the node's clock. Compared only with earlier values from the same node.
@@ -44,7 +44,7 @@ impl Stagings {
             };
             let last = content.report.measured.staging_ended;
             self.known.insert(uid.clone(), last);
-            // The first pull of a node that is new since the last call is reported, too.
+            // If a node has joined since the last call, its first pull is reported too.
             let is_news = self.began && last.is_some() && old.flatten() != last;
             if let (true, Some(took)) = (is_news, content.report.measured.staging) {
                 let pool = content.spec.pool_name.as_str().into();
@@ -69,7 +69,8 @@ mod tests {
     use crate::controller::snapshot::Entry;
     use crate::controller::view::{BootcNodeView, NodeView};
 
-    /// Returns the reported durations in seconds. `nodes`: name, start of the last pull, its duration (0: none).
+    /// Returns the reported durations in seconds. `nodes`: name, start of the last pull (0: no pull), and duration of
+    /// that pull.
     fn look(stagings: &mut Stagings, nodes: &[(&str, i64, i64)]) -> Vec<u64> {
         let mut snapshot = Snapshot::default();
         for (name, began, took) in nodes {

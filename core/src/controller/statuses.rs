@@ -21,7 +21,7 @@ use crate::controller::view::{BootcNodeView, LeaseView};
 /// Results of one pass.
 #[derive(Debug)]
 pub struct PassResults<'a> {
-    /// Objects of the watches.
+    /// Watched objects.
     pub snapshot: &'a Snapshot,
     /// Pool of each node.
     pub membership: &'a Membership,
@@ -36,7 +36,7 @@ pub struct PassResults<'a> {
     /// UIDs of the Nodes that hold a berth and have been silent for too long, for example because they did not come
     /// back from their reboot.
     pub timed_out: &'a BTreeSet<NodeUid>,
-    /// Result of [`holdings`].
+    /// Held berth of each node: see [`holdings`].
     pub holdings: BTreeMap<&'a NodeUid, &'a Holding>,
 }
 
@@ -47,7 +47,8 @@ pub fn holdings(leases: &[LeaseView]) -> BTreeMap<&NodeUid, &Holding> {
 }
 
 impl<'a> PassResults<'a> {
-    /// Computes a pool's status. `None` if the berths could not be read: an old status is better than a wrong one.
+    /// Returns a pool's status. `None` if the berths could not be read: the old status then stays, because a wrong one
+    /// would be worse.
     pub fn pool_status(
         &self,
         (pool, object): (&Pool, &BootcNodePool),
@@ -107,8 +108,8 @@ impl<'a> PassResults<'a> {
         })
     }
 
-    /// Returns the agents of all pool members, sorted by node name. `quiet`: returns the time since the last report,
-    /// given the name of the node and its BootcNode.
+    /// Returns the agents of all pool members, sorted by node name. `quiet` returns the time since an agent's last
+    /// report, given the node's name and BootcNode.
     pub fn agents(&self, quiet: impl Fn(&str, &Entry<BootcNodeView>) -> Duration) -> Vec<Agent<'a>> {
         let committed = self.committed();
         let agents = self.snapshot.bootc_nodes.iter().filter_map(|(name, host)| {

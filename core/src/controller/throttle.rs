@@ -24,7 +24,7 @@ impl Throttle {
         batch
     }
 
-    /// Returns the earliest time of the next batch; `None` if there was no batch yet.
+    /// Returns the earliest time of the next batch; `None` before the first batch.
     pub(super) fn next(&self) -> Option<Moment> {
         self.0
     }

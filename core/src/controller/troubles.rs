@@ -1,6 +1,6 @@
 //! Nodes that become degraded or recover, found by comparison with the last call. Pure. A new leader does not report
-//! troubles that exist when it starts, because an earlier leader has reported them. The new leader does report the end
-//! of these troubles.
+//! nodes that are degraded when it starts, because an earlier leader has reported them. When such a node recovers, the
+//! new leader reports that.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{BootcNodeContent, NodeView};
 use crate::finding::Finding;
 
-/// Maximum number of nodes to report one by one for the same reason. A registry outage can affect thousands at once;
-/// the pool's status and the metrics count all of them.
+/// Maximum number of nodes that are reported one by one for the same reason. A registry outage can affect thousands of
+/// nodes at once. The pool's status and the metrics count all of them.
 pub const TOLD_OF: usize = 10;
 
 /// A change of a node's condition `NodeDegraded`.
@@ -24,7 +24,7 @@ pub struct TroubleNews {
     pub uid: NodeUid,
     /// Pool of the node.
     pub pool: PoolName,
-    /// The trouble; `None` if a reported trouble is over.
+    /// Problem of the node; `None` if a problem that was reported is over.
     pub trouble: Option<Finding>,
 }
 
@@ -39,7 +39,7 @@ impl TroubleNews {
     }
 }
 
-/// Degraded nodes.
+/// Degraded nodes, as of the last call of [`Self::see`].
 #[derive(Debug, Default)]
 pub struct Troubles {
     known: BTreeMap<NodeUid, Known>,
@@ -87,7 +87,7 @@ impl Troubles {
                     if is_told {
                         *others += 1;
                     }
-                    // A trouble seen in the first call was already reported by an earlier leader.
+                    // An earlier leader has already reported the troubles that the first call sees.
                     if is_told && self.began {
                         news.push(TroubleNews::of(&node.view, content, Some(trouble.clone())));
                     }
@@ -115,7 +115,8 @@ mod tests {
     use crate::controller::snapshot::Entry;
     use crate::controller::view::{BootcNodeView, NodeView};
 
-    /// For each node: name, and reason of its trouble (`-`: none).
+    /// Returns the reported changes: name of the node, and reason (`None`: recovered). `nodes`: name of each node, and
+    /// reason of its trouble (`-`: none).
     fn look(troubles: &mut Troubles, nodes: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
         let mut snapshot = Snapshot::default();
         for (name, reason) in nodes {
@@ -152,7 +153,7 @@ mod tests {
         let first = [("a", "DiskFull"), ("b", "-")];
         let both = [("a", "-"), ("b", "NodeNotReady")];
         for (nodes, expected) in [
-            // A new leader reports no existing trouble again.
+            // A new leader does not report existing troubles again.
             (&first[..], &[][..]),
             (&first, &[]),
             // The trouble of a, which an earlier leader reported, has ended.

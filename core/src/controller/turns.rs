@@ -1,5 +1,5 @@
 //! Events of turns, found by comparing each berth with its last state. Pure. Durations are measured by this process's
-//! clock, so a turn that began under an earlier leader has no duration.
+//! clock. A duration that began under an earlier leader is unknown.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,11 +10,12 @@ use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use crate::Moment;
 use crate::controller::view::LeaseView;
 
-/// If a holder commits within this time after it took its berth, the event for the commit does not announce the reboot
-/// again.
+/// If an event of the turn announced the reboot less than this time ago, the event for a commit does not announce it
+/// again. The event for taking the berth announces the reboot too.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Outcome of a turn that was not ended by its holder: Node gone or excluded, or berth closed by an admin.
+/// Outcome of a turn that an admin or the controller ended before the commit: the Node is gone or excluded, or an admin
+/// closed the berth.
 pub const TAKEN_AWAY: &str = "TakenAway";
 
 /// Event of a turn.
@@ -41,23 +42,25 @@ pub enum Happened {
     Taken,
     /// The holder committed. The agent may withdraw a commit and commit again.
     Committed {
-        /// Time since the berth was taken; `None` if this process did not see that.
+        /// Duration of the drain: time since the berth was taken, or since the last commit was withdrawn. `None` if
+        /// this process did not see the start.
         drain: Option<Duration>,
-        /// True if a recent event of this turn has announced the reboot already.
+        /// True if an event of this turn announced the reboot in the last minute.
         announced: bool,
     },
     /// The turn ended: the berth is closed.
     Ended {
         /// Outcome of the turn: an [`Outcome`], or [`TAKEN_AWAY`].
         outcome: &'static str,
-        /// Time from the commit until the berth was closed. `None`: the target is unproven, or no commit was seen.
+        /// Time from the commit until the berth was closed. `None` if the target was not proven, or if this process did
+        /// not see the commit.
         reboot: Option<Duration>,
         /// True if the holder gave the berth back. False if an admin or the controller closed it.
         given_back: bool,
     },
 }
 
-/// Running turns.
+/// Turns that are in progress, found from the last seen state of each berth.
 #[derive(Debug, Default)]
 pub struct Turns {
     leases: BTreeMap<String, LastSeen>,
@@ -108,7 +111,7 @@ impl Turn {
         let proven = self.committed.filter(|_| outcome == Some(Outcome::Updated));
         let given_back = match state {
             BerthState::Closed(closed) => matches!(closed.reason, ClosedReason::Released | ClosedReason::Failed),
-            // The watch skipped the close of the berth, which is offered or held again already.
+            // The watch did not show the closed berth: the berth is offered or held again already.
             _ => self.outcome.is_some(),
         };
         Happened::Ended {
@@ -127,7 +130,7 @@ impl Turns {
         for lease in leases {
             let known = before.remove(lease.name());
             let version = version(lease);
-            // A berth that was read directly from the API server may be newer than the berth in the watch.
+            // The last state may come from a direct read, and the watch may then still show an older state.
             let is_new = known.as_ref().is_none_or(|known| version > known.version);
             let (Ok(berth), true) = (&lease.berth, is_new) else {
                 self.leases.extend(known.map(|known| (lease.name().to_owned(), known)));
@@ -150,8 +153,8 @@ impl Turns {
     }
 }
 
-/// Returns the current turn of a berth, and the events of the current and the previous turn. `taken`: start of a new
-/// turn; `None` in the first call of a new leader, which does not know the start.
+/// Returns the current turn of a berth, and the new events: of the turn that ended and of the current turn. `taken`:
+/// start time for a new turn. `None` in the first call of a new leader, which did not see the start.
 fn follow(
     before: Option<Turn>,
     state: &BerthState,
@@ -325,7 +328,7 @@ mod tests {
             let news = story.goes(committed, 100 + drain);
             assert_eq!(news, [("n1".to_owned(), commits(drain, announced))]);
         }
-        // A leader that did not see the start of the turn has not announced the reboot.
+        // A new leader did not see the start of the turn, so it has not announced the reboot.
         let mut story = Story::new();
         story.goes(story.taken(), 0);
         story.turns = Turns::default();

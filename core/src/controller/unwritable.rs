@@ -25,7 +25,7 @@ pub enum Obstacle {
 }
 
 impl Unwritable {
-    /// Reason for the pool's condition `Degraded`.
+    /// Returns the reason for the pool's condition `Degraded`.
     pub fn reason(&self) -> CommonReason {
         match self.why {
             Obstacle::Refused(_) => CommonReason::WriteRefused,
@@ -33,7 +33,7 @@ impl Unwritable {
         }
     }
 
-    /// Message for the admin.
+    /// Returns the message for the admin.
     pub fn words(&self) -> String {
         let lease = &self.lease;
         match &self.why {

@@ -33,7 +33,7 @@ pub enum UseKind {
 }
 
 impl CapacityUse {
-    /// Text for messages: `n7, cordoned by someone else`.
+    /// Returns the text for messages, such as `n7, cordoned by someone else`.
     pub fn words(&self) -> String {
         format!("{}, {}", self.who, self.how.words())
     }
@@ -54,7 +54,7 @@ impl UseKind {
         }
     }
 
-    /// Phrase that follows the node's name in a message.
+    /// Returns a phrase that follows the node's name in a message.
     pub fn words(self) -> &'static str {
         match self {
             Self::Holds => "being updated",

@@ -66,7 +66,7 @@ pub struct NodeView {
     pub our_cordon: bool,
     /// Creation time by the API server's clock, in seconds since 1970.
     pub created: i64,
-    /// Platform as the Node reports it, without the agent's report.
+    /// Platform of the machine as the Node reports it. The agent's report may add details.
     pub machine: Machine,
     /// `InternalIP` addresses of the Node.
     pub addresses: Vec<String>,
@@ -98,9 +98,9 @@ pub struct BootcNodeContent {
     pub spec: BootcNodeSpec,
     /// Report of the agent.
     pub report: Report,
-    /// Time of the agent's heartbeat.
+    /// Time of the agent's last heartbeat, by the node's clock.
     pub heartbeat: Option<Timestamp>,
-    /// Conditions in the BootcNode's status that the controller writes. They are not part of the agent's report.
+    /// Conditions that the controller, not the agent, writes to the BootcNode's status.
     pub told: Vec<Condition>,
 }
 
@@ -143,7 +143,7 @@ impl NodeView {
         UseKind::down(self.ready, self.unschedulable, self.our_cordon)
     }
 
-    /// Returns the node's platform. `host`: its BootcNode, whose report may add the CPU's variant.
+    /// Returns the node's platform. `host`: the node's BootcNode. The report in it may add the CPU's variant.
     pub fn platform<'a>(&'a self, host: Option<&'a BootcNodeView>) -> Platform<'a> {
         let report = host.and_then(BootcNodeView::report);
         // A report with another Node UID is from an earlier machine with the same name.
@@ -186,7 +186,7 @@ impl View for LeaseView {
         self.berth != other.berth || self.lease.metadata.uid != other.lease.metadata.uid
     }
 
-    /// A berth that was given back is urgent, because all nodes in the queue wait for it. Other changes can wait.
+    /// A berth that was closed is urgent, because all nodes in the queue wait for it. Other changes can wait.
     fn urgency(&self, other: &Self) -> Option<Urgency> {
         let given_back = self.is_closed() && !other.is_closed();
         self.differs(other)
@@ -203,7 +203,7 @@ impl View for LeaseView {
     }
 }
 
-/// Returns the berth without the fields that the controller writes while a node holds it.
+/// Returns the berth without the fields that the controller may write while a node holds it.
 fn holders_part(berth: &Berth) -> Berth {
     let berth = berth.stamped(0);
     berth.revoked(None).unwrap_or(berth)
@@ -329,12 +329,12 @@ impl BootcNodeView {
         }
     }
 
-    /// The spec; `None` if the object cannot be parsed.
+    /// Returns the spec; `None` if the object cannot be parsed.
     pub fn spec(&self) -> Option<&BootcNodeSpec> {
         self.content.as_ref().ok().map(|c| &c.spec)
     }
 
-    /// The report; `None` if the object cannot be parsed.
+    /// Returns the report; `None` if the object cannot be parsed.
     pub fn report(&self) -> Option<&Report> {
         self.content.as_ref().ok().map(|c| &c.report)
     }
@@ -392,7 +392,7 @@ impl LeaseView {
         self.berth.as_ref().ok()?.holding()
     }
 
-    /// Name of the Lease.
+    /// Returns the name of the Lease.
     pub fn name(&self) -> &str {
         self.lease.metadata.name.as_deref().unwrap_or_default()
     }
@@ -420,14 +420,14 @@ impl PoolView {
     }
 }
 
-/// Returns the UID of the Node that a BootcNode was created for.
+/// Returns the UID of the Node that a BootcNode was created for, from its spec or otherwise from its owner.
 pub fn made_for(host: &BootcNodeView) -> Option<&str> {
     let published = host.spec().map(|s| s.node_uid.as_str());
     let uid = published.filter(|uid| !uid.is_empty());
     uid.or(host.owner.as_deref())
 }
 
-/// True if the BootcNode was created for another Node than the one that has its name now.
+/// True if the Node that the BootcNode was created for is gone: no Node has its name, or a newer Node has it.
 pub fn is_stale(host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     match (made_for(host), node) {
         (Some(uid), Some(node)) => uid != node.uid.as_str(),

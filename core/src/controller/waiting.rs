@@ -1,8 +1,8 @@
 //! The condition `Waiting` of a BootcNode: why its node waits, if the reason does not concern the whole pool. Pure.
 //!
-//! No decision depends on this condition. Reasons that concern the whole pool (pause, window, halt) are in the pool's
-//! conditions and do not change this one. A pause appears in the nodes' insights because the controller publishes it in
-//! their specs.
+//! No decision depends on this condition. A reason that concerns the whole pool (pause, window, halt) is in the pool's
+//! conditions and leaves `Waiting` unchanged. A pause also appears in the nodes' insights, because the controller
+//! publishes it in their specs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ const HELD: &str = "is held back by an admin; to release it: kubectl berth unhol
 pub enum Waiting<'a> {
     /// The reason to wait is unknown or concerns the whole pool: the condition stays as it is.
     Unjudged,
-    /// The node does not wait for a reason that this condition reports: the condition becomes False.
+    /// The node does not wait, or waits for a reason that this condition does not report: the condition becomes False.
     No,
     /// The condition becomes True with this reason and message.
     Yes(Word, Cow<'a, str>),
@@ -69,7 +69,7 @@ impl<'a> Words<'a> {
             BlockReason::Soaking => Waiting::Yes(CommonReason::WaveSoaking.into(), self.soaked.as_str().into()),
             BlockReason::HeldBack => Waiting::Yes(CommonReason::Held.into(), HELD.into()),
             BlockReason::FailedBefore => Waiting::Yes(CommonReason::FailedBefore.into(), wait.words().into()),
-            // These causes affect every control plane node, and end soon after a leader starts.
+            // These causes affect every control plane node, and only for a short time after a leader starts.
             BlockReason::ControlPlane(Cause::Unfenced | Cause::NotListed) => Waiting::Unjudged,
             BlockReason::ControlPlane(cause) => Waiting::Yes(cause.into(), self.plan.wait_words(wait, &[node]).into()),
             BlockReason::NoClock => Waiting::Yes(CommonReason::ClockNotSynchronized.into(), wait.words().into()),
@@ -78,14 +78,14 @@ impl<'a> Words<'a> {
                 Some(target) => without_image(target, platform),
                 None => Waiting::Unjudged,
             },
-            // These reasons concern the whole pool or a new leader.
+            // These reasons concern the whole pool or the controller.
             BlockReason::Gate
             | BlockReason::Order
             | BlockReason::Halted
             | BlockReason::Unresolved
             | BlockReason::Outdated
             | BlockReason::Fencing => Waiting::Unjudged,
-            // Either these waits end without an admin, or the agent reports their cause.
+            // These waits end without an admin, or the agent reports their cause.
             BlockReason::UpToDate
             | BlockReason::NotPublished
             | BlockReason::OtherNode
@@ -127,9 +127,9 @@ fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
     Waiting::Yes(reason.into(), message.into())
 }
 
-/// Returns the new condition `Waiting` of each BootcNode whose current condition is out of date, by node name.
+/// Returns the new condition `Waiting` of each BootcNode, by node name, if the current condition is out of date.
 ///
-/// Members of a pool without a plan are left out, so a new leader that has not planned yet changes nothing.
+/// If a pool has no plan, its members are left out, so that a new leader changes nothing before its first plan.
 pub fn wanted(
     snapshot: &Snapshot,
     pools: &[Pool],
@@ -166,8 +166,8 @@ pub fn wanted(
 /// Returns the node's new condition `Waiting`; `None` if it stays. `now`: the current condition if it is True.
 fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Option<Verdict> {
     match (waiting, now) {
-        // While a gate is closed, it is not known whether the node also waits for a reason of its own, so the
-        // condition stays. But a condition with the reason `Held` must end when an admin releases the hold.
+        // While a gate is closed, the plan does not show whether the node also waits for a reason of its own. So the
+        // condition stays. Only `Held` ends, as soon as an admin has released the hold.
         (Waiting::Unjudged, Some(now))
             if now.reason == CommonReason::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD) =>
         {
@@ -184,7 +184,7 @@ fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Op
     }
 }
 
-/// Pending writes of conditions. The oldest are written first, at a limited rate.
+/// Conditions that are still to be written. The oldest are written first, at a limited rate.
 #[derive(Debug, Default)]
 pub struct WriteQueue {
     pending: BTreeMap<NodeName, Pending>,
@@ -194,13 +194,13 @@ pub struct WriteQueue {
 #[derive(Debug)]
 struct Pending {
     verdict: Verdict,
-    /// Time when the condition was first needed, or of the last try to write it.
+    /// Time of the last try to write the condition. Before the first try: time when the condition was first needed.
     since: Moment,
 }
 
 impl WriteQueue {
-    /// Records the conditions to write (`wanted`). Returns the next batch to write. Its nodes go to the end of the
-    /// queue, in case a write fails.
+    /// Records the conditions to write (`wanted`) and returns the next batch. A node in the batch goes to the end of
+    /// the queue, so that a failed write does not delay other nodes.
     pub fn pick(&mut self, wanted: BTreeMap<NodeName, Verdict>, now: Moment) -> Vec<(NodeName, Verdict)> {
         let mut before = std::mem::take(&mut self.pending);
         for (name, verdict) in wanted {

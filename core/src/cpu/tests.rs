@@ -9,7 +9,7 @@ fn variant(architecture: &str, text: &str) -> Option<&'static str> {
     features.variant(architecture)
 }
 
-/// Lines of real files: an Opteron of 2003, a Nehalem, a Haswell, a Skylake server, and QEMU's `qemu64`.
+/// Lines of real files: an Opteron of 2003, a Nehalem, a Haswell and a Skylake server.
 const V1: &str = "flags\t\t: fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 \
                   syscall nx mmxext lm 3dnowext 3dnow rep_good nopl";
 const V2: &str = "flags\t\t: fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush dts acpi mmx fxsr \
@@ -33,7 +33,7 @@ fn x86_64_levels_match_the_psabi() {
         assert_eq!(variant("amd64", line), Some(level));
         assert_eq!(variant("arm64", line), None);
     }
-    // A CPU without any one of a level's features has only the level below.
+    // If a CPU lacks one feature of a level, it has only the level below.
     for (n, (_, features)) in AMD64.iter().enumerate().skip(1) {
         for feature in *features {
             let without = V4.replace(&format!(" {feature} "), " ");

@@ -6,10 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::kind::Kind;
 use super::{Finding, Subject};
 
-/// Conditions of the fleet that lead to no finding here: findings about the pools report the same problems.
+/// Conditions of the fleet that lead to no finding, because findings about the pools report the same problems.
 const OF_POOLS: [&str; 3] = [types::UPDATING, types::PAUSED, types::FEEDS_HEALTHY];
 
-/// Returns a finding for each condition that is False.
+/// Returns a finding for each condition that is False, except the conditions that findings about the pools report.
 pub fn findings(conditions: &[Condition]) -> Vec<Finding> {
     let bad = conditions
         .iter()

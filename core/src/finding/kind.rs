@@ -31,7 +31,7 @@ reasons! {
         /// Nodes are missing, or cannot be added.
         #[serde(rename = "Cluster Capacity")]
         ClusterCapacity = "Cluster Capacity",
-        /// Not known.
+        /// The effect is not known.
         Unknown,
     }
 }

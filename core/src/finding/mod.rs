@@ -34,7 +34,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Returns how an admin remedies a problem of this object that has this reason.
+    /// Returns what an admin should do if this object has a problem with this reason.
     pub fn remedy(&self, reason: &str) -> String {
         match table::remedy(reason) {
             Some(remedy) => self.filled(&remedy),
@@ -51,7 +51,7 @@ impl Subject {
         }
     }
 
-    /// Name of the object.
+    /// Returns the name of the object.
     pub fn name(&self) -> &str {
         match self {
             Self::Fleet => "cluster",
@@ -112,12 +112,12 @@ impl Finding {
         Verdict::yes(self.reason, self.message)
     }
 
-    /// Severity.
+    /// Returns the severity.
     pub const fn level(&self) -> Level {
         self.kind.grade().0
     }
 
-    /// Effect on the update and the cluster.
+    /// Returns the effect on the update and the cluster.
     pub const fn impact(&self) -> Impact {
         self.kind.grade().1
     }
@@ -137,7 +137,7 @@ impl Finding {
             .filled(&self.kind.grade().2.replace("REASON", &self.reason))
     }
 
-    /// Returns the steps for an admin.
+    /// Returns what an admin should do.
     pub fn remedy(&self) -> String {
         self.subject.remedy(&self.reason)
     }

@@ -23,8 +23,8 @@ pub fn reported(node: &Subject, conditions: &[Condition]) -> Option<Finding> {
 }
 
 /// Returns the worst problem of a node in a pool. `own`: conditions that the agent wrote. `of_controller`: conditions
-/// that the controller wrote. `silent`: message if the agent is silent; its conditions are then ignored as outdated.
-/// `is_unpublished`: the controller has published no image for this node.
+/// that the controller wrote. `silent`: message about a silent agent; the agent's conditions are then ignored as
+/// outdated. `is_unpublished`: true if the controller has published no image for this node.
 pub fn trouble(
     node: &Subject,
     own: &[Condition],
@@ -47,8 +47,8 @@ pub fn trouble(
     unserved(node, of_controller, is_unpublished)
 }
 
-/// Returns the finding that the pool's image does not support the node's platform, if the controller reports this.
-/// `None` if the controller has published an image for the node since that report.
+/// Returns a finding if the controller reports that the pool's image does not support the node's platform. `None` if
+/// the controller has published an image for the node since that report.
 fn unserved(node: &Subject, conditions: &[Condition], is_unpublished: bool) -> Option<Finding> {
     let waiting = condition::find_true(conditions, types::WAITING)?;
     let is_unserved = is_unpublished && waiting.reason == CommonReason::NoSuchPlatform.as_str();

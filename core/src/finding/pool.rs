@@ -8,7 +8,7 @@ use super::kind::Kind;
 use super::{Finding, Subject};
 use crate::controller::image::ResolveReason;
 
-/// Returns the conditions that need attention. Of two conditions that report the same problem, returns only one.
+/// Returns the conditions that need attention. If two conditions report the same problem, returns only one of them.
 pub fn notable(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
     let failing = condition::find_true(conditions, types::FEED_FAILING);
     let skew = condition::find_true(conditions, types::BOOT_IMAGE_SKEW);
@@ -19,7 +19,8 @@ pub fn notable(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
 }
 
 /// True if a condition needs attention and no other condition reports its problem. `failing`: the condition
-/// `FeedFailing`, if it is True. `is_refused`: the boot image of new machines is too old for the next image.
+/// `FeedFailing`, if it is True. `is_refused`: true if the next image is refused because new machines' boot image is
+/// too old for it.
 fn needs_attention(c: &Condition, failing: Option<&Condition>, is_refused: bool) -> bool {
     match c.type_.as_str() {
         // The condition BootImageSkew already reports the refused image.
@@ -29,12 +30,11 @@ fn needs_attention(c: &Condition, failing: Option<&Condition>, is_refused: bool)
         {
             false
         }
-        // The condition FeedFailing already reports this reason, with the time when it began.
+        // The condition FeedFailing already reports this reason, and since when the feed fails.
         types::IMAGE_RESOLVED if c.status == "True" && failing.is_some_and(|f| f.reason == c.reason) => false,
         // CannotCompare: new machines may or may not be able to join.
         types::BOOT_IMAGE_SKEW => c.status == "True" || c.reason == CommonReason::CannotCompare.as_str(),
-        // True with another reason than Resolved: the pool uses its image, but the registry does not answer or
-        // another image waits.
+        // The condition is True, but its reason is not Resolved: the registry does not answer, or another image waits.
         types::IMAGE_RESOLVED => c.status != "True" || c.reason != CommonReason::Resolved.as_str(),
         types::PROGRESSING | types::UPDATED | types::WINDOW_OPEN => false,
         type_ if types::SUMMARY.contains(&type_) => false,
@@ -42,8 +42,8 @@ fn needs_attention(c: &Condition, failing: Option<&Condition>, is_refused: bool)
     }
 }
 
-/// Returns the finding for a condition that needs attention. `is_outdated`: the pool's pause keeps outdated nodes from
-/// being updated.
+/// Returns the finding for a condition that needs attention. `is_outdated`: true if the pool is paused and has nodes
+/// that need an update.
 pub fn finding(pool: &PoolName, c: &Condition, is_outdated: bool) -> Finding {
     let is_true = c.status == "True";
     let kind = match c.type_.as_str() {
@@ -63,8 +63,7 @@ pub fn finding(pool: &PoolName, c: &Condition, is_outdated: bool) -> Finding {
     Finding::of_condition(kind, Subject::Pool(pool.clone()), c)
 }
 
-/// Returns the finding about a paused pool with outdated nodes, for the time before the pool's conditions show the
-/// pause.
+/// Returns the finding about a paused pool with outdated nodes. Used until the pool's own conditions show the pause.
 pub fn paused(pool: &BootcNodePool, name: &PoolName) -> Finding {
     let reason = if pool.spec.is_paused() {
         CommonReason::PausedByAdmin

@@ -57,7 +57,7 @@ mod tests {
         R::ALL.iter().map(|reason| reason.word())
     }
 
-    /// The reason of every verdict has one of these types, so the list of their values is complete.
+    /// Every verdict gets its reason from one of these enums, so their values are the complete list of reasons.
     #[cfg(feature = "controller")]
     #[test]
     fn the_page_has_every_reason_once() {

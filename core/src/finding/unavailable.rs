@@ -12,7 +12,7 @@ const NOT_READY_GRACE: i64 = 5 * 60;
 /// Seconds that a Node may have another bad condition before a finding reports it.
 const PRESSURE_GRACE: i64 = 60;
 
-/// Returns findings about the conditions that have made a Node unavailable for longer than their grace time.
+/// Returns a finding for each condition that has made the Node unavailable for longer than its grace time.
 pub fn findings(subject: &Subject, node: &Node, now: Timestamp) -> Vec<Finding> {
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
     conditions.filter_map(|c| finding(subject, c, now)).collect()

@@ -26,7 +26,7 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 const DEADLINE: Duration = Duration::from_secs(600);
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Most entries that `nodeFiles` and `nodeProcesses` may have, each.
+/// Maximum number of entries in `nodeFiles`, and also in `nodeProcesses`.
 const MAX_SIGNS: usize = 32;
 
 /// How the check reacts if the boot image (the image that the machine was installed from) is too old for the target.
@@ -54,7 +54,7 @@ pub struct Config {
     /// Path of the override file. If an admin creates that file, the machine joins its cluster whatever the check
     /// finds.
     pub override_file: PathBuf,
-    /// Limit for boot images. A field that is set here takes precedence over the same field in the target's labels.
+    /// Limit for boot images. A field that is set here replaces the same field in the target's labels.
     pub limit: BootImageLimit,
     /// Kubeconfig of the identity that writes an Event if the result needs attention. `None`: write no Event.
     pub kubeconfig: Option<PathBuf>,
@@ -64,7 +64,7 @@ pub struct Config {
     pub signs: Signs,
 }
 
-/// Error of the configuration file, in words that say how to fix it.
+/// Error in the configuration file, with advice how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(String);
@@ -149,8 +149,8 @@ impl Config {
         let own = &self.limit;
         BootImageLimit {
             minimum_version: own.minimum_version.clone().or(image.minimum_version),
-            // The error is about the label that sets the maximum. If the configuration sets a maximum, that label is
-            // unused.
+            // The error is about the label with the maximum skew. That label does not matter if the configuration sets
+            // a maximum.
             error: image.error.filter(|_| own.max_major_skew.is_none()),
             max_major_skew: own.max_major_skew.or(image.max_major_skew),
         }
@@ -165,7 +165,7 @@ fn optional_path(key: &str, text: Option<String>) -> Result<Option<PathBuf>, Con
     text.map(|text| path(key, text)).transpose()
 }
 
-/// Parses a path, which must be absolute and which the check must be able to read.
+/// Parses a path. Fails if the path is not absolute, or if the check cannot access it.
 fn path(key: &str, text: String) -> Result<PathBuf, ConfigError> {
     let path = PathBuf::from(text);
     if !path.is_absolute() {

@@ -22,10 +22,11 @@ use config::{Config, OnViolation};
 pub use record::Record;
 pub use verdict::Verdict;
 
-/// Maximum number of reboots into a target. If the machine still runs another image then, more reboots would not help.
+/// Maximum number of reboots into a target. If the machine still runs another image after them, more reboots would not
+/// help.
 pub const MAX_PIVOTS: u32 = 3;
 
-/// The target, as the registry describes it: the OS image that the machine should run.
+/// The OS image that the machine should run, as the registry describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// Digest of the target's manifest for the platform of this machine.
@@ -45,7 +46,7 @@ pub enum Answer {
     HostFailed(String),
     /// The registry cannot be reached; has the error of the host tool.
     Away(String),
-    /// The registry does not serve the target; has the reason. A later query may succeed, since an admin may create the
+    /// The registry does not serve the target; has the reason. A later query may succeed, because an admin may add the
     /// tag or the credentials.
     Withheld(String),
     /// The registry serves the target, but this machine cannot use it; has the reason. Another query would not help.
@@ -54,7 +55,7 @@ pub enum Answer {
     Found(Target),
 }
 
-/// Digest of the running image. The host is queried only when the digest is needed.
+/// Digest of the running image. The check queries the host for it only when a decision needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Booted {
     /// The digest was not queried, or the query failed; has the reason.
@@ -194,7 +195,7 @@ fn away(facts: &Inputs<'_>, why: &str) -> Verdict {
     Verdict::new(Outcome::RegistryAway, found, remedy)
 }
 
-/// Compares the machine's boot image with the limit for boot images.
+/// Returns the verdict from the comparison of the machine's boot image with the limit for boot images.
 fn judge(facts: &Inputs<'_>, target: &Target) -> Verdict {
     let limit = facts.config.limit_for(target.limit.as_ref());
     let boot = facts.boot_image.and_then(|image| image.version.as_deref());

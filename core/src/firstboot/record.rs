@@ -13,7 +13,7 @@ pub struct Record {
     /// Number of reboots into the target so far. Stored before each reboot is requested.
     #[serde(default)]
     pub pivots: u32,
-    /// Target digest of the last of these reboots; `None` before the first.
+    /// Digest of the target that the machine is rebooting into. `None` if no pivot is in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pivots_to: Option<Digest>,
     /// The part of the record that the agent copies to the BootcNode's status.

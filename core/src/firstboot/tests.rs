@@ -161,7 +161,7 @@ fn an_unreachable_registry_is_asked_until_the_deadline() {
         machine.is_late = true;
         let verdict = machine.verdict();
         assert_eq!((verdict.outcome, verdict.holds), (outcome, false));
-        // The kubelet has already run: this machine never pivots.
+        // The verdict lets the kubelet start, so the check is over.
         assert!(machine.remembers(None).record.unwrap().finished);
     }
 }
@@ -220,7 +220,7 @@ fn a_refused_machine_stays_refused_without_an_answer() {
         ..unread
     };
     assert_eq!(unread.verdict().outcome, Outcome::Overridden);
-    // A newer tag may have another limit.
+    // The tag may now point to an image with a lower limit.
     machine.is_overridden = false;
     machine.answer = target("10.1", Some("9.0"));
     let verdict = machine.verdict();
@@ -382,7 +382,8 @@ Berth: this machine does NOT join its cluster: its kubelet is held back (Refused
     assert!(fields.iter().all(|(_, value)| !value.contains('\n')));
 }
 
-/// A line has 78 characters; the label `  Found: ` takes nine. No line consists of a single letter.
+/// A line has at most 78 characters, and the label `  Found: ` takes nine of them. A line with only one letter is not
+/// broken.
 #[test]
 fn a_notice_breaks_its_lines_at_the_width() {
     let mut verdict = Machine::new("", Some("9.0"), target("10.1", Some("9.2"))).verdict();

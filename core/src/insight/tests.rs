@@ -21,7 +21,7 @@ fn condition(type_: &str, reason: &str, message: &str) -> Condition {
     conditions.remove(0)
 }
 
-/// The record of an update with these durations of drain and reboot, in seconds.
+/// Returns a timeline with one update whose drain and reboot took this long, in seconds.
 fn measured(drain: i64, reboot: i64) -> Timeline {
     let (committed, proven) = (drain, drain + reboot);
     let chapters = [
@@ -52,7 +52,7 @@ fn measured(drain: i64, reboot: i64) -> Timeline {
     }
 }
 
-/// Status of a node in this phase that runs `1.0`.
+/// Returns the status of a node that runs version `1.0` and is in this phase.
 fn status(phase: Phase) -> BootcNodeStatus {
     BootcNodeStatus {
         phase: Some(phase),
@@ -227,7 +227,7 @@ fn silent(f: &mut Inputs<'_>) {
     f.silent = Some(SILENT);
 }
 
-/// The last report of a silent agent stays, except for its error and its estimate, which are outdated.
+/// The insight of a silent agent's node keeps the last report, but not its error and its estimate, which are outdated.
 #[test]
 fn a_silent_agent_degrades_its_node() {
     for (phase, desired, expected) in [
@@ -328,7 +328,7 @@ fn an_insight_keeps_times_and_needs_a_pool() {
 }
 
 proptest! {
-    /// OpenShift's own code exceeded the limits of its API with such texts.
+    /// OpenShift's own code exceeded the limits of its API with long texts and texts of several lines.
     #[test]
     fn any_words_fit(words in "\\PC{0,300}", node in "[a-z0-9.-]{1,60}", lines in any::<bool>()) {
         let mut degraded = status(Phase::Draining);

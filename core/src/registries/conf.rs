@@ -50,14 +50,13 @@ pub enum ConfError {
     Twice(String),
 }
 
-/// Why `registries.conf` makes an image impossible to fetch.
+/// Why an image cannot be fetched under the rules of `registries.conf`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// The registry of this image is blocked.
     #[error("{0} is blocked by registries.conf")]
     Blocked(String),
-    /// With the prefix replaced by the location, the image's reference becomes this text, which is not a valid
-    /// reference.
+    /// `registries.conf` maps the image's reference to this text, which is not a valid reference.
     #[error("registries.conf maps the reference to {0:?}, which is not an image reference")]
     NoReference(String),
 }
@@ -134,7 +133,8 @@ impl RegistriesConf {
         Ok(Self { registries })
     }
 
-    /// Returns the places to fetch an image from, in the order to try them: first its mirrors, then its own registry.
+    /// Returns the places to fetch an image from, in the order to try them: first its mirrors, then the location of its
+    /// own registry.
     ///
     /// # Errors
     /// See [`SourceError`].
@@ -245,7 +245,7 @@ fn is_location_char(c: char) -> bool {
 }
 
 /// Returns how many bytes at the start of `text`, an image reference, match the prefix; `None` if the prefix does not
-/// match. A prefix ends at the end of a path segment. `*.` at its start stands for any subdomain.
+/// match. A prefix matches only whole path segments. A `*.` at its start matches any subdomain.
 fn matched(prefix: &str, text: &str) -> Option<usize> {
     let length = match prefix.strip_prefix('*') {
         None => text.strip_prefix(prefix).map(|_| prefix.len())?,

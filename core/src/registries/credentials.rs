@@ -52,7 +52,7 @@ pub enum CredentialsError {
         /// Column of the error.
         column: usize,
     },
-    /// The file is JSON without an object `auths`.
+    /// The JSON does not have the format of a credentials file, or has neither `auths` nor a helper.
     #[error("it has no object \"auths\"; create it with kubectl create secret docker-registry")]
     NoAuths,
     /// The entry for the requested registry cannot be used.
@@ -152,8 +152,8 @@ impl AuthFile {
         })
     }
 
-    /// Returns the credentials for a repository; `None` if the file has none for it, so that requests need no login.
-    /// `registry` is the first part of an image reference (host and port), `repository` its path.
+    /// Returns the credentials for a repository; `None` if the file has no entry for it, so requests are sent without a
+    /// login. `registry` is the first part of an image reference (host and port), `repository` its path.
     ///
     /// # Errors
     /// If the file has an entry or a helper for the registry, but no usable credentials.

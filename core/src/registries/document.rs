@@ -61,10 +61,10 @@ pub enum Document {
 /// Why a pool cannot use a document from a registry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    /// The document is malformed; has the error.
+    /// The document is malformed. Contains the error.
     #[error("the registry sent an invalid {0}")]
     Invalid(String),
-    /// The document has no image for Linux; has the message.
+    /// The document has no image for Linux. Contains the error message.
     #[error("{0}")]
     NotForLinux(String),
     /// The image with this digest is not a bootable OS image.
@@ -208,8 +208,8 @@ fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, Documen
 /// every amd64 machine.
 ///
 /// Usually an amd64 image without a variant runs everywhere: it is the only amd64 image, or all others need more.
-/// AlmaLinux breaks this rule: its index lists `amd64/v2`, and its `amd64` without a variant needs v3. So if the index
-/// names a variant below v3, this function returns the highest variant, up to v3, that the index does not name. No
+/// AlmaLinux breaks this rule: its index lists `amd64/v2`, and its `amd64` without a variant needs v3. So this function
+/// takes the highest variant, up to v3, that the index does not list, and returns it if the index lists a lower one. No
 /// distribution's default image needs more than v3.
 fn unnamed_amd64<'a>(platforms: impl Iterator<Item = &'a RawPlatform>) -> Option<&'static str> {
     let amd64 = platforms.filter(|of| of.architecture == "amd64");

@@ -131,7 +131,7 @@ impl<'de> Deserialize<'de> for Text {
 }
 
 /// Returns a JSON document as text that serde can parse. Bytes that are not UTF-8, and escapes of unpaired surrogates,
-/// become the replacement character. Its presence later marks a label as invalid.
+/// become the replacement character. [`Labels::kept`] leaves out labels that contain this character.
 pub fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(others.kept(), (BTreeMap::new(), 3));
     }
 
-    /// A text, sometimes about as long as `most`.
+    /// Generates a short text, or sometimes a text of about `most` characters.
     fn any_text(most: usize) -> impl Strategy<Value = String> {
         let long = (most - 1..most + 2).prop_map(|length| "x".repeat(length));
         prop_oneof![9 => ".{0,12}", 2 => long]
@@ -241,7 +241,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
 
-        /// Kept labels are unchanged and within the limits; the others are counted.
+        /// Kept labels are unchanged and within the limits. All other labels are counted.
         #[test]
         fn kept_labels_are_bounded_and_the_rest_counted(
             texts in prop::collection::btree_map(any_text(MAX_NAME), any_text(MAX_VALUE), 0..90),
@@ -259,7 +259,8 @@ mod tests {
             }
         }
 
-        /// Any bytes in one label, between closed quotes, leave the other labels readable.
+        /// Arbitrary bytes in the value of one label, except quotes, backslashes and control characters, do not affect
+        /// the other labels.
         #[test]
         fn any_bytes_in_a_label_spare_the_others(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let inside: Vec<u8> = bytes.into_iter().filter(|b| *b >= 0x20 && !b"\"\\".contains(b)).collect();
@@ -268,7 +269,7 @@ mod tests {
             prop_assert_eq!((labels.texts["a"].as_str(), labels.texts["z"].as_str()), ("1", "2"));
         }
 
-        /// Readable text is not changed.
+        /// `readable` does not change valid JSON.
         #[test]
         fn a_readable_document_is_not_changed(text in ".{0,60}") {
             let json = serde_json::to_string(&text).unwrap();

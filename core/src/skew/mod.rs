@@ -1,5 +1,5 @@
-//! Boot image skew: checks if the image that a machine was installed from (its boot image) is too old for an OS image.
-//! Pure.
+//! Boot image skew: checks if the image that a machine was installed from (its boot image) is too far away in version
+//! from an OS image. Pure.
 
 use berth_api::boot_image::{BootImageLimit, DEFAULT_MAX_MAJOR_SKEW};
 
@@ -14,9 +14,10 @@ use version::{Comparison, OsVersion};
 pub enum Skew {
     /// The OS image and its pool set no limit.
     NoLimit,
-    /// The boot image is new enough for all limits.
+    /// The boot image is within all limits.
     Within,
-    /// The boot image is too old for a limit. The message is the end of a sentence that begins with the machine's name.
+    /// The boot image is older than the minimum, or too many major versions away from the OS image. The message is the
+    /// end of a sentence that begins with the machine's name.
     Exceeded(String),
     /// The boot image cannot be compared with the limits. The message is the end of a sentence that begins with the
     /// machine's name.

@@ -62,7 +62,7 @@ fn a_boot_image_is_judged_by_all_limits() {
         ),
         // A version that is only a date has no major version.
         (Some("20250901"), Some("20251001"), vec![min("20250101")], "within"),
-        // Another limit that is certainly exceeded takes precedence.
+        // A limit that is certainly exceeded takes precedence over a limit that cannot be compared.
         (
             Some("9.0"),
             Some("9.8"),

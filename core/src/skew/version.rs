@@ -135,8 +135,8 @@ impl OsVersion {
     }
 }
 
-/// Iterates over the parts of a version that begins with a digit. Each part comes with the separator before it: `.`
-/// for the first part, and a space where a digit and a letter meet.
+/// Iterates over the parts of a version that begins with a digit. Each part comes with the separator before it. If
+/// there is none, the separator is `.` for a number and a space for a word.
 struct Parts<'a>(&'a str);
 
 impl Parts<'_> {
@@ -178,8 +178,8 @@ fn build_date(number: u64) -> Option<u64> {
 }
 
 /// Returns the RHEL release of an older RHEL CoreOS version, whose first part is the OpenShift release: `411.86` is
-/// built from RHEL 8.6, `419.810` from 8.10. Only versions that have a build date with hours and minutes are such
-/// versions. OpenShift's machine-config operator has the same rule.
+/// built from RHEL 8.6, `419.810` from 8.10. The caller must check that the version has a build date with hours and
+/// minutes. OpenShift's machine-config operator uses the same rule.
 fn legacy(release: &[u64]) -> Option<Vec<u64>> {
     let [41..=49 | 410..=499, rhel] = release else {
         return None;
@@ -208,8 +208,8 @@ impl OsVersion {
         &self.release[..end]
     }
 
-    /// True if the version may be an OpenShift release, such as `4.20.0`. Such a number says nothing about the RHEL
-    /// release: OpenShift 4.20 is built from RHEL 9.
+    /// True if the version may be an OpenShift release, such as `4.20.0`. The RHEL release cannot be derived from it:
+    /// OpenShift 4.20 is built from RHEL 9.
     fn may_be_openshift(&self) -> bool {
         self.date.is_none() && self.family.is_empty() && self.major() == Some(4)
     }

@@ -1,4 +1,4 @@
-//! How the sources themselves are kept: their prose, and the direction of their imports.
+//! Checks the repository's sources: the wording of comments, messages and pages, and the direction of imports.
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail like the test")]
 
 mod one_way;

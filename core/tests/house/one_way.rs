@@ -1,4 +1,4 @@
-//! Imports go one way: no two files of a crate import each other, directly or through others.
+//! Checks that imports have no cycle: no two files of a crate import each other, directly or through other files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use syn::visit::{self, Visit};
 
 use super::sources;
 
-/// Module path within a crate, such as `["agent", "step"]`. The root has none.
+/// Module path within a crate, such as `["agent", "step"]`. The path of the root is empty.
 type Module = Vec<String>;
 
-/// Modules of one crate with the modules that each imports.
+/// For each module of a crate, the modules that it imports.
 type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
-/// Returns the module that a file of `src/` holds; `None` for tests.
+/// Returns the module path of a source file, from the file's path below `src/`. `None` for tests.
 fn module_of(source: &Path) -> Option<Module> {
     let mut parts: Module = source
         .with_extension("")
@@ -29,7 +29,7 @@ fn module_of(source: &Path) -> Option<Module> {
     Some(parts)
 }
 
-/// Collects the paths that a file names, relative to the root of its crate.
+/// Collects the paths in a file that lead into the file's own crate, as paths from the crate's root.
 struct Paths {
     /// Module of the code that is being visited.
     here: Module,
@@ -42,7 +42,7 @@ fn child(parent: &[String], name: &syn::Ident) -> Module {
 }
 
 impl Paths {
-    /// Adds a path if it leads into the own crate.
+    /// Adds a path if it leads into the file's own crate.
     fn add(&mut self, path: &[String]) {
         let Some((first, mut rest)) = path.split_first() else {
             return;
@@ -111,7 +111,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 }
 
-/// Returns the paths that a file names.
+/// Returns the paths in a file that lead into the file's own crate.
 fn paths(module: &Module, text: &str) -> Vec<Module> {
     let file = syn::parse_file(text).unwrap();
     let mut paths = Paths {
@@ -130,8 +130,7 @@ fn paths(module: &Module, text: &str) -> Vec<Module> {
     paths.found
 }
 
-/// Returns what each module of the sources imports. An import counts for the file that holds it, which is the one with the longest
-/// matching path.
+/// Returns the modules that each module imports. An imported path belongs to the module with the longest matching path.
 fn imports(sources: &BTreeMap<Module, String>) -> Imports {
     let mut imports = Imports::new();
     for (module, text) in sources {
@@ -148,7 +147,7 @@ fn imports(sources: &BTreeMap<Module, String>) -> Imports {
     imports
 }
 
-/// Returns the modules that lie on a ring: each can be reached from itself.
+/// Returns the modules in import cycles: those that import themselves through other modules.
 fn rings(imports: &Imports) -> Vec<Module> {
     let mut found = vec![];
     for module in imports.keys() {
@@ -170,7 +169,7 @@ fn sources_of(name: &str) -> BTreeMap<Module, String> {
     let directory = format!("{name}/src");
     let mut sources = BTreeMap::new();
     for file in sources::files(&directory) {
-        // Programs of a crate are crates of their own.
+        // Skip programs: Rust compiles each of them as a separate crate.
         let source: PathBuf = file.strip_prefix(&directory).unwrap().to_owned();
         let is_program = source.starts_with("bin") || source == Path::new("main.rs");
         if is_program || file.extension().is_none_or(|extension| extension != "rs") {
@@ -219,7 +218,7 @@ fn no_files_import_each_other() {
     );
 }
 
-/// Returns the number of modules in rings, in a crate with these three files.
+/// Returns the number of modules in import cycles, in a crate that consists of these three files.
 fn ring_of(root: &str, a: &str, b: &str) -> usize {
     let files = [(vec![], root), (vec!["a".to_owned()], a), (vec!["b".to_owned()], b)];
     let sources = files.map(|(module, text)| (module, text.to_owned()));

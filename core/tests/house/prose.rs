@@ -1,4 +1,4 @@
-//! The English of comments, messages and pages: phrases that make a reader read twice, and better ones.
+//! Checks the English of comments, messages and pages: rejects phrases that readers have to read twice.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -7,7 +7,8 @@ use regex::Regex;
 
 use super::sources;
 
-/// Phrases to avoid, each with better words. Only the pattern's group is reported: a match without the group is allowed.
+/// Patterns of phrases to avoid, each with advice. Only the text in a pattern's group is reported. A match without the
+/// group is allowed.
 const PHRASES: [(&str, &str); 10] = [
     (
         r"(?i)\b((?:in|on|at|by|for|from|of|with|under|after|before|to|through|during|within|without|into|over|upon|behind|beside|between|among|against|about|until|since|as) which)\b",
@@ -39,13 +40,13 @@ const PHRASES: [(&str, &str); 10] = [
     (OPENER, "begin with the noun"),
 ];
 
-/// Matches the beginning of a comment only.
+/// Matches a pronoun at the beginning of a comment. Strings and pages are not checked for it.
 const OPENER: &str = r"^(It|They|The same|One|What|Who|Whose)\b";
 
-/// A string of Rust, without its quotes.
+/// Matches a string literal in Rust. The group is the text between the quotes.
 static LITERAL: LazyLock<Regex> = LazyLock::new(|| Regex::new(r#""((?:[^"\\]|\\.)*)""#).unwrap());
 
-/// A piece of prose in one line, and the number of its first line in the file.
+/// A comment, string or paragraph, joined into one line of text. `line` is the number of its first line in the file.
 struct Passage {
     line: usize,
     is_comment: bool,
@@ -72,7 +73,7 @@ impl Passage {
     }
 }
 
-/// Returns the marker of a comment line, and the comment.
+/// Splits a comment line into its marker (`///`, `//!` or `//`) and its text. `None` if the line is not a comment.
 fn comment(line: &str) -> Option<(&str, &str)> {
     let line = line.trim_start();
     let marker = ["///", "//!", "//"]
@@ -107,7 +108,7 @@ fn of_rust(text: &str) -> Vec<Passage> {
             continue;
         }
         code.push_str(line.trim());
-        // A single word is a name or a key.
+        // Skip strings of a single word: they are names or keys.
         let literals = LITERAL.captures_iter(&code).filter(|found| found[1].contains(' '));
         for found in literals {
             passages.push(Passage::text(code_line, &found[1]));
@@ -120,7 +121,7 @@ fn of_rust(text: &str) -> Vec<Passage> {
     passages
 }
 
-/// Returns the paragraphs of a page, each item of a list and row of a table as one.
+/// Returns the paragraphs of a Markdown page. Each heading, list item and table row is a paragraph.
 fn of_markdown(text: &str) -> Vec<Passage> {
     let mut passages: Vec<Passage> = vec![];
     let mut is_open = false;
@@ -139,7 +140,7 @@ fn of_markdown(text: &str) -> Vec<Passage> {
     passages
 }
 
-/// Returns each line.
+/// Returns each line of a file as a passage.
 fn of_lines(text: &str) -> Vec<Passage> {
     let mut passages = vec![];
     for (index, line) in text.lines().enumerate() {
@@ -162,7 +163,7 @@ fn passages(path: &Path, text: &str) -> Vec<Passage> {
     }
 }
 
-/// Returns the phrases in a passage that are to be replaced, each with the advice.
+/// Returns the phrases to avoid in a passage, each with its advice.
 fn faults(passage: &Passage, phrases: &[(Regex, &'static str)]) -> Vec<(String, &'static str)> {
     let mut found = vec![];
     for (pattern, instead) in phrases {
@@ -189,7 +190,7 @@ fn prose_is_read_once() {
     let phrases = phrases();
     let mut report = vec![];
     for path in sources::files("") {
-        // The rules themselves.
+        // Skip this file, because it contains the phrases.
         if path.ends_with("house/prose.rs") {
             continue;
         }

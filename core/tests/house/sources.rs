@@ -1,14 +1,15 @@
-//! Files of the repository.
+//! Lists and reads the files of the repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directory that holds the whole repository.
+/// Returns the root directory of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Returns all files below a directory, in order, with paths relative to the repository. Skips hidden and built ones.
+/// Returns all files below a directory, sorted, with paths relative to the repository's root. Skips hidden files,
+/// hidden directories and `target`.
 pub fn files(directory: &str) -> Vec<PathBuf> {
     let root = root();
     let mut found = vec![];
@@ -31,7 +32,7 @@ pub fn files(directory: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the text of a file; `None` where it is not UTF-8.
+/// Returns the text of a file; `None` if it is not UTF-8.
 pub fn text(path: &Path) -> Option<String> {
     String::from_utf8(fs::read(root().join(path)).unwrap()).ok()
 }

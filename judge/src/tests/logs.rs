@@ -1,4 +1,4 @@
-//! Made-up histories in an audit log alone. The rules are unchanged, but the evidence about the hosts is the log's.
+//! Tests of the judge with made-up audit logs. The rules are the same, but all evidence about hosts is from the log.
 
 use super::*;
 use crate::audit::Record;
@@ -52,14 +52,14 @@ impl World {
         self
     }
 
-    /// A whole turn of n1, as a log shows it.
+    /// Returns a world with one whole turn of n1, as a log shows it.
     fn logged() -> Self {
         let mut world = Self::default();
         world.capacity(1).joined().pass(60).berth(CONTROLLER, new(0)).turn();
         world
     }
 
-    /// A whole turn of n1, then one of n2.
+    /// Returns a world with a whole turn of n1, then a whole turn of n2.
     fn two_turns() -> Self {
         let mut world = Self::default();
         world.capacity(1).joined();
@@ -71,7 +71,7 @@ impl World {
         world
     }
 
-    /// Makes the records from index `from` on about n2, with boots c1 and c2.
+    /// Changes the records from index `from` onwards: n1 becomes n2, and its boots b1 and b2 become c1 and c2.
     fn renamed(&mut self, from: usize) {
         for record in &mut self.audit[from..] {
             record.user = record.user.replace("node:n1", "node:n2");
@@ -106,7 +106,7 @@ impl World {
             .next(AGENT, |b| b.given_back().unwrap())
     }
 
-    /// Returns the log. `forge` changes each line, or drops it.
+    /// Returns the records as a log. `forge` may change or drop each line.
     fn log(&self, forge: impl Fn(Value) -> Option<Value>) -> Log {
         let mut log = Log::default();
         for (number, record) in self.audit.iter().enumerate() {
@@ -298,8 +298,8 @@ fn a_missing_file_causes_no_violation() {
     let berths: Vec<usize> = (0..world.audit.len())
         .filter(|n| world.audit[*n].resource == "leases")
         .collect();
-    // Cut out each range of lines that has a write of the berth, if there are such writes before and after the range
-    // too.
+    // Cut out each range of lines that contains a write of the berth. Writes of the berth remain before and after the
+    // range.
     let (first, last) = (berths[0], berths[berths.len() - 1]);
     for from in first + 1..=last {
         for until in from + 1..=last {

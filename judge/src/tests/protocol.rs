@@ -105,7 +105,7 @@ fn a_licence_is_for_one_uid() {
     world
         .next(AGENT, |b| b.committed(BootId::from("b1")).unwrap())
         .blamed("I2", "has the UID another");
-    // A newly created Node counts like an old one.
+    // A Node that was re-created less than the lag ago may hold the berth.
     let mut world = World::default();
     let former = json!({ "metadata": { "name": "n1", "uid": "former" }, "spec": {} });
     world.write(ADMIN, "create", "nodes", "", json!({}), former);

@@ -1,4 +1,5 @@
-//! CPU load of the machine, from the kernel's counters. Times that were measured without idle CPUs mean little.
+//! Measures the machine's CPU load, from the kernel's counters. Times that were measured without idle CPUs are not
+//! reliable.
 
 use anyhow::{Context, Result};
 
@@ -23,7 +24,7 @@ impl Usage {
     }
 }
 
-/// `cpu  user nice system idle iowait irq softirq steal …`
+/// Parses the line for all CPUs in `/proc/stat`: `cpu  user nice system idle iowait irq softirq steal …`.
 fn parse(text: &str) -> Option<Usage> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().take(8).filter_map(|t| t.parse().ok()).collect();

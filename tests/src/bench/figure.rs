@@ -9,7 +9,7 @@ pub(super) use crate::statistics::{median, round};
 pub struct Figure {
     /// Name of the figure.
     pub bench: &'static str,
-    /// Value to quote: the median of the runs.
+    /// The result to quote: the median of the runs.
     pub value: f64,
     /// Unit of `value`, `runs`, `median`, `floor`, `aim` and `peer`.
     pub unit: &'static str,
@@ -73,11 +73,11 @@ pub fn skip(bench: &str, why: &str) {
     println!("{}", json!({ "bench": bench, "skipped": why }));
 }
 
-/// Recorded value and machine, printed with a new figure.
+/// The recorded value of an earlier run, printed with the new figure for comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Last {
     pub value: f64,
-    /// New value divided by the recorded one; absent if that is 0.
+    /// New value divided by the recorded value; absent if the recorded value is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// Machine of the recorded value, if it is not this machine.

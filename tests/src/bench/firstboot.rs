@@ -1,4 +1,5 @@
-//! Time and memory of `berth-agent firstboot` on a simulated host, from its start to its decision, with a registry on loopback.
+//! Measures the time and memory of `berth-agent firstboot` on a simulated host, from its start to its exit, with a
+//! registry on loopback.
 
 use std::fs;
 use std::path::Path;
@@ -18,12 +19,12 @@ use crate::registry::Registry;
 
 pub(super) const BENCHES: [&str; 2] = ["firstboot", "firstboot-memory"];
 
-/// Number of checks in one run. The figure of a run is their median time, or their highest memory.
+/// Number of checks in one time run, whose value is their median. Also the number of checks in the memory benchmark.
 const CHECKS: u64 = 10;
 const MEMORY_READ_INTERVAL: Duration = Duration::from_micros(200);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A host whose first boot is allowed.
+/// A simulated host, and a registry with an image that allows the host's first boot.
 struct Machine {
     host: SimHost,
     _registry: Registry,

@@ -1,4 +1,4 @@
-//! Cluster for the figures of rollouts and of idle agents: ten simulated hosts and one pool.
+//! Cluster for the benchmarks of rollouts and of idle agents: ten simulated hosts and one pool.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub const HOSTS: usize = 10;
 pub const POOL: &str = "workers";
 /// Interval of the queries to the API server, and therefore the error of each measured time.
 const QUERY_INTERVAL: Duration = Duration::from_millis(20);
-/// Timeout for all hosts, one after the other.
+/// Timeout for the update of all hosts, one after the other, and for a plain reboot.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A cluster of ten hosts that run the pool's first image.
@@ -28,7 +28,7 @@ pub struct Fleet {
 pub struct Span {
     /// Time just before the pool was changed.
     pub begin: Timestamp,
-    /// Time when the pool's status reported the end of the rollout.
+    /// Time a second after all hosts ran the image, so that the rollout's last writes are included.
     pub end: Timestamp,
     pub seconds: f64,
 }
@@ -49,7 +49,7 @@ impl Fleet {
         Ok(this)
     }
 
-    /// Updates the pool, one node at a time, and waits until its status reports the end of the rollout.
+    /// Updates the pool, one node at a time, and waits until the rollout has ended.
     pub async fn roll(&self, image: &Published) -> Result<Span> {
         let (begin, start) = (Timestamp::now(), Instant::now());
         let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%" });
@@ -108,7 +108,7 @@ impl Fleet {
     }
 }
 
-/// True if the agent sent the request, under either of its identities.
+/// True if the agent sent the request, as its ServiceAccount or with the kubelet's credentials.
 pub fn by_agent(record: &Record) -> bool {
     record.program() == "berth-agent"
 }

@@ -1,4 +1,4 @@
-//! All figures, in groups that are measured together.
+//! All benchmark figures, in groups that are measured together.
 
 use anyhow::{Context, Result};
 
@@ -7,7 +7,7 @@ use super::{
     firstboot, fleet, handover, hundred, idle, leader, many, planner, polls, publish, rollout, staging, status,
 };
 
-/// Declares the groups, each with the subject of its measurement.
+/// Declares the groups as `module: "subject"`. The subject completes the error message "cannot measure ...".
 macro_rules! groups {
     ($($module:ident: $what:literal)*) => {
         /// Names of all figures.

@@ -68,8 +68,8 @@ impl Bench {
         let nodes = self.waiting + 2 * self.turns;
         self.progress.say(&format!("creating {nodes} Nodes"));
         thousand::make(&self.cluster.client(), nodes + 1).await?;
-        // The last node is not Ready and so uses up the only berth until the measurement begins. Ending a pause instead would
-        // cause a write to every node.
+        // Until the measurement begins, the last node is not Ready and so uses up the pool's only unit of
+        // `maxUnavailable`. Pausing the pool instead would cause a write to every node when the pause ends.
         self.last_is_ready(false).await?;
         let image = self.cluster.publish("2.0.0").await?;
         let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%" });
@@ -90,7 +90,7 @@ impl Bench {
             })
             .await?;
         self.progress.say("all agents wait");
-        // Waits until the writes that follow have ended.
+        // Lets the remaining writes of the controller and the agents finish.
         tokio::time::sleep(Duration::from_secs(5)).await;
         Ok(())
     }
@@ -168,7 +168,7 @@ fn detail(measured: &Measured) -> Value {
     })
 }
 
-/// Prints the figures of the run with one berth, which nothing else disturbs. The details have both runs.
+/// Prints the figures. The two times are from the run with one berth. The details show both runs.
 fn print(run: &Run, one: &Measured, many: &Measured, waiting: usize) {
     let [name, p99, conflicts] = BENCHES;
     let with_many = format!("with {MANY} berths");

@@ -29,7 +29,7 @@ impl Turn {
 /// A handover, from "given back" to "the next node holds it".
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Handover {
-    /// Seconds until the controller offered the berth.
+    /// Seconds from "given back" until the controller offered the berth.
     pub(super) to_offer: f64,
     /// Seconds from the offer until the next node took it.
     pub(super) to_take: f64,
@@ -53,7 +53,7 @@ pub(super) struct Measured {
     pub(super) turns: Vec<Turn>,
     pub(super) handovers: Vec<Handover>,
     pub(super) conflicts: BTreeMap<String, usize>,
-    /// Share of that time that the CPUs were busy, from 0 to 1.
+    /// Share of the time since the start that the CPUs were busy, from 0 to 1.
     pub(super) busy: f64,
 }
 
@@ -133,7 +133,7 @@ fn handovers(turns: &[Vec<Turn>]) -> Vec<Handover> {
     all
 }
 
-/// Rejected berth writes (409 Conflict): number by writer and kind of write.
+/// Number of rejected berth writes (409 Conflict) by writer and kind of write, such as `agent held`.
 fn conflicts(records: &[Record]) -> BTreeMap<String, usize> {
     let mut conflicts = BTreeMap::new();
     for record in records {

@@ -17,7 +17,7 @@ use crate::hosts::sim::Settings;
 
 pub(super) const BENCHES: [&str; 1] = ["rollout-hundred"];
 
-/// The pool with all hosts but one, and the pool with that one.
+/// Pool of all hosts except one (`MANY`), and pool of the remaining host (`SINGLE`).
 const MANY: &str = "many";
 const SINGLE: &str = "single";
 const LABEL: &str = "bench.berth.dev/pool";
@@ -32,8 +32,8 @@ struct Bench {
     progress: Progress,
 }
 
-/// Measures the figure. `BERTH_BENCH_HUNDRED` sets the number of nodes, `BERTH_BENCH_REBOOT` the time of a reboot: long enough
-/// that this machine can simulate ten reboots at a time without being busy.
+/// Measures the figure. `BERTH_BENCH_HUNDRED` sets the number of nodes, `BERTH_BENCH_REBOOT` the seconds of a reboot. A
+/// reboot must be long enough that this machine can simulate ten at a time without being busy.
 pub(super) async fn measure(run: &Run) -> Result<()> {
     let progress = run.progress;
     let hosts = usize::try_from(setting("BERTH_BENCH_HUNDRED", 100))?;
@@ -106,7 +106,7 @@ impl Bench {
             .pool_of(pool, json!({ LABEL: pool }), &image.reference, rollout)
             .await?;
         self.until(pool, &image, "staged", members).await?;
-        // Waits until the writes that follow the staging have ended.
+        // Lets the writes caused by the staging finish.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let start = Start::now()?;
         self.cluster

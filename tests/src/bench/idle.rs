@@ -16,7 +16,7 @@ use super::settings::{Run, idle_time, setting};
 use crate::audit::Record;
 
 pub(super) const BENCHES: [&str; 3] = ["agent-memory", "agent-memory-anonymous", "idle-requests"];
-/// The figure of [`size`].
+/// Name of the figure that [`size`] prints.
 pub const SIZE: &str = "agent-size";
 
 pub(super) fn size(agent: &Path) -> Result<()> {

@@ -29,7 +29,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(15);
 
 struct Bench {
     cluster: Cluster,
-    /// Number of nodes that wait for a wave that is never proven: the wave has one more node, without an agent.
+    /// Number of nodes that wait for the canary wave. That wave is never proven, because its only node never reports.
     waiting: usize,
     progress: Progress,
 }
@@ -74,7 +74,7 @@ fn is_bootc_node_write(record: &Record) -> bool {
     record.is_write() && record.succeeded() && by_controller(record) && record.resource == "bootcnodes"
 }
 
-/// A wave before all the waiting nodes, which are in no wave.
+/// A single wave with the canary node, which goes before all the waiting nodes.
 fn waves() -> Value {
     json!([{ "name": "canary", "nodeSelector": { "matchLabels": { "tier": "canary" } } }])
 }
@@ -125,7 +125,7 @@ impl Bench {
             node.name_any() == canary || waiting.is_some_and(|w| w.reason == "WaveWaiting")
         })
         .await?;
-        // Waits until the writes that follow have ended.
+        // Lets the remaining writes of the controller finish.
         tokio::time::sleep(Duration::from_secs(5)).await;
         Ok(())
     }
@@ -214,7 +214,7 @@ impl Bench {
                 Ok(status.berths.offered > 0)
             })
             .await?;
-        // The next pause starts while the wait reasons are still being written.
+        // Waits only briefly, so that the next pause starts while the controller still writes wait reasons.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let log = self.log()?;
         let offers = log.records().iter().filter(|r| {

@@ -74,8 +74,8 @@ pub(super) async fn measure(run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Starts a cluster with this many Nodes and reporting BootcNodes: one is a host, all others are copies of it. Waits until the
-/// controller has counted them.
+/// Starts a cluster of one host and this many copies of its BootcNode, each with a Node. Waits until the controller has
+/// counted all Nodes.
 pub(super) async fn reporting(count: usize, progress: Progress) -> Result<Cluster> {
     let cluster = one_host().await?;
     progress.say("rolling out to one host, whose BootcNode is the template of all others");
@@ -105,7 +105,7 @@ pub(super) async fn reporting(count: usize, progress: Progress) -> Result<Cluste
 async fn one_host() -> Result<Cluster> {
     let mut control_plane = Options {
         controller_manager: false,
-        // The controller reads all objects before it is ready.
+        // The API server reads all objects before it is ready.
         ready_deadline: TIMEOUT,
         ..Options::simulated_nodes()
     };
@@ -114,14 +114,15 @@ async fn one_host() -> Result<Cluster> {
         hosts: 1,
         scheduler: false,
         control_plane,
-        // Shipped timeouts: an API server that lists this many objects answers late.
+        // The shipped timeout: an API server that lists this many objects responds late.
         controller_args: vec!["--leader-lease-duration=15s".to_owned()],
         ..ClusterOptions::default()
     };
     Cluster::start(options).await
 }
 
-/// Writes this many Nodes, with copies of the host's BootcNode, while controller and API server are stopped.
+/// Stops the controller and the API server, writes this many Nodes with copies of the host's BootcNode directly to
+/// etcd, and starts the API server again.
 async fn multiply(cluster: &Cluster, count: usize, progress: Progress) -> Result<()> {
     cluster.controllers.stop(CONTROLLER);
     let pattern = cluster.bootc_nodes().list(&ListParams::default()).await?;

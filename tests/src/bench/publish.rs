@@ -106,7 +106,8 @@ impl Bench {
         TIMEOUT.saturating_mul(thousands)
     }
 
-    /// Alternates the controller and the naive client, so that both meet the same API server.
+    /// Measures new digests published by the controller and by the naive client, in turns, so that both meet the same
+    /// API server.
     async fn new_digests(&self) -> Result<()> {
         let (mut ours, mut naive) = (vec![], vec![]);
         for run in 0..runs() {
@@ -114,7 +115,8 @@ impl Bench {
                 self.publish(&self.cluster.publish(&format!("3.{run}.0")).await?)
                     .await?,
             );
-            // The controller reverts these patches when it runs again: the next run starts from the pool's image.
+            // The controller reverts the naive client's patches when it runs again, so the next run starts from the
+            // pool's image.
             self.cluster.controllers.stop(CONTROLLER);
             naive.push(self.naive(run).await?);
             self.cluster.controllers.start(CONTROLLER)?;
@@ -162,7 +164,8 @@ impl Bench {
         Ok(last.duration_since(begin).as_secs_f64())
     }
 
-    /// Polls slowly, because listing all BootcNodes is expensive for the server.
+    /// Waits until the digest is published to all Nodes. Polls slowly, because listing all BootcNodes is expensive for
+    /// the server.
     async fn until_all(&self, digest: &Digest) -> Result<()> {
         let (start, limit) = (Instant::now(), self.limit());
         let mut pause = Duration::from_secs(2);

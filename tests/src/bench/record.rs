@@ -1,4 +1,5 @@
-//! Recorded figures: `tests/benchmarks.jsonl`, one line per figure. New figures are printed with them; `RECORD=1` replaces them.
+//! Recorded figures: `tests/benchmarks.jsonl`, one line per figure. New figures are printed beside the recorded ones,
+//! and `RECORD=1` replaces these.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -54,7 +55,7 @@ impl Book {
         })
     }
 
-    /// Adds a figure of this run; returns the recorded one.
+    /// Adds a figure of this run. Returns its recorded value, if there is one with the same unit.
     pub fn compare(&mut self, figure: &Figure) -> Option<Last> {
         let nodes = figure.detail.get("nodes").and_then(serde_json::Value::as_u64);
         let key = (figure.bench.to_owned(), nodes);
@@ -79,7 +80,7 @@ impl Book {
         self.last.values()
     }
 
-    /// Text of the file with the figures of this run. Figures that were not measured stay.
+    /// Text of the file with the figures of this run. Figures that were not measured keep their recorded values.
     pub fn text(&self) -> String {
         let mut all = self.last.clone();
         all.extend(self.new.clone());
@@ -104,7 +105,7 @@ pub fn open() -> Result<()> {
 }
 
 impl Figure {
-    /// Prints the figure, with the recorded one.
+    /// Prints the figure, with its recorded value.
     pub fn print(mut self) {
         self.last = compare(&self);
         println!("{}", json!(self));

@@ -75,7 +75,8 @@ pub(super) async fn measure(run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Builds the image that the host is installed with, and others of the same size with other content.
+/// Builds `count` images of the same size but with different content, and the image to install the host with (the last
+/// value).
 fn images(count: usize) -> Result<(OsImages, Vec<OsImage>, OsImage)> {
     let images = OsImages::ensure(None)?;
     let first = images.version(&OsVersion::new("1.0.0"))?;
@@ -177,7 +178,7 @@ impl<'a> Bench<'a> {
         Ok(time)
     }
 
-    /// Publishes an image; the booted one if there is none.
+    /// Publishes an image to the BootcNode; the booted image if `image` is `None`.
     async fn publish(&self, image: Option<&OsImage>) -> Result<()> {
         let (digest, reference) = match image {
             Some(image) => (image.digest.clone(), image.reference(&self.registry.host(), "os")),

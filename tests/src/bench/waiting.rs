@@ -73,7 +73,7 @@ impl Waiting {
         Ok(this)
     }
 
-    /// Waits, has its turn, then keeps its first watch open forever, as an idle agent does.
+    /// Waits for a berth, has its turn, then keeps its BootcNode watch open forever, as an idle agent does.
     pub(super) async fn run(mut self, done: Arc<AtomicUsize>) -> Result<()> {
         loop {
             self.look();
@@ -85,7 +85,7 @@ impl Waiting {
                 },
                 // The simulated host answers at once.
                 Step::LookAtHost => self.facts.host.fresh = true,
-                // A real agent asks at its start and once an hour, so usually well before an offer.
+                // A real agent makes this probe at its start and about once an hour, so usually well before an offer.
                 Step::TryGuard => {
                     self.facts.guard.answer = Guard::Refuses;
                     self.facts.guard.next_try = WAIT_MAX;
@@ -185,7 +185,7 @@ impl Waiting {
         self.berths.refresh().await
     }
 
-    /// Reports that the image waits for its turn, or that the node runs it.
+    /// Reports the image as staged and waiting for its turn, or as booted if `runs`.
     async fn report(&mut self, runs: bool) -> Result<()> {
         let object = &self.published;
         self.status.adopt(object);

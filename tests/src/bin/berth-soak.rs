@@ -57,7 +57,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Tries of a rollout that is known to show a bug: some bugs are races.
+/// Maximum number of tries for a rollout that is known to show a bug: some bugs are races.
 const TRIES: usize = 4;
 
 async fn soak(arguments: &Arguments) -> Result<bool> {
@@ -98,12 +98,12 @@ async fn find_all() -> Result<bool> {
 /// Runs a rollout with a bug enabled, up to [`TRIES`] times, until the judge finds a violation.
 async fn find(bug: Bug, rollout: u64) -> Result<bool> {
     let mut plan = Plan::new(known::SEED, rollout, HOSTS, true);
-    // The other bugs are found where the pools have free berths and do not wait for each other.
+    // Removes the fleet limit and the order of pools, which delay offers, unless the bug is about them.
     plan.fleet = plan.fleet.filter(|_| bug == Bug::FleetLimitIgnored);
     plan.order = plan.order.filter(|_| bug == Bug::OrderIgnored);
     println!("{}: seed {} {plan}", bug.name(), known::SEED);
     for tried in 1..=TRIES {
-        // A new cluster for each try: the image of a rollout is new to a cluster only once.
+        // A new cluster for each try: in one cluster, only the first try would find the rollout's images new.
         let mut soak = Soak::start(&Options {
             bug: Some(bug.name().to_owned()),
             ..Options::default()
@@ -163,7 +163,7 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
             println!("the judge found a violation due to {bug} after {rollouts} rollouts");
             return Ok(true);
         }
-        // The next rollout would start with the leftovers of this one.
+        // After a deadlock (I10) the cluster is stuck in this rollout, so the next one gets a new cluster.
         if found.iter().any(|v| v.starts_with("I10")) {
             soak = start(arguments).await?;
         }

@@ -30,7 +30,7 @@ pub fn staging(digest: &str, done: usize) -> Value {
         let completed = number < done;
         subtasks.push(json!({ "subtask": name, "description": description, "id": id, "completed": completed }));
     }
-    // The deployment is not a step of its own.
+    // bootc does not count the deployment as a step.
     let steps = done - usize::from(done > 1);
     json!({
         "type": "ProgressSteps", "task": "staging", "description": "Deploying Image", "id": digest,

@@ -1,4 +1,4 @@
-//! The change that a command causes.
+//! Decides which change a bootc command causes on a host.
 
 use super::cli::{Switch, Verb};
 use super::document::{Host, ImageReference};

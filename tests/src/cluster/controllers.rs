@@ -62,7 +62,8 @@ impl Inner {
         self.directory.join(format!("berth-controller-{number}.log"))
     }
 
-    /// Times of the leader's lease, unless set by arguments: short, so that a scenario with a killed leader need not wait long.
+    /// Flags for short times of the leader's Lease, so that a scenario with a killed leader need not wait long. Empty
+    /// if the settings have such flags.
     fn lease(&self) -> &[&str] {
         if self.settings.args.iter().any(|arg| arg.starts_with("--leader-")) {
             return &[];
@@ -160,7 +161,8 @@ impl Controllers {
         }
     }
 
-    /// Freezes or thaws the process: a leader that continues too late must notice that it has lost the leadership.
+    /// Freezes (SIGSTOP) or resumes the process. A leader that was frozen for too long must notice that it has lost the
+    /// leadership.
     pub fn freeze(&self, number: usize, frozen: bool) {
         if let Some(process) = self.running().get_mut(&number) {
             process.signal(if frozen { Signal::SIGSTOP } else { Signal::SIGCONT });

@@ -260,7 +260,7 @@ impl<'a> Part<'a> {
         self.cluster.until(&format!("{}: {what}", self.name), limit, ask).await
     }
 
-    /// Waits until a query returns true, for as long as a single change may take.
+    /// Waits until a query returns true, with the timeout for a single change ([`SOON`]).
     pub async fn soon<F: Future<Output = Result<bool>>>(&self, what: &str, ask: impl FnMut() -> F) -> Result<()> {
         self.until(what, SOON, ask).await
     }
@@ -287,7 +287,8 @@ impl<'a> Part<'a> {
         self.cluster.until_node_says(node, said, SOON).await
     }
 
-    /// Waits until each of these nodes reports a wait reason of its own.
+    /// Waits until the `Waiting` condition of each of these nodes is true for this reason, and its message contains
+    /// these words.
     pub async fn until_waiting(&self, nodes: &[&str], reason: &str, words: &str) -> Result<()> {
         for node in nodes {
             self.until_node_says(node, (condition::node::WAITING, "True", reason, words))
@@ -379,8 +380,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Waits until a controller leads and knows the cluster. With many agents starting at once this may take a while, which
-/// must not count as a scenario's time.
+/// Waits until a controller leads and resolves the image of an empty pool. With many agents starting at once this may
+/// take a while, which must not count as a scenario's time.
 async fn until_a_controller_leads(cluster: &Cluster) -> Result<()> {
     let nobody = Part::new(cluster, "nobody", []).await?;
     nobody.roll_to("1.0.0", json!({})).await?;
@@ -430,7 +431,7 @@ impl<'a> Scenarios<'a> {
         self
     }
 
-    /// Runs the scenarios, prints their times, and checks the ground truth.
+    /// Runs the scenarios, prints their times, and fails if the judge finds a violation.
     ///
     /// # Errors
     /// With the failures of all scenarios.

@@ -28,7 +28,7 @@ use crate::registry::{AUTH, Guard, HTPASSWD, Registry};
 use crate::tools::{Tool, Tools};
 
 const LAYERS: [u64; 3] = [1 << 20, 1 << 20, 1 << 20];
-/// logind setting that lets a scenario delay a shutdown, so that there is time between the request and the end.
+/// logind setting that lets a scenario delay a shutdown, to act between the reboot request and the end of the boot.
 const DELAY: &str = "[Login]\nInhibitDelayMaxSec=90\n";
 const PULL_SECRET: &str = "berth-pull";
 const AGENT: &str = "berth-agent";
@@ -346,7 +346,7 @@ fn runs(host: &RealHost, image: &Published) -> bool {
     host.boot().is_some_and(|b| b.digest == image.digest.to_string())
 }
 
-/// End of the logs of all agents that ran in this pod, from the kubelet's files.
+/// Last lines of the logs of all agents that ran on this host, from the kubelet's files.
 fn agent_log(host: &RealHost) -> Result<String> {
     let mut files = vec![];
     for pod in fs::read_dir(host.path("/var/log/pods")?)?.flatten() {
@@ -402,8 +402,8 @@ async fn publish(
     blocking.await.context("the push panicked")?
 }
 
-/// Creates a Secret with the name and password for a registry. The Secret is for the agents, which bring it to their
-/// hosts, or for the controller.
+/// Creates a Secret with the name and password for a registry: for the agents, which copy it to their hosts, or for the
+/// controller.
 async fn give_credentials(control_plane: &ControlPlane, name: &str, registry: &Registry) -> Result<()> {
     let auths = json!({ "auths": { registry.host(): { "auth": AUTH } } }).to_string();
     let secret: Secret = serde_json::from_value(json!({

@@ -47,7 +47,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// An image behind this tag, which resolves to `pinned`: the image's own digest, or its index's.
+    /// An image behind this tag. The tag resolves to `pinned`: the digest of the image itself, or of its index.
     pub(super) fn new(registry: &Registry, tag: &str, pinned: &Digest, digest: Digest) -> Self {
         let repository = format!("{}/{REPOSITORY}", registry.host());
         Self {
@@ -252,7 +252,7 @@ impl Site {
         .await
     }
 
-    /// Waits until a node has no BootcNode: Berth has removed its own marks.
+    /// Waits until a node has no BootcNode: the controller has then removed Berth's marks from the Node.
     pub async fn until_released(&self, node: &str) -> Result<()> {
         self.soon(&format!("{node} is released"), || async {
             Ok(self.bootc_nodes().get_opt(node).await?.is_none())
@@ -334,7 +334,7 @@ impl Site {
         bail!("timed out after {limit:?}: {what} {last}\n{}", self.describe().await)
     }
 
-    /// Waits until a query returns true, for as long as a single change may take.
+    /// Waits until a query returns true, with the timeout for a single change ([`SOON`]).
     pub async fn soon<F: Future<Output = Result<bool>>>(&self, what: &str, ask: impl FnMut() -> F) -> Result<()> {
         self.until(what, SOON, ask).await
     }
@@ -349,18 +349,18 @@ impl Site {
         Ok(holders.filter(|h| !h.contains(':')).collect())
     }
 
-    /// Excuses one change of this host from now on, because the test causes it.
+    /// Makes the judge accept one reboot of this host from now on, because the test causes it.
     pub fn excuse(&self, host: &str) {
         locked(&self.excused).push((host.to_owned(), Timestamp::now()));
     }
 
-    /// Excuses one reboot of this host into another image, because the test causes it.
+    /// Makes the judge accept one reboot of this host into another image from now on, because the test causes it.
     pub fn excuse_swap(&self, host: &str) {
         self.excuse(host);
         locked(&self.swapped).push((host.to_owned(), Timestamp::now()));
     }
 
-    /// Changes of hosts that the test caused, with their times.
+    /// Reboots that the test caused: host and time.
     pub fn excused(&self) -> Vec<(String, Timestamp)> {
         locked(&self.excused).clone()
     }
@@ -453,24 +453,24 @@ pub fn is_ready(node: Node, boot_id: &str) -> bool {
 /// Type, status and reason of a condition, and a part of its message.
 pub type ConditionWords<'a> = (&'a str, &'a str, &'a str, &'a str);
 
-/// True if one of the conditions says this.
+/// True if one of the conditions has this type, status and reason, and its message contains these words.
 pub fn has_condition(conditions: &[Condition], (type_, status, reason, words): ConditionWords<'_>) -> bool {
     condition::find(conditions, type_)
         .is_some_and(|c| c.status == status && c.reason == reason && c.message.contains(words))
 }
 
-/// Waits until a condition of the hosts is true, for as long as a single change may take.
+/// Waits until `is_so` returns true, with the timeout for a single change ([`SOON`]).
 pub async fn until_so(site: &Site, what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     site.soon(what, || std::future::ready(Ok(is_so()))).await
 }
 
-/// Waits until `NodeDegraded` of a node is true for this reason, with these words.
+/// Waits until `NodeDegraded` of a node is true for this reason, and its message contains these words.
 pub async fn until_degraded(site: &Site, node: &str, reason: &str, words: &str) -> Result<()> {
     let said = (condition::node::NODE_DEGRADED, "True", reason, words);
     site.until_node_says(node, said, LONG).await
 }
 
-/// Waits until a query returns true, for as long as a single change may take.
+/// Waits until a query returns true, with the timeout for a single change ([`SOON`]).
 pub async fn soon<F: Future<Output = Result<bool>>>(site: &Site, what: &str, ask: impl FnMut() -> F) -> Result<()> {
     site.soon(what, ask).await
 }

@@ -10,14 +10,14 @@ use super::kubeconfig::Kubeconfig;
 use super::pki::{Credential, kubeconfig};
 use super::plane::ControlPlane;
 
-/// Object that a token is bound to. The token becomes invalid with it.
+/// Object that a token is bound to. The token becomes invalid when the object is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound<'a> {
-    /// No object: the token has no node claim.
+    /// No object: the token has no claim for a node.
     Nothing,
-    /// A pod in the account's namespace. The token has the claim of the pod's node.
+    /// A pod in the account's namespace. The token has a claim for the pod's node.
     Pod(&'a str),
-    /// A Node, as for an agent under systemd. The token has its claim.
+    /// A Node, as for an agent under systemd. The token has a claim for that node.
     Node(&'a str),
 }
 

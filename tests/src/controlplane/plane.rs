@@ -156,8 +156,8 @@ impl ControlPlane {
         self.wait("API server", async || self.is_ready().await).await
     }
 
-    /// Starts another API server of this cluster on this port of every address. The test itself must add it to lists of servers.
-    /// Dropping the value ends it.
+    /// Starts another API server of this cluster on this port, on all addresses. The test itself must add it to the
+    /// lists of API servers that programs read. Dropping the value ends the server.
     pub fn another_apiserver(&self, port: u16) -> Result<Process> {
         self.layout
             .another_apiserver(self.tools.path(Tool::KubeApiserver)?, port)

@@ -1,5 +1,5 @@
-//! Objects that are written directly to etcd: to create this many one by one would take most of an hour. The API server
-//! reads them in JSON as well as in its own encoding.
+//! Objects that are written directly to etcd. Creating tens of thousands of them by requests would take most of an
+//! hour. The API server reads them in JSON as well as in its own encoding.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;

@@ -19,8 +19,9 @@ const SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
 const AUDIT_POLICY: &str = include_str!("../../../manifests/audit-policy.yaml");
 
-/// The shipped policy, extended with pods and bindings, the fleet's status, and the metadata of all other requests. The shipped
-/// one omits pod bodies, which may contain secrets, and leaves all that Berth does not need to the admins.
+/// The shipped policy, extended with pods and bindings, the fleet's status, and the metadata of all other requests. The
+/// shipped policy omits pod bodies, which may contain secrets, and has rules only for requests that Berth's judge
+/// needs.
 fn audit_policy() -> Result<String> {
     let mut policy: Value = serde_saphyr::from_str(AUDIT_POLICY).context("manifests/audit-policy.yaml")?;
     let pods = json!({

@@ -29,7 +29,7 @@ pub fn both_locks() -> Result<StagingLock> {
 /// Path of the file on a host where `bootc install` records the installed image.
 pub const INSTALLERS_NOTE: &str = "/sysroot/.bootc-aleph.json";
 
-/// Content of that file for an image of this version.
+/// Content of [`INSTALLERS_NOTE`] for an image of this version.
 pub fn installers_note(version: &str) -> String {
     json!({"image": "quay.io/example/boot", "version": version, "kernel": "6.1", "selinux": "disabled"}).to_string()
 }

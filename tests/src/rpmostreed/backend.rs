@@ -19,7 +19,7 @@ pub struct Deployment {
     pub serial: u32,
     /// True if booted.
     pub booted: bool,
-    /// True if staged: a shutdown would finalize it.
+    /// True if staged: a shutdown would finalize it, unless it is locked.
     pub staged: bool,
     /// True if an admin has pinned it.
     pub pinned: bool,

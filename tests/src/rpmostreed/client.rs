@@ -123,7 +123,7 @@ impl Client {
             .context("cannot create the proxy of the operating system")
     }
 
-    /// Joins a transaction. Its socket is in this client's `/run`, independent of the address.
+    /// Joins a transaction through the socket in this client's `/run`. Checks only the form of the address.
     pub async fn join(&self, address: &str) -> Result<Connection> {
         ensure!(
             address == format!("unix:path=/run/{SOCKET}"),

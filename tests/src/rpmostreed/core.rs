@@ -233,7 +233,7 @@ impl Core {
     }
 }
 
-/// A GLib I/O error, by its number: these errors have no own names on the bus.
+/// A GLib I/O error with this code. Such errors have no D-Bus names of their own.
 pub(super) fn gio(code: u32, message: &str) -> NamedError {
     let name = format!("org.gtk.GDBus.UnmappedGError.Quark._g_2dio_2derror_2dquark.Code{code}");
     NamedError::new(&name, message)

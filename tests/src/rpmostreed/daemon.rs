@@ -52,7 +52,7 @@ impl Drop for Life {
     }
 }
 
-/// Removes clients that left the bus, with transactions that they have not started.
+/// Removes clients that left the bus, and the transactions that they created but did not start.
 async fn watch_clients(mut changes: NameOwnerChangedStream, core: Arc<Core>) {
     while let Some(change) = changes.next().await {
         let Ok(args) = change.args() else { continue };

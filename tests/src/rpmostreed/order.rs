@@ -123,7 +123,8 @@ fn unchanged(progress: &ProgressSender, words: &str) -> bool {
     false
 }
 
-/// Deployment whose origin the next one continues: the first one in boot order, whether staged, queued or booted.
+/// Returns the deployment whose origin a new deployment inherits: the first in boot order, whether staged, queued or
+/// booted.
 async fn merge(backend: &dyn Backend) -> Result<Deployment, String> {
     let first = backend.deployments().await?.into_iter().next();
     first.ok_or_else(|| "No deployments found".to_owned())

@@ -169,7 +169,7 @@ impl Transaction {
     }
 }
 
-/// An error means that the client is gone.
+/// Sends a signal to a client. An error only means that the client is gone.
 async fn emit<B: Serialize + DynamicType>(peer: &Connection, signal: &str, body: &B) {
     let sent = peer.emit_signal(None::<&str>, "/", INTERFACE, signal, body).await;
     if let Err(error) = sent {

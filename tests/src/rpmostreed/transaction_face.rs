@@ -24,7 +24,8 @@ pub(super) struct TransactionFace {
 #[interface(name = "org.projectatomic.rpmostree1.Transaction")]
 impl TransactionFace {
     async fn start(&self, #[zbus(connection)] peer: &Connection) -> bool {
-        // Otherwise the client could miss the end of a short transaction. An error means that the client is gone.
+        // Waits until the client gets signals: otherwise it could miss the end of a short transaction. An error means
+        // that the client is gone.
         let _ = self.is_listed.clone().wait_for(|listed| *listed).await;
         if self.transaction.start() {
             let work = locked(&self.work).take();

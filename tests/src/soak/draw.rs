@@ -42,8 +42,9 @@ impl Draw {
         Duration::from_millis(self.random.within(range))
     }
 
-    /// A third of the rollouts begins with nodes cordoned by an admin: either a few, possibly more than the capacity, that are
-    /// uncordoned later; or a single one that stays cordoned.
+    /// Nodes that an admin cordons before the rollout, and when they are uncordoned. Two of three rollouts have none.
+    /// Others have a few, possibly more than the capacity, that are uncordoned later, or a single one that stays
+    /// cordoned.
     pub(super) fn cordoned(&mut self) -> (Vec<usize>, Option<Duration>) {
         if !self.random.one_in(3) {
             return (vec![], None);

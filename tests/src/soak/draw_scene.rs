@@ -31,7 +31,7 @@ impl Draw {
         (Scene::new(node, moment, faults), vec![])
     }
 
-    /// The node takes an offer at the moment when it is withdrawn.
+    /// The node takes an offer while the controller withdraws it.
     fn gate_closes(&mut self, node: usize) -> Scene {
         let slow = vec![(Who::Agent(node), self.duration(150..=400))];
         let lasts = self.duration(300..=1_500);
@@ -46,7 +46,7 @@ impl Draw {
         }
     }
 
-    /// The node takes an offer that exceeds a reduced capacity, and that no controller could withdraw.
+    /// An admin reduces the capacity after an offer. No controller can withdraw the offer, and the node takes it.
     fn capacity_shrinks(&mut self, node: usize) -> Scene {
         let slow = vec![(Who::Agent(node), self.duration(100..=250))];
         let refuse = Fault::RefuseBerths(self.duration(2_000..=3_000));
@@ -58,7 +58,8 @@ impl Draw {
         }
     }
 
-    /// More nodes hold a berth than allowed, while others wait that are already unavailable and so would come first.
+    /// An admin reduces the capacity below the number of held berths. Other nodes that wait are already unavailable,
+    /// and so are first in the queue.
     fn shrinks_below_what_is_held(&mut self, node: usize) -> (Scene, Vec<Fault>) {
         let lasts = self.duration(700..=1_500);
         let fault = Fault::Resize(5, 1, lasts);
@@ -69,7 +70,7 @@ impl Draw {
         (scene, cordons.collect())
     }
 
-    /// A Node of the holder's name is re-created before a controller can notice.
+    /// The holder's Node is deleted and re-created with the same name before a controller can notice.
     fn node_is_replaced(&mut self, node: usize) -> Scene {
         let moment = if self.random.one_in(2) {
             Moment::Taken
@@ -82,7 +83,8 @@ impl Draw {
         Scene::new(node, moment, vec![(Duration::ZERO, blind), (Duration::ZERO, vanish)])
     }
 
-    /// A revoke finds a berth that is committed and stays committed for a while.
+    /// The pool is paused or its image changes while the node is committed. The node's reboot is lost, so it stays
+    /// committed for a while.
     fn gate_closes_over_a_lost_reboot(&mut self, node: usize) -> (Scene, Vec<Fault>) {
         let lasts = self.duration(300..=1_500);
         let fault = if self.random.one_in(3) {

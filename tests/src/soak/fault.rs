@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Programs that lose their connection to the API server.
+/// Programs whose connection to the API server has a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// All agents and controllers.
@@ -93,7 +93,7 @@ pub enum Fault {
     Vanish(usize, Vanish, Duration),
     /// An admin moves the node to another pool, and back after a while or at the end of the rollout.
     Move(usize, Option<Duration>),
-    /// An admin sets an image that never gets Ready, and reverts that after a while.
+    /// An admin sets an image whose nodes never become Ready, and reverts that after a while.
     BadImage(Duration),
     /// The next shutdown of the host fails to finalize the staged image.
     FailFinalization(usize),

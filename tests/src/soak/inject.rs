@@ -27,17 +27,17 @@ pub const LABEL_SPARE: &str = "soak.berth.test/spare";
 const MOMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the added latency of a scene lasts after the start of its last fault.
 const SLOW_AFTER_FAULTS: Duration = Duration::from_secs(1);
-/// How long a stopped host may still go down for a reboot that it had requested.
+/// How long a host whose agent was stopped may still go down for a reboot that the agent had requested.
 const PENDING_REBOOT_MAX: Duration = Duration::from_secs(2);
 const REBOOT_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an admin's change is retried, because Nodes come and go here.
+/// How long an admin's change of a Node is retried while the Node does not exist.
 const ADMIN_RETRY_MAX: Duration = Duration::from_secs(20);
 /// Webhook that rejects the controllers' writes of berths.
 const WEBHOOK: &str = "broken.soak.berth.test";
 const LEADER: &str = "berth-controller";
 const LABEL: &str = "soak.berth.test/label";
 
-/// Targets of the faults.
+/// Executes the faults on a cluster.
 #[derive(Debug)]
 pub struct Injector<'a> {
     /// The cluster.
@@ -46,7 +46,7 @@ pub struct Injector<'a> {
     pub target: &'a Published,
     /// The image that an admin sets by mistake.
     pub other: &'a Published,
-    /// An image that never gets Ready.
+    /// An image whose nodes never become Ready.
     pub bad: Option<&'a Published>,
 }
 
@@ -100,7 +100,7 @@ impl Injector<'_> {
             while host.facts().booted != self.target.digest.to_string() {
                 sleep(Duration::from_millis(50)).await;
             }
-            // Moments after the boot follow soon after it.
+            // The turn's moments after the boot follow within this time.
             sleep(Duration::from_secs(3)).await;
         };
         let came = tokio::select! {
@@ -126,7 +126,7 @@ impl Injector<'_> {
         Ok(())
     }
 
-    /// Restores the cluster, as its admins would after a rollout.
+    /// Ends faults that a rollout may leave behind: in the network, the webhook, stopped controllers, and lost reboots.
     pub async fn calm(&self) -> Result<()> {
         self.cluster.ways.everybody(|weather| *weather = Weather::default());
         self.mend_webhook().await?;
@@ -364,7 +364,7 @@ impl Injector<'_> {
             Vanish::PowerLoss => {
                 self.cluster.excuse(host.name());
                 host.power_loss().await;
-                // The host is off: nothing on it starts until it is powered on.
+                // Keeps the agent from starting at the next power-on, before it has a new token.
                 host.stop_agent().await;
             }
             Vanish::Stopped => {
@@ -408,7 +408,7 @@ impl Injector<'_> {
     }
 }
 
-/// A webhook without a server, which must review the controllers' writes of berths.
+/// A webhook that must review the controllers' berth writes but has no server, so the API server rejects these writes.
 fn broken_webhook() -> Result<ValidatingWebhookConfiguration> {
     let of_controllers = "request.userInfo.username == 'system:serviceaccount:berth-system:berth-controller'";
     let berths = format!(

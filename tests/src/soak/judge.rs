@@ -1,4 +1,4 @@
-//! The judge of a soak: the ground truth of all tests, one rollout at a time, so that long runs do not slow down.
+//! The judge of a soak. It checks the ground truth of one rollout at a time, so that long runs do not slow down.
 
 use std::collections::BTreeMap;
 

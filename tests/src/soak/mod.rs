@@ -1,7 +1,7 @@
 //! The soak: rollout after rollout on simulated hosts with a real API server, under injected faults.
 //!
-//! A seed determines the faults ([`plan`]), [`inject`] executes them, and the ground truth ([`judge`]) judges how Berth reacted.
-//! A rollout must also end soon after its faults (I10).
+//! A seed determines the faults ([`plan`]), [`inject`] executes them, and [`judge`] checks by the ground truth how
+//! Berth reacted. A rollout must also end soon after its faults (I10).
 
 pub mod draw;
 mod draw_scene;

@@ -115,11 +115,11 @@ impl Plan {
             )
         });
         let is_slow = self.scene.as_ref().is_some_and(|scene| !scene.slow.is_empty());
-        // Several of them may follow each other.
+        // Several of these faults may follow each other.
         jiff::SignedDuration::from_secs(if is_slow || has_delay { 12 } else { 3 })
     }
 
-    /// Nodes that may still be in the other pool at the end.
+    /// Nodes that may still be in the spare pool at the end.
     pub fn moved_to_the_end(&self) -> BTreeSet<usize> {
         let moved = self.all_faults().filter_map(|f| match f {
             Fault::Move(node, None) => Some(*node),
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(Plan::new(42, 17, 12, true), Plan::new(42, 17, 12, true));
         assert_ne!(Plan::new(42, 17, 12, true).faults, Plan::new(42, 18, 12, true).faults);
         assert_ne!(Plan::new(42, 17, 12, true).faults, Plan::new(43, 17, 12, true).faults);
-        // A replay of an old report: never change the faults of a seed without need.
+        // Old reports are replayed by their seeds, so never change the faults of a seed without need.
         let known = Plan::new(1, 0, 12, true).to_string();
         assert!(known.starts_with("rollout 0 seed 0x"), "{known}");
     }

@@ -266,7 +266,7 @@ pub fn keep_evidence(soak: &Soak, run: u64, plan: &Plan, outcome: &Outcome) -> R
     Ok(directory)
 }
 
-/// Copies the end of a log, which has at least the whole rollout.
+/// Copies the end of a log, at most 4 MiB, which is enough for a whole rollout.
 fn copy_tail(from: &std::path::Path, to: &std::path::Path) -> Result<()> {
     const MOST: usize = 4 * 1024 * 1024;
     let text = std::fs::read(from).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The agent's host side against a real host: its own systemd, logind and ostree. The agent's loop is not here.
+//! The agent's host side against a real host with its own systemd, logind and ostree. The agent's loop does not run
+//! here.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -183,7 +184,7 @@ async fn a_staged_image_is_locked_while_bootc_runs() -> Result<()> {
     Ok(())
 }
 
-/// The tool's own error text is reported, and the host is not left degraded.
+/// The agent reports the error text of the failed tool, and leaves no failed unit on the host.
 async fn fails_for_an_unknown_digest(host: &Host, real: &RealHost, image: &DesiredImage) -> Result<()> {
     let unknown = unknown(image)?;
     host.start_pull(&unknown, ostrees_lock()?).await?;

@@ -395,7 +395,7 @@ async fn the_kubelet_is_a_node_with_the_hosts_boot_id() {
     assert_eq!(second.boot().unwrap().boot_id, other.boot_id);
 }
 
-/// Waits until the Node is Ready under the host's current boot.
+/// Waits until the Node is Ready with the host's current boot ID.
 async fn ready(cluster: &ControlPlane, host: &RealHost) -> Result<()> {
     let boot_id = host.boot().context("up")?.boot_id;
     let nodes: Api<Node> = Api::all(cluster.admin_client());
@@ -421,7 +421,7 @@ async fn ready(cluster: &ControlPlane, host: &RealHost) -> Result<()> {
     }
 }
 
-/// Waits until a pod's container runs and has been restarted this often.
+/// Waits until a pod's container runs after this number of restarts.
 async fn running(pods: &Api<Pod>, name: &str, restarts: i32) -> Result<()> {
     eventually(name, MINUTE, async || {
         let status = pods.get(name).await?.status.unwrap_or_default();

@@ -64,7 +64,7 @@ impl OneHost {
         })
     }
 
-    /// A version, numbered from 1, as a pool asks for it.
+    /// A version, numbered from 1, as the desired image of a pool.
     pub fn desired(&self, version: usize) -> Result<DesiredImage> {
         let image = &self.versions[version - 1];
         let digest: berth_api::Digest = image.digest.parse()?;

@@ -298,7 +298,7 @@ async fn a_revert_while_one_is_done(rig: &mut Rig) -> Result<()> {
     }
     let boots = rig.cluster.boots();
     let went: usize = boots.iter().map(|(host, n)| n - before.get(host).unwrap_or(&0)).sum();
-    // A node whose reboot has begun when the target is withdrawn also goes there and back.
+    // A node whose reboot has begun before the target is withdrawn boots 4.0.0 and then returns as well.
     ensure!(went == 2 || went == 4, "{before:?}, then {boots:?}");
     rig.cluster.judge()
 }
@@ -318,7 +318,7 @@ async fn a_budget_blocks_then_yields(rig: &mut Rig) -> Result<()> {
         .await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     ensure!(rig.cluster.boots() == before, "a blocked drain reboots nothing");
-    // The holder gives back while the pool is paused.
+    // The holder gives its berth back while the pool is paused.
     rig.cluster.pause("workers", true).await?;
     rig.until_phase(host, "Waiting").await?;
     rig.ensure_walk_to(host, &v4, "taken-back")?;
@@ -374,7 +374,7 @@ async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
     Ok(())
 }
 
-/// logind waits a few seconds for this inhibitor, between the request of a shutdown and its begin.
+/// Starts an inhibitor that delays a shutdown: logind waits for it between the request and the begin of the shutdown.
 async fn delay_shutdown(host: &RealHost) -> Result<()> {
     let slow = [
         "systemd-inhibit",

@@ -1,5 +1,5 @@
 //! rpm-ostree as the backend of a real host: the agent's host side uses a stand-in for the daemon, which systemd and
-//! D-Bus start, over the host's own ostree deployments. The agent's loop is not here.
+//! D-Bus start, over the host's own ostree deployments. The agent's loop does not run here.
 
 use std::ops::Deref;
 use std::time::{Duration, Instant};

@@ -53,7 +53,7 @@ async fn is_active(host: &RealHost) -> Result<bool> {
     Ok(String::from_utf8_lossy(&out.stdout).trim() == "active")
 }
 
-/// Waits until the service has notified the watchdog once more.
+/// Waits until the service has notified the watchdog again.
 async fn until_fed(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let (process, before) = (
         property(host, "MainPID").await?,
@@ -267,7 +267,7 @@ async fn it_survives_an_image_without_a_kubelet(cluster: &RealCluster, host: &Re
     until_phase(cluster, host, "Proving").await?;
     let stuck = host.boot().context("up")?;
     ensure!(stuck.digest == bad.digest.to_string(), "{stuck:?}");
-    // An inhibitor delays the reboot for a while: the node waits, locked, with the berth.
+    // An inhibitor blocks the reboot for a while: the node keeps its berth, and its staged image stays locked.
     let backup = [
         "systemd-inhibit",
         "--what=shutdown",
@@ -338,7 +338,8 @@ async fn it_is_restarted_when_it_hangs(cluster: &RealCluster, host: &RealHost) -
             Ok(now["ActiveState"] == "active" && now["NRestarts"] != "0" && now["MainPID"] != hung)
         })
         .await?;
-    // An idle agent sends a heartbeat less often than that, and the running service keeps its watchdog setting.
+    // An idle agent notifies the watchdog less often than every 5 s, so the drop-in is removed. A running service would
+    // keep the drop-in's setting, so the service is restarted.
     host.exec(&["rm", &drop_in]).await?;
     host.exec(&["systemctl", "daemon-reload"]).await?;
     host.exec(&["systemctl", "restart", UNIT]).await?;

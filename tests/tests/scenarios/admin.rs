@@ -61,7 +61,7 @@ async fn roll_to(cluster: &Cluster, version: &str, max_failures: u32) -> Result<
     Ok(image)
 }
 
-/// Waits until a holder is in this phase of the node, and returns its host.
+/// Waits until a node that holds a berth is in this phase; returns its host.
 async fn holder_in<'a>(cluster: &'a Cluster, phase: &str) -> Result<&'a SimHost> {
     let found = std::cell::RefCell::new(String::new());
     soon(cluster, &format!("a holder is {phase}"), || async {
@@ -95,7 +95,7 @@ async fn say_not_ready(cluster: &Cluster, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a host's Node is Ready under the current boot.
+/// Waits until a host's Node is Ready with the host's current boot ID.
 async fn until_ready(cluster: &Cluster, host: &SimHost) -> Result<()> {
     soon(cluster, &format!("{} is Ready", host.name()), || async {
         let status = cluster.nodes().get(host.name()).await?.status.unwrap_or_default();
@@ -337,7 +337,8 @@ async fn a_failed_image_is_retried() -> Result<()> {
     ended("a_failed_image_is_retried", &cluster, start, Some(name))
 }
 
-/// Sends, as the agent of node1 and as a dry run, a write that this policy must refuse. True if it is allowed.
+/// Sends a write that this policy must refuse, as the agent of node1 and as a dry run. True if the API server accepts
+/// it.
 async fn is_allowed(cluster: &Cluster, policy: &str) -> Result<bool> {
     let bound = Bound::Node("node1");
     let config = cluster
@@ -389,7 +390,8 @@ async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()>
         ensure!(running == 0 && cluster.held().await?.is_empty(), "no berth is taken");
         cluster.control_plane.apply_manifests(&policies).await?;
         if policy == OWN_STATUS {
-            // The agent also tries again automatically, each time later: the first round shows that.
+            // Agents also repeat the test automatically, at growing intervals: the first round relies on that. A
+            // restart is faster.
             cluster.kill_agents();
         }
         cluster.until_all_run(&image, LONG).await?;

@@ -223,7 +223,7 @@ async fn the_daemon_finalizes_where_ostree_cannot_unlock() -> Result<()> {
     lock(&host).await?;
     ensure!(look(&host).await?.staged.is_some_and(|s| s.locked));
     host.unlock().await?;
-    // A transaction by others is not a refusal.
+    // A transaction of another client does not count as a refused reboot.
     let foreign = world.sim.rpm_ostree_client().await?;
     foreign.os().await?.cleanup(&["repomd"]).await?;
     let busy = host
@@ -321,7 +321,7 @@ async fn an_unreadable_lock_is_an_error() -> Result<()> {
     Ok(())
 }
 
-/// The agent has no other sign that the kubelet would never start with the new image.
+/// Without this report, an admin would learn only after the reboot that the kubelet never starts with the new image.
 #[tokio::test]
 async fn an_image_without_a_required_unit_is_reported() -> Result<()> {
     for updaters in [Updaters::Bootc, Updaters::RpmOstree] {
@@ -353,7 +353,7 @@ async fn an_image_without_a_required_unit_is_reported() -> Result<()> {
     Ok(())
 }
 
-/// The daemon's `Cleanup` of the pending deployment also removes the one that a rollback has queued.
+/// The daemon's `Cleanup` of pending deployments would also remove the deployment that a rollback has queued.
 #[tokio::test]
 async fn removal_keeps_a_queued_rollback() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_millis(100)).await?;
@@ -480,7 +480,7 @@ fn no_reply_to_finalize(faults: &mut Faults) {
     faults.loses_reply_of.push_back("FinalizeDeployment".to_owned());
 }
 
-/// Waits until the daemon has noticed that the agent disconnected.
+/// Waits until the daemon has no active transaction, as after it noticed that the agent disconnected.
 async fn free(world: &World) -> Result<()> {
     let foreign = world.sim.rpm_ostree_client().await?;
     for _ in 0..400 {

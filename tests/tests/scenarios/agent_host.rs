@@ -1,4 +1,4 @@
-//! The agent's host side against a simulated host: its bus, its bootc, its faults. The agent's loop is not here.
+//! The agent's host side against a simulated host: its bus, its bootc, its faults. The agent's loop does not run here.
 
 use std::time::Duration;
 
@@ -100,7 +100,8 @@ async fn an_image_is_locked_before_its_pull_ends() -> Result<()> {
     Ok(())
 }
 
-/// The agent that noticed the staging may be gone before it has locked; the next agent gets no signal of it.
+/// An agent may exit after it noticed the staging and before it has locked the image. The next agent gets no signal of
+/// the staging.
 #[tokio::test]
 async fn an_adopted_pulls_image_is_locked_early() -> Result<()> {
     let world = World::start(|_| ()).await?;
@@ -128,7 +129,7 @@ async fn an_adopted_pulls_image_is_locked_early() -> Result<()> {
     Ok(())
 }
 
-/// bootc's help is only read to find out how to lock, and other locks exist.
+/// The agent reads bootc's help only to choose a lock. If the help fails, the agent uses another lock.
 #[tokio::test]
 async fn a_failing_help_means_no_download_only() -> Result<()> {
     let world = World::start(|_| ()).await?;

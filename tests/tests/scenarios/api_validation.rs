@@ -375,14 +375,14 @@ const RIGHT_NODES: &[&str] = &[
       image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:HEX', indexDigest: 'sha256:HEX', version: v1}}",
 ];
 
-/// An API server that is asked to create objects, and the answers that are wrong.
+/// An API server to send objects to, and its responses that are wrong.
 struct Server {
     client: Client,
     wrong: Vec<String>,
 }
 
 impl Server {
-    /// Creates a new object with strict validation. Returns the server's refusal, or `None` if it accepts.
+    /// Sends a new object as a dry run with strict validation. Returns the server's refusal, or `None` if it accepts.
     async fn offer(&self, collection: &str, object: &Value) -> Result<Option<String>> {
         let uri = format!("{collection}?fieldValidation=Strict&dryRun=All");
         let request = http::Request::post(uri)
@@ -434,7 +434,7 @@ fn pool_with_image(image: &str) -> Value {
     pool(&format!("{{nodeSelector: {{}}, image: {{{image}}}}}"))
 }
 
-/// A right pool with these fields as well.
+/// A valid pool with these additional fields.
 fn pool_with(fields: &str) -> Value {
     pool(&format!(
         "{{nodeSelector: {{}}, image: {{ref: 'quay.io/e/os:v1'}}, {fields}}}"

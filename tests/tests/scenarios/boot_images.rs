@@ -316,7 +316,7 @@ async fn a_registry_that_does_not_speak(first: &FirstBoot<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A registry that requires credentials: without the host's file nothing is compared, with it the boot image is.
+/// The registry requires credentials. The check needs the host's own auth file to compare the boot image.
 async fn the_hosts_own_credentials_count(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.host.settings(|s| s.login = Some("dTpvbmU=".to_owned()));
     first.forget()?;
@@ -385,7 +385,8 @@ async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, im
     Ok(())
 }
 
-/// An admin who finds the target running must know why. If no record can be written, nothing changes or stays staged.
+/// Without a record an admin could not know why the target runs. So if no record can be written, nothing changes or
+/// stays staged.
 async fn a_change_without_a_record_is_not_begun(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.forget()?;
     first.configure(&image.reference, "pivot = true\n[limit]\nminimumVersion = \"9.0\"\n")?;

@@ -42,7 +42,8 @@ async fn events_about(part: &Part<'_>, reason: &str, about: &str) -> Result<Vec<
     Ok(all.list(&ListParams::default().fields(&selector)).await?.items)
 }
 
-/// Waits until the object has exactly one event with this reason for each of these words, which the event contains.
+/// Waits until the object has exactly one event with this reason for each entry of `words`, and no other. Each event
+/// contains its entry.
 async fn until_events(part: &Part<'_>, reason: &str, about: &str, words: &[&str]) -> Result<()> {
     part.soon(&format!("{} events {reason}", words.len()), || async {
         let series = events_about(part, reason, about).await?.into_iter().map(|e| e.series);

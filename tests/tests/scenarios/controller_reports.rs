@@ -164,7 +164,8 @@ async fn until_insight(cluster: &Cluster, node: &str, type_: &str, said: (&str, 
     .await
 }
 
-/// The controller writes the insight of a node whose agent is dead: once for each change, over the status that it read.
+/// The controller writes the insight of a node whose agent is dead: once for each change, and only over the status that
+/// it has read.
 async fn an_insight_in_its_place(cluster: &Cluster, node: &str) -> Result<()> {
     until_insight(cluster, node, "Degraded", ("True", "AgentSilent")).await?;
     let (before, _) = insight(cluster, node).await?;

@@ -227,7 +227,7 @@ async fn a_registry_keeps_images_and_indexes() -> Result<()> {
         assert_eq!(found.context("no manifest")?.digest, image.digest);
     }
 
-    // A file as a layer, and a tag that moves.
+    // A tag that moves to another image, and survives a restart of the registry.
     let image = Image::tiny_os("1.1", b"second")?;
     client.push_image("os", None, &image).await?;
     client.tag("os", "stable", &image.digest).await?;

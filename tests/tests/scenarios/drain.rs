@@ -96,7 +96,7 @@ impl<'a> Stage<'a> {
         self.pod(name, json!({}), json!([])).await
     }
 
-    /// The names of the pods on the node that have not been asked to leave.
+    /// The names of the pods on the node that are not being deleted.
     async fn untouched(&self) -> Result<Vec<String>> {
         let on_node = ListParams::default().fields(&format!("spec.nodeName={}", self.host.name()));
         let pods = self.pods().list(&on_node).await?.items.into_iter();
@@ -508,7 +508,8 @@ async fn selection(mut stage: Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Limits of the kubelet's identity; also, a pod is identified by its UID, not by its name.
+/// A request to remove a pod names its UID, so it never removes a new pod of the same name. It uses the grace period of
+/// the settings.
 async fn identities(stage: Stage<'_>) -> Result<()> {
     let pod = stage.managed("web").await?;
     let mut former: berth_agent::node::pods::Pod = serde_json::from_value(serde_json::to_value(&pod)?)?;

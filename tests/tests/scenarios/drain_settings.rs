@@ -54,7 +54,7 @@ async fn bare_pod(part: &Part<'_>, name: &str, node: &str) -> Result<()> {
 
 /// Creates a pod that a drain evicts, and waits until it runs.
 async fn managed_pod(part: &Part<'_>, name: &str, node: &str) -> Result<()> {
-    // Its owner, without a controller that really creates it again.
+    // The pod's owner. No controller re-creates the pod here.
     let maps: Api<ConfigMap> = Api::namespaced(part.cluster.client(), "default");
     let map = serde_json::from_value(json!({"metadata": {"name": name}}))?;
     let uid = maps.create(&PostParams::default(), &map).await?.uid();
@@ -246,7 +246,7 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
     let node = part.node(1);
     managed_pod(part, "guarded", node).await?;
     protect(part, "guarded").await?;
-    // As much time again is left for the deleted pods to end.
+    // With Force, the deleted pods get the same time again to end.
     let v2 = roll_with(part, json!({ "timeout": "20s", "onTimeout": "Force" })).await?;
     until_in_the_way(part, node, "default/guarded", "disruption budget guarded").await?;
     ensure!(part.boots(1) == 1, "nothing reboots over a drain");
@@ -274,7 +274,7 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The UID of a pod that has not been asked to leave.
+/// The UID of a pod that exists and is not being deleted.
 async fn uid_of(part: &Part<'_>, pod: &str) -> Result<Option<String>> {
     let found = pods(part)
         .get_opt(pod)
@@ -283,7 +283,7 @@ async fn uid_of(part: &Part<'_>, pod: &str) -> Result<Option<String>> {
     Ok(found.and_then(|p| p.metadata.uid))
 }
 
-/// A cluster with a single node: its pods have no other node to run on.
+/// As in a cluster with a single node, whose pods have no other node to run on.
 async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
     let (node, pods) = (part.node(1), ["plain", "shy"]);
     bare_pod(part, pods[0], node).await?;

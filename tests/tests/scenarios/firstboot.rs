@@ -17,7 +17,8 @@ use berth_tests::registry::Registry;
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-/// Duration of each host command before the power fails. It leaves enough time between two commands.
+/// Duration of each host command before the power fails, so that the test has time to cut the power between two
+/// commands.
 const SLOW: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 

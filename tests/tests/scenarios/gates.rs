@@ -41,7 +41,7 @@ async fn gates() -> Result<()> {
         .await
 }
 
-/// Here the controller asks its machine's kernel about the clock, its default.
+/// Here the controller tests the clock with its machine's kernel, which is the default.
 #[tokio::test]
 async fn fleet() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
@@ -145,7 +145,7 @@ fn canary_wave(soak: &str) -> Value {
     json!([{ "name": "first", "nodeSelector": selector, "soakTime": soak }])
 }
 
-/// Time of the last such change of a host.
+/// Time of a host's last change that matches `is_it`.
 fn last_time(part: &Part<'_>, host: &str, is_it: fn(&HostChange) -> bool) -> Result<Timestamp> {
     let mut events = part.cluster.log.events();
     events.retain(|e| e.host == host && is_it(&e.change));

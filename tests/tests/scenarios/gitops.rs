@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// Time limit until an admission policy takes effect.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Each golden state: its health in Argo CD, and whether Flux takes it as current or failed.
+/// Each golden state: its health in Argo CD, and its status in Flux.
 const STATES: [(&str, &str, Flux); 8] = [
     ("updated", "Healthy", Flux::Current),
     ("without nodes", "Healthy", Flux::Current),
@@ -105,7 +105,7 @@ fn argo_cd_reads_every_state() -> Result<()> {
     Ok(())
 }
 
-/// An expression of the page, which reads the object where an admission policy has it.
+/// Returns an expression of the page with `object.` before its fields, as an admission policy needs them.
 fn expression(page: &str, field: &str) -> Result<String> {
     let line = page
         .lines()

@@ -22,7 +22,7 @@ fn install_check(host: &SimHost) -> Result<()> {
     Ok(())
 }
 
-/// Each host has another fault under the bad image. All roll back and say why, and then run the next image.
+/// Each host has a different fault under the bad image. All roll back and report why, and then run the next image.
 #[tokio::test]
 async fn an_unhealthy_boot_is_rolled_back() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions::of(3)).await?;

@@ -200,7 +200,7 @@ const EMPTY: [&str; 4] = [
     "berth_pool_phase_median_seconds",
 ];
 
-/// Part of the dashboard that may be empty or not: a node may have been blocked only between two scrapes.
+/// Metric whose panel may be empty or not: a node may have been blocked only between two scrapes.
 const BRIEF: &str = "berth_node_blocked";
 
 fn last_value(series: &[Series]) -> Option<String> {
@@ -242,7 +242,8 @@ fn words(series: &str, label: &str) -> Option<Vec<&'static str>> {
     })
 }
 
-/// Fails if a query compares such a label with a value that it cannot have. Returns the number of compared values.
+/// Fails if a query compares a label that [`words`] knows with an impossible value. Returns the number of compared
+/// values.
 fn compared(query: &str) -> Result<usize> {
     let mut count = 0;
     for (at, _) in query.match_indices('{') {

@@ -51,7 +51,7 @@ impl World {
     }
 }
 
-/// The image of this digest, as a pool asks for it.
+/// The image of this digest, as the desired image of a pool.
 pub fn image(digest: &Digest) -> DesiredImage {
     DesiredImage {
         reference: format!("{REPOSITORY}@{digest}").into(),

@@ -82,7 +82,8 @@ async fn a_boot_of_rpm_ostree_falls_back() -> Result<()> {
     falls_back(Updaters::RpmOstree).await
 }
 
-/// The cause was not in the image: after a retry, the image is applied, although the host still has it first.
+/// The cause was not in the image: after a retry the image is applied, although it is already first in the host's boot
+/// order.
 #[tokio::test]
 async fn an_image_that_fell_back_is_retried() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions::of(1)).await?;
@@ -109,7 +110,7 @@ async fn an_image_that_fell_back_is_retried() -> Result<()> {
     cluster.judged(result).await
 }
 
-/// Three hosts that run the image.
+/// Starts a cluster of three hosts, and waits until all run the image of this version.
 async fn updated(version: &str) -> Result<(Cluster, Published)> {
     let cluster = Cluster::start(ClusterOptions::of(3)).await?;
     let image = cluster.publish(version).await?;
@@ -158,7 +159,7 @@ async fn a_rollback_by_others_is_reported() -> Result<()> {
     cluster.judged(result).await
 }
 
-/// A newer image is rolled out as usual; so is the one that an admin made a host boot by hand.
+/// An admin rolls one host back and boots a foreign image on another. The pool's next image reaches both as usual.
 #[tokio::test]
 async fn a_host_that_was_changed_by_hand_gets_the_next_image() -> Result<()> {
     let (cluster, _) = updated("2.0.0").await?;

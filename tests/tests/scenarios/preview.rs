@@ -23,7 +23,8 @@ async fn preview() -> Result<()> {
         .await
 }
 
-/// A node that runs the target and is cordoned uses up a place of two for the whole rollout: the others go one by one.
+/// A cordoned node that runs the target uses up one of the two places for the whole rollout, so the others go one by
+/// one.
 async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     let cluster = part.cluster;
     let [done, bad, lapsed, beside, away, server] = [1, 2, 3, 4, 5, 6].map(|n| cluster.host(n).name());
@@ -38,7 +39,7 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     let v2 = part
         .roll_to("2.0.0", json!({ "maxUnavailable": 2, "zoneKey": "rack" }))
         .await?;
-    // The other node is released after that, since the pause would revoke a turn that has only begun.
+    // The second node joins only after the first is done, since the pause would revoke a turn that has only begun.
     part.until_run(&v2, &[1], SOON).await?;
     part.join(cluster.host(2)).await?;
     part.soon("a turn ends badly", || async {
@@ -85,8 +86,9 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     .await
 }
 
-/// Waits until the preview gives a turn to five nodes, and returns their names. The order is: the zone without a node
-/// down, by name, a bad last turn, a lapsed offer, the control plane.
+/// Waits until the preview gives a turn to five nodes, and returns their names. First comes the node in the zone
+/// without a node down. The next one differs only by name. Then come a bad last turn, a lapsed offer, and the control
+/// plane.
 async fn is_previewed(part: &Part<'_>, expected: [&str; 5]) -> Result<Vec<String>> {
     let seen = RefCell::new(None);
     part.soon("all of them have a turn", || async {
@@ -106,8 +108,8 @@ async fn is_previewed(part: &Part<'_>, expected: [&str; 5]) -> Result<Vec<String
     Ok(named)
 }
 
-/// Makes a berth look as if a node had let an offer lapse there under an earlier leader. No other node will use this
-/// berth. The controller may first have to write the last turn's outcome to the berth.
+/// Makes a berth look as if a node had let an offer lapse under an earlier leader. No other node will use this berth.
+/// Retries, because the controller may first have to write the last turn's outcome to the berth.
 async fn lets_an_offer_lapse(part: &Part<'_>, node: &str, target: &Digest) -> Result<()> {
     let berths = part.cluster.berths();
     let name = format!("{}-1", part.name);

@@ -23,7 +23,7 @@ fn example(page: &str, words: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Returns whether a validator accepts a file, and its output.
+/// Runs a validator on a file. Returns true if it accepts the file, and its output.
 fn validated(program: &str, arguments: &[&str], file: &Path) -> Result<(bool, String)> {
     let program = find_program(program).with_context(|| {
         format!("{program} is not on PATH; make test installs it into the cache, or lists the missing packages")
@@ -63,7 +63,7 @@ fn provisioning_examples_are_valid() -> Result<()> {
         ("With kickstart", "machine.ks", "ksvalidator", &[], ("%end", "%ned")),
     ];
     for (words, name, validator, arguments, (right, wrong)) in kinds {
-        // scripts/need.sh has tried to reach it.
+        // `scripts/need.sh` sets the variable if it cannot reach pypi.org.
         if env::var_os("BERTH_TEST_WITHOUT_PYPI").is_some() && find_program(validator).is_none() {
             println!("UNREACHABLE: {validator} for {name}: https://pypi.org cannot be reached");
             continue;

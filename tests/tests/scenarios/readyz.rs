@@ -96,7 +96,7 @@ async fn probes(plane: &ControlPlane, store: &Store) -> Result<Readyz> {
     Ok(Readyz::start(config, own.client().await?, store.clone()))
 }
 
-/// Answers that are not needed are forgotten.
+/// The answers are dropped when the controller does not need them any more.
 async fn answers_are_forgotten(readyz: &Readyz) -> Result<()> {
     readyz.answers(false);
     eventually("they are forgotten", LONG, async || Ok(!readyz.answers(false).listed)).await

@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Two attempts are at most a few seconds apart here.
+/// Timeout for a change. Two attempts are at most a few seconds apart here.
 const SOON: Duration = Duration::from_secs(45);
 /// User `berth` with password `hush`.
 const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuulzd.YqjLDl8lvpSmVj3De/fioSBHnUa\n";
@@ -198,9 +198,9 @@ async fn images_resolve_by_credentials_tls_proxy_and_mirrors() -> Result<()> {
     a_refused_request_names_the_credentials(&mut site).await?;
     a_registry_that_is_not_allowed_is_left_alone(&mut site).await?;
 
-    // Bypassing the proxy, and with the next leader.
+    // The next controller bypasses the proxy.
     site.controller.stop(Duration::from_secs(5));
-    // A proxy of its own: the first may still accept connections of the stopped controller.
+    // A second proxy, because the first may still accept connections of the stopped controller.
     let (bypassed, connections) = proxy().await?;
     let env = [("HTTPS_PROXY", bypassed.as_str()), ("NO_PROXY", "127.0.0.0/8")];
     site.controller = controller(&site.plane, &own.path, &env)?;

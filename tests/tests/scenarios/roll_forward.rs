@@ -10,14 +10,14 @@ use berth_tests::hosts::sim::{Inhibitor, SimHost, Updaters};
 use kube::api::ListParams;
 use serde_json::json;
 
-/// A host that runs the image.
+/// Returns a host that runs the image, if there is one.
 fn runs<'a>(cluster: &'a Cluster, image: &Published) -> Option<&'a SimHost> {
     let digest = image.digest.to_string();
     let mut hosts = cluster.fleet.hosts.iter();
     hosts.find(|host| host.facts().booted == digest)
 }
 
-/// Starts hosts that never become Ready with the image; one of them is stuck under it with a berth.
+/// Starts hosts that never become Ready with the image. Returns one that is stuck under the image and holds a berth.
 async fn stuck(hosts: usize, rollout: serde_json::Value) -> Result<(Cluster, Published, SimHost)> {
     let cluster = Cluster::start(ClusterOptions::of(hosts)).await?;
     cluster.deploy("web", hosts).await?;
@@ -56,7 +56,7 @@ fn boots(cluster: &Cluster, host: &SimHost) -> usize {
 async fn a_stuck_node_keeps_its_berth_for_the_next_image() -> Result<()> {
     let (cluster, _, host) = stuck(3, json!({ "maxUnavailable": 1, "maxStaging": "100%" })).await?;
     let body = async {
-        // An inhibitor delays the reboot for a while: the node waits, locked, with the berth.
+        // An inhibitor blocks the reboot for a while: the node keeps its berth, and its staged image stays locked.
         host.settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "copies the disk")]);
         let good = cluster.publish("3.0.0").await?;
         cluster.set_image("workers", &good.reference).await?;
@@ -92,7 +92,8 @@ async fn a_stuck_node_keeps_its_berth_for_the_next_image() -> Result<()> {
     finish("roll forward", &cluster, result).await
 }
 
-/// The former target is set again before the stuck node has moved on. It is proven when the node becomes Ready.
+/// The former target is set again before the stuck node reboots into the next image. The node is proven when it becomes
+/// Ready.
 #[tokio::test]
 async fn a_paused_stuck_node_proves_the_former_target() -> Result<()> {
     let (cluster, bad, host) = stuck(2, json!({ "maxUnavailable": 1, "maxStaging": "100%" })).await?;
@@ -167,7 +168,7 @@ async fn an_excluded_node_gives_back_and_its_digest_has_failed() -> Result<()> {
     finish("exclude", &cluster, result).await
 }
 
-/// Starts three hosts, one per updater, and waits until one has rolled the image back that never becomes Ready.
+/// Starts three hosts with these updaters, and waits until one has rolled back from an image that never becomes Ready.
 async fn rolled_back(updaters: Vec<Updaters>) -> Result<(Cluster, Published, SimHost)> {
     let options = ClusterOptions {
         updaters,

@@ -145,7 +145,7 @@ async fn one_at_a_time_then_two_then_back() -> Result<()> {
             Ok(true)
         })
         .await?;
-        // If a node's pods were gone already, its drain is over between two writes.
+        // A node without pods ends its drain before the next status write.
         let phases = ["Pending", "Draining", "Rebooting"];
         ensure!(
             names.iter().any(|name| walks.ensure(&[*name], &phases).is_ok()),

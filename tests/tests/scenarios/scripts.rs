@@ -176,7 +176,8 @@ fn no_file_of_scenarios_is_forgotten() -> Result<()> {
 fn missing_validators_are_reported() -> Result<()> {
     let machine = Machine::new()?;
     machine.program("bin/mkdir", "")?;
-    // butane is built with Go, which may be where Go's installer puts it.
+    // With butane present, the script does not build it. The build would use a Go that this machine may have at its
+    // default path.
     machine.program("bin/butane", "")?;
     for name in ["ksvalidator", "check-jsonschema"] {
         machine.run("need_validators")?.fails(&["python3"]).context(name)?;
@@ -185,7 +186,8 @@ fn missing_validators_are_reported() -> Result<()> {
     machine.run("need_validators")?.fails(&["schema of cloud-init"])
 }
 
-/// Debian's package would start a server if it were installed. From Debian 13 on promtool has a package of its own.
+/// Debian's package would start a server if it were installed, so it is only extracted. From Debian 13 on promtool has
+/// a package of its own.
 #[test]
 fn prometheus_is_extracted_or_asked_for() -> Result<()> {
     for (package, found) in [("prometheus", ""), ("promtool", "promtool - tooling")] {

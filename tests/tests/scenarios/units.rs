@@ -40,7 +40,7 @@ fn without_links_in_etc(etc: &Path, usr: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Links the unit to another one below this directory.
+/// Creates a link below this directory that makes the unit `of` require the first boot's unit.
 fn link(root: &Path, of: &str) -> Result<PathBuf> {
     let directory = root.join(format!("{of}.requires"));
     std::fs::create_dir_all(&directory)?;

@@ -18,7 +18,7 @@ use crate::host::root::{HostRoot, RUN_DIR};
 use crate::host::units::{self, Spec};
 
 const STAGED: &str = "/run/ostree/staged-deployment";
-/// The agent creates this file as a hard link to the state file, so that it cannot lock if nothing is staged.
+/// The lock file, created as a hard link to the state file. That fails if nothing is staged.
 const LOCK: &str = "/run/ostree/staged-deployment-locked";
 const TIMEOUT: Duration = Duration::from_secs(10);
 

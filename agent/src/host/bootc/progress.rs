@@ -135,7 +135,7 @@ impl Meter {
     }
 }
 
-/// Reads one pull's progress until it is dropped.
+/// Reads the progress of one pull until this value is dropped.
 pub(super) struct ProgressReader {
     path: PathBuf,
     meter: Arc<Mutex<Meter>>,

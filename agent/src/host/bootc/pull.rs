@@ -1,4 +1,4 @@
-//! Pulls by bootc, one at a time, each as a unit of the host.
+//! Runs bootc's pulls, one at a time, each as a systemd unit of the host.
 //!
 //! The unit's name contains the digest. The agent writes a [`Record`] with the digest before it starts the unit, so
 //! that the next agent finds the pull (invariant I7). The result of a pull stays until the agent explicitly forgets it,
@@ -215,9 +215,9 @@ impl Pulls {
         self.reading.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Starts to read this pull's progress, unless this agent reads it already. Returns false on failure; the pull
-    /// then continues, although this agent does not read its progress. With `early_lock`, the agent also locks the
-    /// image as soon as bootc reports it as staged.
+    /// Starts to read this pull's progress, unless this agent reads it already. Returns false on failure, which does
+    /// not affect a running pull. With `early_lock`, the agent also locks the image as soon as bootc reports it as
+    /// staged.
     async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, early_lock: Option<PullOrigin>) -> bool {
         let path = self.root.path(fifo_name(digest));
         if self
@@ -261,8 +261,8 @@ impl Pulls {
         Ok(())
     }
 
-    /// Stops reading the progress, and ends the attempts to lock early. Removes the FIFO first, so that the progress
-    /// unit does not begin to read the FIFO.
+    /// Stops reading the progress, and ends the [`EarlyLock`]. Removes the FIFO first, so that the progress unit does
+    /// not begin to read the FIFO.
     async fn stop_reading(&self) {
         let Some(reading) = self.slot().take() else { return };
         let _ = std::fs::remove_file(reading.progress.path());
@@ -272,7 +272,7 @@ impl Pulls {
         }
     }
 
-    /// Removes the FIFOs of earlier pulls. These pulls have all ended.
+    /// Removes the FIFOs of earlier pulls, which have all ended.
     fn sweep_fifos(&self) {
         let Ok(entries) = std::fs::read_dir(self.root.path(RUN_DIR)) else {
             return;
@@ -334,8 +334,8 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
     }
 }
 
-/// Returns the unit that reads and discards bootc's progress while no agent holds [`PROGRESS_LOCK`]. The unit ends with
-/// bootc.
+/// Returns the unit that reads and discards bootc's progress while no agent holds [`PROGRESS_LOCK`]. The unit ends when
+/// bootc ends.
 fn progress_spec(digest: &Digest) -> Spec {
     let fifo = fifo_name(digest);
     let command = ["/usr/bin/flock", PROGRESS_LOCK, "/usr/bin/cat", &fifo];

@@ -15,8 +15,8 @@ use serde::Deserialize;
 use crate::host::driver::{HostStatus, bounded};
 use crate::host::repository;
 
-/// The oldest supported bootc: the first with `downloadOnly` and `--from-downloaded` that writes nothing but JSON to
-/// standard output.
+/// Version of the oldest supported bootc: the first that has `downloadOnly` and `--from-downloaded`, and writes only
+/// JSON to standard output.
 pub const FLOOR: (u32, u32, u32) = (1, 12, 1);
 
 /// How long a failed version query, or the answer "missing" or "too old", is cached.
@@ -24,15 +24,15 @@ const VERSION_RETRY: Duration = Duration::from_secs(30);
 /// How long "missing" is cached after [`MISSING_TIMES`] such answers. Each query runs a unit that fails, which shows in
 /// the host's journal.
 const MISSING_RETRY: Duration = Duration::from_secs(3600);
-/// Consecutive "missing" answers before [`MISSING_RETRY`] applies. A booting host may give a few.
+/// Consecutive "missing" answers before [`MISSING_RETRY`] applies. While a host boots, a few queries may find no bootc.
 const MISSING_TIMES: u32 = 5;
 
-/// Answer to the query of bootc's version.
+/// Result of querying bootc's version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootcVersion {
     /// No bootc was found.
     Missing,
-    /// bootc is older than the oldest supported one.
+    /// bootc is older than the oldest supported release.
     TooOld(String),
     /// bootc is supported.
     Version {
@@ -57,7 +57,7 @@ impl BootcVersion {
     }
 }
 
-/// Answer of `bootc status`.
+/// Result of `bootc status`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BootcStatus {
     /// bootc reports no booted image: the host was installed without bootc, or bootc ran inside a container.
@@ -137,7 +137,7 @@ struct RawReference {
     signature: Option<RawSignature>,
 }
 
-/// The rule for signatures: a string, or an object with one key.
+/// The image's signature rule in bootc's JSON: a string, or an object with one key.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RawSignature {
@@ -207,7 +207,7 @@ fn enforced(image: &RawImage) -> bool {
     image.image.signature.as_ref().is_some_and(RawSignature::enforced)
 }
 
-/// Returns the deployment's commit, if it has the form of one.
+/// Returns the deployment's ostree commit; `None` if the checksum is not a valid commit ID.
 fn commit(ostree: Option<&RawOstree>) -> Option<String> {
     let checksum = &ostree?.checksum;
     repository::is_commit(checksum).then(|| checksum.clone())
@@ -232,7 +232,7 @@ fn entry(entry: RawEntry) -> Deployment {
     }
 }
 
-/// Converts an image of the status. Cuts texts to the lengths in the BootcNode's schema.
+/// Converts an image of bootc's status. Truncates texts to the lengths in the BootcNode's schema.
 fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     let Some(image) = image else {
         return Deployment {

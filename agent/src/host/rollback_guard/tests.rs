@@ -48,7 +48,8 @@ impl Host {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// `ostree` prints these deployments, and `bootc rollback` swaps the first two that are not staged.
+    /// Creates two stand-ins: `ostree` prints these deployments, and `bootc rollback` swaps the first two that are not
+    /// staged.
     fn ostree(&self, status: &str) {
         fs::write(self.scratch.path().join("status"), status).unwrap();
         self.program(
@@ -61,7 +62,7 @@ impl Host {
         self.program("bootc", text);
     }
 
-    /// Writes a table of neighbours that has this address, and returns its path.
+    /// Writes a neighbor table (ARP) with this address, and returns its path.
     fn neighbours(&self, address: &str) -> String {
         let path = self.scratch.path().join("arp");
         fs::write(&path, format!("{address} 0x1 0x2 00:00:00:00:00:01 * eth0\n")).unwrap();
@@ -96,7 +97,8 @@ impl Host {
     }
 }
 
-/// The deployments of a host in boot order, as `ostree admin status` prints them: image number and state.
+/// Returns the output of `ostree admin status` for these deployments in boot order. Each has an image number and a
+/// state.
 fn status(lines: &[(u8, &str)]) -> String {
     let mut text = String::new();
     for (n, is) in lines {
@@ -247,7 +249,8 @@ fn a_new_order_stops_the_guard_of_the_old_one() {
     let status = status(&[(2, "booted"), (1, "rollback")]);
     host.ostree(&status);
     host.arm(0, true);
-    // The agent proves the boot and arms the guard for the next one, while the guard reads its boot ID.
+    // While the guard checks whether the API server answers, the agent proves the boot and arms the guard for the next
+    // boot.
     let order = host.guard.path("armed");
     let text = format!("sed -i s/boot=b1/boot=b2/ {}", order.display());
     host.program(
@@ -270,7 +273,7 @@ fn an_outage_of_the_api_server_delays_the_guard() {
         let order = host.guard.path("armed");
         let far = fs::read_to_string(&order).unwrap().replace("127.0.0.1", address);
         fs::write(&order, far).unwrap();
-        // The API server does not answer, but its host does, and the agent disarms the guard.
+        // The guard's connection to the API server fails. At that moment, the agent disarms the guard.
         let disarm = format!("rm -f {}; exit 1", order.display());
         host.program(
             "timeout",

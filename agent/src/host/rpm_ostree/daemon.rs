@@ -1,9 +1,9 @@
 //! rpm-ostree's daemon on the system bus: the calls of `org.projectatomic.rpmostree1` that the agent needs.
 //!
 //! The daemon exits when it is idle, sometimes between a call and its reply, and its start can take longer than the bus
-//! waits. So systemd starts it before each query, the agent repeats a query without an answer, and no answer is cached.
-//! When a client disconnects, the daemon cancels the client's transactions that were not started. So the agent has a
-//! separate connection to the daemon and keeps it open.
+//! waits. So the agent starts it through systemd before each query, repeats a query without an answer, and caches no
+//! answer. When a client disconnects, the daemon cancels the client's transactions that were not started. So the agent
+//! has a separate connection to the daemon and keeps it open.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const START_TIMEOUT: Duration = Duration::from_secs(45);
 const TRIES: u32 = 5;
-/// Delay after the first attempt of a query, doubled with each attempt.
+/// First delay before a query is repeated, doubled with each attempt.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,8 +132,8 @@ impl Daemon {
         self.call_os("FinalizeDeployment", &options).await.map_err(explain)
     }
 
-    /// Starts the daemon through systemd. A failed start is an error of the daemon, because systemd and the host still
-    /// answer.
+    /// Starts the daemon through systemd. If the daemon does not start, returns a tool error: systemd still answers, so
+    /// the host does not count as unreachable.
     async fn activate(&self) -> Result<(), HostError> {
         match units::activate(&self.systemd, RPM_OSTREED, START_TIMEOUT).await {
             Ok(()) => Ok(()),
@@ -190,8 +190,8 @@ impl Daemon {
     }
 }
 
-/// Options of a call that stages an image. All are explicit, because their defaults differ between the daemon's
-/// methods.
+/// Returns the options of a call that stages an image. All are explicit, because their defaults differ between the
+/// daemon's methods.
 fn staging(title: &str) -> Options<'_> {
     HashMap::from([
         ("lock-finalization", Variant::new(true)),

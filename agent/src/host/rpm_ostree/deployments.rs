@@ -18,7 +18,8 @@ use crate::host::repository;
 
 pub(super) type Entry = HashMap<String, OwnedVariant>;
 
-/// Packages that an admin layered by name or from a file, removed, or replaced. An update keeps these changes.
+/// Keys of the packages that an admin layered (by name or from a file), removed, or replaced. An update keeps these
+/// changes.
 const LAYERS: [&str; 5] = [
     "requested-packages",
     "requested-local-packages",
@@ -27,10 +28,12 @@ const LAYERS: [&str; 5] = [
     "requested-base-local-replacements",
 ];
 
-/// Packages replaced from a repository. The value has the repository's kind and name, and the packages.
+/// Key of the packages that an admin replaced from a repository. The value has the repository's kind and name, and the
+/// packages.
 const REMOTE_REPLACEMENTS: &str = "requested-base-remote-replacements";
 
-/// Other changes that an update by rpm-ostree keeps and bootc would drop. Used only to compare two deployments.
+/// Keys of other changes. An update by rpm-ostree keeps them, and bootc would drop them. Used only to compare two
+/// deployments.
 const OTHER_CHANGES: [&str; 5] = [
     REMOTE_REPLACEMENTS,
     "regenerate-initramfs",
@@ -96,7 +99,7 @@ fn is_signed(entry: &Entry) -> bool {
     text(entry, "container-image-reference").is_some_and(|reference| origin(&reference).1)
 }
 
-/// Converts an entry. Cuts texts to the lengths in the BootcNode's schema.
+/// Converts an entry. Truncates texts to the lengths in the BootcNode's schema.
 fn deployment(entry: &Entry, locked: bool) -> Deployment {
     let image = text(entry, "container-image-reference").map(|reference| origin(&reference).0);
     let digest = match &image {
@@ -161,8 +164,8 @@ fn packages(entry: &Entry) -> Vec<String> {
     names
 }
 
-/// Returns the packages replaced from a repository. The value is a dictionary or a list of pairs, whose texts are all
-/// package names, except the repositories' names.
+/// Returns the packages replaced from a repository. The daemon sends a dictionary or a list of pairs. Both map a
+/// repository's name to its packages.
 fn replaced(entry: &Entry) -> Vec<String> {
     let mut names = vec![];
     match entry.get(REMOTE_REPLACEMENTS).map(|value| inner(value)) {
@@ -217,7 +220,7 @@ struct ImageConfig {
     architecture: Option<String>,
 }
 
-/// Returns the OCI architecture in the image's configuration, which is in the commit.
+/// Returns the OCI architecture from the image's configuration, which the commit's metadata contains.
 fn architecture(entry: &Entry) -> Option<String> {
     let Variant::Dict(meta) = inner(entry.get("base-commit-meta")?) else {
         return None;

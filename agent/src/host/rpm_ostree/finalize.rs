@@ -1,6 +1,6 @@
-//! How a staged deployment is unlocked. If the host's ostree cannot unlock, the agent writes a note that it must
-//! request its next reboot from rpm-ostreed, which unlocks the deployment before the reboot. The note outlives the
-//! agent, and is valid for one boot and one digest.
+//! The note for unlocking a staged deployment that the host's ostree cannot unlock. The note makes the agent request
+//! its next reboot from rpm-ostreed, which unlocks the deployment before the reboot. The note outlives the agent's
+//! process. It is valid for one boot and one digest.
 
 use std::path::PathBuf;
 

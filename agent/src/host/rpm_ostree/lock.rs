@@ -27,7 +27,7 @@ pub(super) enum Lock {
 }
 
 impl Lock {
-    /// Reads the lock. Without a staged deployment, the result has no meaning.
+    /// Reads the lock. Ignore the result if nothing is staged.
     pub(super) fn read(root: &HostRoot) -> Self {
         match root.path(LOCK_FILE).try_exists() {
             Ok(true) => return Self::Locked,
@@ -63,7 +63,7 @@ mod tests {
     const UNLOCKED: &[u8] = include_bytes!("../../../../fuzz/seeds/staged/unlocked.bin");
     const NO_KEY: &[u8] = include_bytes!("../../../../fuzz/seeds/staged/no-key.bin");
 
-    /// States of rpm-ostreed 2026.2 with ostree 2026.4, and of older releases.
+    /// The seeds are state files of rpm-ostreed 2026.2 with ostree 2026.4, and of older releases.
     #[test]
     fn either_lock_counts() {
         let scratch = std::env::temp_dir().join(format!("berth-staged-lock-{}", std::process::id()));

@@ -90,7 +90,7 @@ impl RpmOstree {
         }
     }
 
-    /// Fails while a transaction of rpm-ostree runs, because it locks the host's deployments.
+    /// Fails while rpm-ostree runs a transaction, because the transaction locks the host's deployments.
     async fn refuse_beside_a_transaction(&self) -> Result<(), HostError> {
         match self.daemon.active().await? {
             Some(active) => Err(HostError::Busy(format!(
@@ -101,8 +101,8 @@ impl RpmOstree {
         }
     }
 
-    /// Returns the abilities of the host's `ostree admin lock-finalization`. An answer is cached for the life of the
-    /// agent.
+    /// Returns the abilities of the host's `ostree admin lock-finalization`. A successful answer is cached for the life
+    /// of the agent.
     async fn lock_tool(&self) -> Result<LockTool, HostError> {
         if let Some(known) = *self.lock_tool.lock().unwrap_or_else(|e| e.into_inner()) {
             return Ok(known);

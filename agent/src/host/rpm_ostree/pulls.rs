@@ -1,4 +1,4 @@
-//! Pulls by rpm-ostree, one at a time, each as a transaction of its daemon.
+//! Runs rpm-ostree's pulls, one at a time, each as a transaction of its daemon.
 //!
 //! A transaction continues without the agent. The agent writes a [`Record`] before the transaction, and the
 //! transaction's title contains the digest, so the next agent can join it (invariant I7). The agent records the

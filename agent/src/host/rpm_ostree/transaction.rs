@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// Text of a message, or of a task that begins.
+    /// Text of a message, of a task that begins, or of a progress report.
     Said(String),
     Download {
         /// Bytes downloaded so far.
@@ -44,7 +44,8 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// Connects to the address that the daemon returned. Its path is a path on the host. Earlier signals are missed.
+    /// Connects to the address that the daemon returned. The address contains a path on the host. The agent misses
+    /// signals that the daemon sent before the connection.
     pub(super) async fn join(address: &str, root: &HostRoot) -> Result<Self, HostError> {
         let (here, socket) = under(root, address).ok_or_else(|| {
             HostError::tool_failed(&format!(
@@ -74,7 +75,7 @@ impl Transaction {
         Ok(Self { connection, signals })
     }
 
-    /// Starts the transaction's work, unless it was started before.
+    /// Starts the transaction, unless it has already been started.
     pub(super) async fn start(&self) -> Result<(), BusError> {
         self.call("Start").await.map(drop)
     }

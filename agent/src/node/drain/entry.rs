@@ -120,7 +120,7 @@ impl Entry {
     }
 }
 
-/// Returns the delay before the next request for a pod, after this many failed ones.
+/// Returns the delay before the next request for a pod, after this many failed requests.
 pub(super) fn retry_after(tries: u32) -> Duration {
     retry::delay(tries, Duration::from_millis(600), RETRY_WITHIN / 2)
 }

@@ -1,10 +1,10 @@
 //! Moves the pods away from this agent's node, by the rules of `kubectl drain` (see [`super::pods`]).
 //!
-//! The drain works in passes. Each pass lists the pods, asks those that are due to leave, and returns the remaining
-//! pods and the time of the next pass. A restarted agent only loses the times when pods began to block. While an admin
+//! The drain works in passes. Each pass lists the pods, asks the due pods to leave, and returns the remaining pods and
+//! the time until the next pass. A restart of the agent loses only the times when pods began to block. While an admin
 //! must decide about a pod (see [`super::pods::Obstacle`]), no pod is moved: the drain could not end, and would disturb
 //! the other pods without need. If the pool's `onTimeout` is Force, the other pods are moved anyway, and budgets are
-//! ignored after the drain's timeout. Only [`Mover`] knows how to ask a pod to leave.
+//! ignored after the drain's timeout. [`Mover`] sends the requests that make a pod leave.
 
 mod entry;
 mod given;
@@ -46,8 +46,8 @@ const VOLUMES: Duration = Duration::from_secs(120);
 /// A kubelet counts as away when its Node has been not Ready for this long. An outage of the API server also makes the
 /// Node of a running kubelet not Ready, and that kubelet then needs up to 50 s to watch its pods again.
 const KUBELET_AWAY: Duration = Duration::from_secs(90);
-/// A Node that was not Ready in two passes counts as not Ready in between, if at most this time lies between the
-/// passes. After a longer time, the API server was away.
+/// Maximum time between two passes of one [`NotReady`] span. After a longer gap, the span starts again, because the API
+/// server may have been away.
 const BLIND: Duration = Duration::from_secs(20);
 /// Maximum length of a blocker's name in the BootcNode's schema, in characters.
 const MAX_NAME: usize = 320;
@@ -66,7 +66,7 @@ pub struct Drain {
     not_ready: Option<NotReady>,
     /// True if the last pass was forced: the drain had timed out, with `onTimeout: Force`.
     forced: bool,
-    /// Consecutive passes without a change.
+    /// Number of passes since a pod last left or a request to move a pod was last accepted.
     quiet: u32,
 }
 
@@ -158,7 +158,7 @@ impl Drain {
         not_ready.is_some_and(|seen| given.clock.since(seen.since) >= KUBELET_AWAY)
     }
 
-    /// Updates the entries from the list of pods. Returns the pods to ask in this pass.
+    /// Updates the entries from the list of pods. Returns the pods that this pass asks to leave.
     fn sort<'a>(&mut self, pods: &'a [Pod], given: &Given<'_>) -> Vec<&'a Pod> {
         let now = given.clock;
         self.watch_kubelet(given);
@@ -321,8 +321,8 @@ impl Drain {
         next.max(LOOK.0)
     }
 
-    /// Waits a limited time until the volumes of gone pods are detached. The reboot unmounts them anyway, but pods on
-    /// other nodes that need such a volume must then wait until this node is back.
+    /// Waits a limited time until the volumes of gone pods are detached. The reboot unmounts the volumes anyway. But a
+    /// pod on another node that needs such a volume must then wait until this node is back.
     fn wait_for_volumes(&mut self, done: DrainProgress, lingering: &[String], given: &Given<'_>) -> DrainProgress {
         if lingering.is_empty() {
             return done;
@@ -368,7 +368,8 @@ fn volume_blockers(volumes: &[String], reason: &str, since: Timestamp) -> Vec<Dr
     blockers
 }
 
-/// Returns the blocking pods: those that need an admin first, then the longest-blocking ones.
+/// Returns at most [`MAX_BLOCKERS`] blocking pods. Pods that need an admin come first, then the pods that have blocked
+/// longest.
 fn blockers(mut left: Vec<(&Pod, &Entry, Class)>) -> Vec<DrainBlocker> {
     left.sort_by(|(p, a, _), (q, b, _)| {
         b.stuck

@@ -207,7 +207,8 @@ fn a_finished_pod_is_moved_but_holds_nothing_up() {
     assert!(drain.sort(&pods, &given(at(60))).is_empty(), "it is not asked again");
 }
 
-/// A terminating pod blocks the drain of a broken node for a limited time, which depends on readiness and force.
+/// A terminating pod blocks the drain of a broken node for a limited time. The time depends on the Node's readiness,
+/// and on whether the drain is forced.
 #[test]
 fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
     // The deletion time is far in the past or the future, as with a wrong clock.
@@ -259,7 +260,7 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
     assert_eq!(done(after(&ended, true, &PLAIN, watched + 30)), ["d/a"]);
 }
 
-/// A drain of one pod that does not end.
+/// A drain of one pod that never terminates.
 struct Passes {
     drain: Drain,
     pods: [Pod; 1],
@@ -403,7 +404,7 @@ fn volumes_are_waited_for_and_not_for_ever() {
     }
 }
 
-/// Gives these answers in order, and remembers the pods that were asked.
+/// A [`Mover`] that returns these answers in order, and records the pods that were asked.
 struct Told {
     answers: Vec<Answer>,
     asked: Mutex<Vec<(String, Answer)>>,
@@ -542,7 +543,8 @@ proptest! {
         }
     }
 
-    /// Passes over any pods with any answers ask only pods that may be asked. A pass that is done has moved no pod.
+    /// With any pods and any answers, a pass asks only pods that may be asked. A pass that ends the drain has moved no
+    /// pod.
     #[test]
     fn a_pass_never_both_moves_something_and_is_done(
         lists in proptest::collection::vec(proptest::collection::vec(any_pod(), 0..8), 1..6),

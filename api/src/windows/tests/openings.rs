@@ -185,7 +185,7 @@ fn an_exclusion_cuts_a_window_in_two() {
     let exclusions = [
         ("2026-06-10T03:00:00Z", "2026-06-10T04:00:00Z"),
         ("2026-06-10T02:00:00Z", "2026-06-10T03:00:00Z"),
-        // From the middle of a window to the middle of another, and up to the end of a third.
+        // From the middle of one window to the middle of the next; and a whole window.
         ("2026-06-11T05:00:00Z", "2026-06-12T05:00:00Z"),
         ("2026-06-13T00:00:00Z", "2026-06-13T06:00:00Z"),
     ];

@@ -1,5 +1,5 @@
-//! Compares [`Schedule::at`] with an oracle that steps through the minutes. The oracle knows only the time on the wall
-//! clock, and nothing about cron, gaps or folds.
+//! Compares [`Schedule::at`] with an oracle that steps through the minutes. The oracle uses only the time on the wall
+//! clock, and has no rules for cron, gaps or folds.
 
 use jiff::SignedDuration;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
@@ -10,7 +10,7 @@ use super::*;
 use crate::windows::window::share;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
-/// How long before the first start that counts the oracle begins to step, so that it sees which times the clock
+/// Extra time before the first relevant start. The oracle begins to step there, so that it sees which times the clock
 /// repeats.
 const WARM_UP: SignedDuration = SignedDuration::from_hours(3);
 const AHEAD: SignedDuration = SignedDuration::from_hours(48);
@@ -211,7 +211,7 @@ fn compare(windows: &[Fields], spans: &[(i64, i64)], now: Timestamp) -> Result<(
         }
     };
     prop_assert_eq!(is_open, oracle.is_open(now), "{:?}", said);
-    // After `to`, the oracle knows only some of the starts.
+    // After `to`, the oracle has only some of the starts.
     match oracle.turns(now, !is_open).filter(|&turn| turn <= to) {
         Some(expected) => prop_assert_eq!(turn, Some(expected)),
         None => prop_assert!(turn.is_none_or(|turn| turn > to), "{:?} is too early", said),

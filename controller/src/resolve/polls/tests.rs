@@ -46,7 +46,7 @@ fn by_admin(after: Moment) -> Ask {
     }
 }
 
-/// A schedule, and a clock that moves from one request to the next.
+/// A schedule with a simulated clock.
 struct World {
     polls: Polls,
     now: Moment,
@@ -335,13 +335,13 @@ fn limited(seconds: u64) -> Result<Target, ResolveError> {
     })
 }
 
-/// Returns both clocks, this many seconds after the start.
+/// Returns the monotonic and the wall-clock time, this many seconds after the start.
 fn at(seconds: u64) -> (Moment, Timestamp) {
     let time = Duration::from_secs(seconds);
     (Moment::after(time), Timestamp::UNIX_EPOCH + time)
 }
 
-/// Returns a schedule with the given queries, all to one registry.
+/// Returns a schedule with these questions, given by number.
 fn polls_of(asks: &[(usize, Ask)]) -> Polls {
     let mut polls = Polls::default();
     let mut all = BTreeMap::<Question, Vec<Ask>>::new();
@@ -504,7 +504,8 @@ fn only_newer_answers_of_a_registry_end_its_outage() {
         polls.answered(&question(0), limited(600), at(6));
         polls.answered(&question(1), second.clone(), at(7));
         assert!(polls.is_over(&question(0), at(8).0, at(8).0), "it is left alone");
-        // The registry permits requests again at this time. Its answer ends the outage.
+        // The registry permits requests again by now. Its answer ends the outage. An error on the controller's side
+        // does not.
         polls.ask(asks, at(1305).0);
         let begun = polls.start(at(1305).0);
         assert_eq!(begun.len(), 1);

@@ -89,7 +89,7 @@ async fn answer(mut stream: TcpStream, pages: Pages, requests: Arc<Mutex<Vec<Str
         own.or(pages.get(path)).cloned().unwrap_or(missing)
     };
     if page.hangs && method == "HEAD" {
-        // Until the client gives up.
+        // Wait until the client closes the connection.
         let _ = stream.read(&mut [0]).await;
         return;
     }
@@ -168,7 +168,7 @@ fn labelled(tag: &str, labels: &serde_json::Value) -> Vec<(String, Page)> {
     sized(tag, labels, 100)
 }
 
-/// Like `labelled`, but the image's manifest gives this as the size of the config.
+/// Like `labelled`, but the image's manifest claims that the config has this size.
 fn sized(tag: &str, labels: &serde_json::Value, size: usize) -> Vec<(String, Page)> {
     let config = json!({ "architecture": "amd64", "os": "linux", "config": { "Labels": labels } }).to_string();
     let descriptor = json!({ "mediaType": "a/b", "digest": digest_text(&config), "size": size });
@@ -190,7 +190,8 @@ fn sized(tag: &str, labels: &serde_json::Value, size: usize) -> Vec<(String, Pag
     ]
 }
 
-/// Like `image_of` for the tag `1`. If the page `config` is not empty, it replaces the page of the image's config.
+/// Like `image_of` for tag `1` and version `2`, but the registry names no digest for the tag. If the page `config` is
+/// not empty, it replaces the page of the image's config.
 fn image(config: Page) -> Vec<(String, Page)> {
     let mut pages = image_of("1", "2");
     if config.status != 200 || config.endless || !config.body.is_empty() {
@@ -324,7 +325,8 @@ async fn an_image_other_than_the_index_names_is_refused() {
     );
 }
 
-/// Polls a tag whose image is known. Returns the result, and the requests for the tag's manifest.
+/// Polls a tag that has moved from a known image (version 1.0) to another (2.0). `tag` returns pages to replace.
+/// Returns the version or the reason of the failure, and the methods of the requests for the tag's manifest.
 async fn poll(tag: impl FnOnce(Page) -> Vec<(&'static str, Page)>) -> (Result<String, ResolveReason>, Vec<String>) {
     let registry = registry(|_| image_of("1", "1.0")).await;
     let known = registry.resolve().await.unwrap();

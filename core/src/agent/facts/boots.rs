@@ -2,8 +2,8 @@ use berth_api::digest::Digest;
 use berth_api::names::BootId;
 use serde::{Deserialize, Serialize};
 
-/// A reboot under a berth that did not lead to the target: the target was finalized at shutdown, but the host booted
-/// another image.
+/// The target of a committed berth that fell back: the target was finalized at shutdown or had already run unproven,
+/// but the host booted another image, without Berth.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FellBack {

@@ -30,8 +30,8 @@ pub struct GuardFacts {
 }
 
 impl GuardFacts {
-    /// True if the status must show that the guard is missing: the write would have succeeded, or several probes got no
-    /// clear answer.
+    /// True if the status must show that the guard may be missing: the write would have succeeded, or several probes
+    /// have failed and none has got a clear answer yet.
     pub fn is_reportable(&self) -> bool {
         matches!(self.answer, Guard::Allows(_)) || (self.answer == Guard::Unknown && self.silence.is_some())
     }
@@ -80,7 +80,7 @@ impl ClusterNode {
     }
 }
 
-/// State of the current turn's drain, which the agent performs in passes: each evicts pods and lists the rest.
+/// State of the current turn's drain. The agent drains in passes: each pass evicts pods and lists the remaining pods.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DrainFacts {
     /// True if the last drain pass found no pod left to evict.

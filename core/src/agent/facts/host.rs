@@ -47,7 +47,7 @@ pub struct HostFacts {
     pub finalization_failed: bool,
     /// State of the reboot that this process requested.
     pub reboot: Reboot,
-    /// Whether the host's clock is synchronised; `None` (not asked or no answer) counts as not synchronised.
+    /// Whether the host's clock is synchronized; `None` (not asked or no answer) counts as not synchronized.
     pub clock_synchronized: Option<bool>,
     /// Health of the running boot; `None` outside a turn, and until it is read.
     pub health: Option<HostHealth>,
@@ -190,13 +190,13 @@ impl Os {
         self.deployments()?.unit_missing()
     }
 
-    /// True if the agent knows that the next boot takes another deployment than the booted one.
+    /// True if the next boot takes the rollback deployment. False if the deployments are unknown.
     pub fn is_rollback_queued(&self) -> bool {
         self.deployments().is_some_and(|d| d.rollback_queued)
     }
 
-    /// Returns the digest that the next boot takes instead of the booted one; `None` if the next boot takes the booted
-    /// one, or the digest is unknown.
+    /// Returns the digest of the rollback deployment if the next boot takes that deployment. `None` otherwise, and if
+    /// the digest is unknown.
     pub fn queued_digest(&self) -> Option<&Digest> {
         let queued = self.deployments().filter(|d| d.rollback_queued)?;
         queued.rollback.as_ref()?.digest.as_ref()

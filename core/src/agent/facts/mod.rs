@@ -44,7 +44,7 @@ pub struct AgentFacts {
     pub host: HostFacts,
     /// The Node object of this node.
     pub cluster_node: ClusterNode,
-    /// Berths labelled with this node; `None` until they are read.
+    /// Berths labeled with this node; `None` until they are read.
     pub berths: Option<Vec<Berth>>,
     /// True if this agent process made the last write of the held berth, and the API server confirmed it. Older writes
     /// that are still in flight then fail.
@@ -65,7 +65,7 @@ pub struct AgentFacts {
     pub guard: GuardFacts,
     /// The agent's record of earlier pulls, turns and failures on this node.
     pub past: Past,
-    /// The step that keeps failing; `None` if none does.
+    /// The step that keeps failing; `None` if no step does.
     pub trouble: Option<StepFailure>,
 }
 

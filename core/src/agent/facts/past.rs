@@ -33,7 +33,7 @@ pub struct Past {
     pub staged_with: Option<Backend>,
     /// Digest whose last pull failed or was stopped. The images bound to it, which bootc pulls last, may be missing.
     pub incomplete: Option<Digest>,
-    /// Digest that did not boot although a commit licensed a reboot into it, and the number of such reboots.
+    /// Digest that reboots under a committed berth should have booted but did not, and the number of these reboots.
     pub not_applied: Option<(Digest, u32)>,
     /// Target that has booted but is not proven. If the host boots another digest next, this target has failed.
     pub tried: Option<Digest>,
@@ -42,7 +42,7 @@ pub struct Past {
     /// True if the host already had a deployment of the target, besides the staged one, when the node last committed.
     /// `None` if that commit was made by an agent version without this field.
     pub target_deployed: Option<bool>,
-    /// The last target that the host left for another image, without Berth.
+    /// The last target that fell back; see [`FellBack`].
     pub fell_back: Option<FellBack>,
     /// The image that the host ran when the agent last read its deployments. `None` before the first boot with a Ready
     /// Node, and on a node without a pool.
@@ -104,8 +104,8 @@ pub struct Verified {
 }
 
 impl Past {
-    /// True if Berth's last pull was a pull of this digest under this signature policy. `policy` is the digest of the
-    /// policy's text.
+    /// True if Berth's last pull succeeded, for this digest and under this signature policy. `policy` is the digest of
+    /// the policy's text.
     pub fn is_verified(&self, digest: &Digest, policy: Option<&Digest>) -> bool {
         let verified = self.verified.as_ref();
         verified.is_some_and(|verified| verified.digest == *digest && Some(&verified.policy) == policy)

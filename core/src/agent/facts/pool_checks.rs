@@ -13,7 +13,7 @@ pub struct CheckReading {
 /// Answer to a check of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckAnswer {
-    /// The pods of the selector on this node.
+    /// The pods on this node that match the check's selector.
     Pods(Vec<PodReading>),
     /// Status code of the HTTP answer.
     Http(u16),

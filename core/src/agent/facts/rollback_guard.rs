@@ -6,10 +6,10 @@ use berth_api::names::BootId;
 /// State of the guard, as its files show it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum RollbackGuard {
-    /// The guard has no order.
+    /// The guard has no order: the agent left none, or has withdrawn it.
     #[default]
     Disarmed,
-    /// The guard has an order. It waits for the proof of the next boot, or of the running one.
+    /// The guard has the agent's order. It waits for the proof of the next boot, or of the running one.
     Armed,
     /// The guard has begun to roll the host back.
     Fired(Fired),
@@ -25,8 +25,8 @@ pub struct Fired {
 }
 
 impl Fired {
-    /// Reads the file that the script writes when it fires: the order, and a line with the boot ID. `None` if a line is
-    /// missing.
+    /// Reads the file that the guard's script writes when it begins a rollback: the agent's order, and a line with the
+    /// boot ID. `None` if a line is missing.
     pub fn parse(text: &str) -> Option<Self> {
         let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         Some(Self {

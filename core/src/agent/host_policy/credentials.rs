@@ -72,7 +72,7 @@ pub enum Claim {
     Member,
     /// The agent must remove its file: the node is in no pool, excluded or gone.
     Released,
-    /// The agent does not know yet and changes nothing.
+    /// Not known yet: the agent changes nothing.
     Unknown,
 }
 

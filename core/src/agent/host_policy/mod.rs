@@ -28,7 +28,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Returns why the host's policy forbids staging this image; `None` if it allows that.
+    /// Returns why the host's policy forbids staging this image; `None` if the policy allows the image.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         let by_registry = self.registries.objection(image);
         by_registry.or_else(|| self.policy.objection(image))

@@ -176,7 +176,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every text is either accepted or rejected as a file, and a rejected file allows no image.
+        /// Every file limits the images, whatever its text. A valid file allows images under each of its prefixes.
         #[test]
         fn any_file_is_a_limit(text in "([a-z.:/# \t-]{0,20}\n){0,4}") {
             let registries = Registries::new(&[], Some(Ok(&text)));

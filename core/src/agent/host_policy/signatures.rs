@@ -1,4 +1,4 @@
-//! The host's signature policy, `policy.json`, as skopeo and bootc read it. This module finds out if the policy would
+//! The host's signature policy, `policy.json`, as skopeo and bootc read it. This module checks if the policy would
 //! accept an unsigned image.
 
 use berth_api::node::DesiredImage;
@@ -17,7 +17,7 @@ pub const MAX_LENGTH: usize = 1 << 20;
 /// The host's signature policy as last read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Policy {
-    /// The agent did not read the policy, since the pool does not require signatures.
+    /// The agent has not read the policy. It reads the policy only if the pool requires signatures.
     #[default]
     Unread,
     /// No policy file exists.
@@ -243,14 +243,14 @@ mod tests {
             let _ = Policy::parse(PLACES[0], &text).objection(&image("quay.io/os"));
         }
 
-        /// For any scopes of a policy, the one nearest to the image decides.
+        /// For any scopes of a policy, the scope nearest to the image decides.
         #[test]
         fn the_longest_scope_that_fits_decides(
             scopes in proptest::collection::btree_map(
                 prop_oneof!["", "\\*\\.c", "b\\.c(/d(/e)?)?", "b\\.c/[de]{1,2}"], any::<bool>(), 0..6),
         ) {
             let mut rules = Map::new();
-            // The empty scope comes after the domain, and the domain after the registry.
+            // Nearest to the image are the longest path, then the registry, then the domain, then the empty scope.
             let (mut nearest, mut expected) = (0, false);
             for (scope, is_open) in &scopes {
                 let type_ = if *is_open { "insecureAcceptAnything" } else { "signedBy" };

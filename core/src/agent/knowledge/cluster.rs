@@ -8,7 +8,7 @@ use crate::{Moment, Now};
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterView {
     pub node: ClusterNode,
-    /// Berths labelled with this node; `None` until they are read.
+    /// Berths labeled with this node; `None` until they are read.
     pub(super) berths: Option<Vec<Berth>>,
     /// True if this agent process made the last write of the held berth, and the API server confirmed it. Older writes
     /// that are still in flight then fail.
@@ -38,7 +38,7 @@ impl ClusterView {
         self.held().and_then(Berth::holding)
     }
 
-    /// True if a berth that is offered to this node or held by it says when the reboot must have started
+    /// True if a berth that is offered to this node or held by it has a deadline for the start of the reboot
     /// (`open-until`).
     pub fn is_under_window(&self) -> bool {
         self.berths.iter().flatten().any(|berth| match berth.offer() {

@@ -26,7 +26,7 @@ pub struct Services {
     pub shutdown_scheduled: bool,
     /// Inhibitors that keep logind from shutting the host down, each with its reason.
     pub inhibitors: Vec<String>,
-    /// Whether the host's clock is synchronised; `None` if it was not asked or did not answer.
+    /// Whether the host's clock is synchronized; `None` if timedated was not asked or did not answer.
     pub clock_synchronized: Option<bool>,
     /// Health of the running boot; `None` outside a turn.
     pub health: Option<HostHealth>,
@@ -171,9 +171,9 @@ pub enum Event<'a> {
     Looked(Look),
     /// The Node was read.
     NodeRead(ClusterNode),
-    /// The pool's checks were made under this boot.
+    /// The pool's checks were read in the running boot.
     PoolChecks(Vec<CheckReading>),
-    /// These parts of the running boot's proof are there.
+    /// Parts of the running boot's proof that are complete so far.
     Proves(&'static [ProofPart]),
     /// The containers of the pods that the pool's checks select were read, before the reboot of this turn.
     ContainersBefore(Vec<String>),

@@ -12,7 +12,8 @@ use crate::{Moment, Now};
 const LOCK_RETRY_FIRST: Duration = Duration::from_secs(30);
 const LOCK_RETRY_MAX: Duration = Duration::from_secs(600);
 
-/// Failures of the agent's steps, of the lock, and of the memory file. A success clears the failure.
+/// Failures of the agent's steps, of locking the staged image, and of writing the memory file. Each is cleared by a
+/// success.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Failures {
     /// Kind of the step that failed last, with its error and its number of failures in a row.

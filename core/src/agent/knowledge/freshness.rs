@@ -10,7 +10,7 @@
 //! | a pull is started, runs, has ended, or is stopped | unknown | | | | |
 //! | deployments read | set | reread, in a turn | | | |
 //! | Node read; another Node is published | | set; reread | | | |
-//! | the update that fixed the backend has ended | unknown | | | | |
+//! | the update that had to keep its backend has ended | unknown | | | | |
 //! | the pool selects another backend | unknown; in a turn reread | | | | |
 //! | lock, unlock, unstage | unknown | reread | | | |
 //! | take, give back | | reread | cleared | cleared | fenced when answered |
@@ -71,8 +71,8 @@ fn is_of(deployment: &Deployment, digest: &Digest) -> bool {
 fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -> Option<(Reason, &'static str)> {
     let can_lock = deployments.storage.ostree_lock().is_some();
     match deployments.staged.as_ref().filter(|d| is_of(d, digest)) {
-        // This must count as a failed pull. Without the backoff of a failure, the agent would remove the image and
-        // stage it again forever.
+        // A pull without the required policy must count as failed. Without the backoff of a failure, the agent would
+        // remove the image and stage it again forever.
         Some(_) if lacks_policy => Some((
             Reason::SignatureNotEnforced,
             "the pull succeeded, but not under the host's current signature policy, which the pool requires",
@@ -215,7 +215,7 @@ impl Knowledge {
         if self.host.os.deployments().is_some() {
             self.failures.lock.take_if(|_| self.host.disarmed);
         }
-        // During a turn, the agent acts on the host only with a Node that it read after the host.
+        // During a turn, the agent acts on the host only after it has read the Node again, later than the host.
         self.cluster.unread_node_in_turn();
         self.judge_pull(now);
         self.forget_backend();

@@ -3,8 +3,8 @@ use std::time::Duration;
 use crate::agent::facts::{Guard, GuardFacts};
 use crate::{Moment, Now};
 
-/// Average interval between guard probes after a rejection. The probe is repeated since an admin may delete the
-/// policies or their bindings at any time.
+/// Average interval before the next guard probe, if the API server rejected the last one. An admin may delete the
+/// admission policies or their bindings at any time, so the agent keeps probing.
 const PROBE_INTERVAL: Duration = Duration::from_secs(3600);
 /// First retry interval after a guard probe whose write was accepted or got no answer. Each further retry waits twice
 /// as long, up to the maximum.
@@ -16,13 +16,13 @@ const REPORT_AFTER: u32 = 3;
 /// Whether the API server rejects writes to other nodes' objects (I6), and when the agent tries such a write again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GuardProbe {
-    /// Last clear answer to a probe. A probe without an answer does not change it.
+    /// Result of the last probe that got a clear answer.
     pub answer: Guard,
     /// Time of the next probe.
     pub again: Moment,
     /// Number of probes in a row whose write was accepted or got no answer.
     pub failures: u32,
-    /// Number of probes in a row without a clear answer, and the error of the last one.
+    /// Number of probes in a row without a clear answer, and the error of the last one. `None` after a clear answer.
     pub silence: Option<(u32, String)>,
 }
 
@@ -36,8 +36,8 @@ impl GuardProbe {
         }
     }
 
-    /// Records the result of a probe. If this node has a berth, the probe had an object to try, so `NothingToTry`
-    /// counts as a rejection.
+    /// Records the result of a probe. If this node holds or is offered a berth, `NothingToTry` counts as a rejection,
+    /// because the API server has then rejected at least the write to a berth.
     pub(super) fn answered(&mut self, answer: Result<Guard, String>, has_berth: bool, now: &Now) {
         let answer = match answer {
             Ok(Guard::NothingToTry) if has_berth => Ok(Guard::Refuses),

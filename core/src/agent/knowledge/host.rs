@@ -14,7 +14,8 @@ const HOST_READ_INTERVAL: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostView {
     pub(super) services: Services,
-    /// Last error of the host's services, and the moment when they first did not answer; `None` while they answer.
+    /// Last error of the host's services, and the moment of the first request that they did not answer. `None` while
+    /// they answer.
     pub unreachable: Option<(String, Moment)>,
     pub rules: Rules,
     pub os: Os,
@@ -55,15 +56,15 @@ impl HostView {
         self.os.staged().is_some_and(|staged| staged.locked) && self.staged_digest() == Some(digest)
     }
 
-    /// Returns the health of the running boot, as last read. `None` if it was not read, and while the host shuts down:
-    /// units then fail only because others have stopped.
+    /// Returns the health of the running boot, as last read. `None` if it was not read, or while the host shuts down:
+    /// units then fail only because other units have stopped.
     pub(super) fn health(&self) -> Option<&HostHealth> {
         let health = self.services.health.as_ref();
         health.filter(|_| !self.services.shutting_down)
     }
 
-    /// Records that the host's services did not answer. They may have missed a change, so the next decision reads the
-    /// host again.
+    /// Records that the host's services did not answer. The agent may have missed a change of the host meanwhile, so it
+    /// reads the host again before the next decision.
     pub(super) fn silent(&mut self, why: String, now: &Now) {
         let since = self.unreachable.take().map_or(now.clock, |(_, since)| since);
         self.unreachable = Some((why, since));

@@ -14,8 +14,8 @@ pub struct Pulls {
 }
 
 impl Pulls {
-    /// True if the agent has not processed this finished pull yet. The host reports the pull again until the agent
-    /// removes its unit.
+    /// True if the agent has not processed this finished pull yet. Until the agent removes the pull's unit, each read
+    /// of the host shows the same pull again.
     pub fn is_news(&self, ended: &Digest) -> bool {
         self.processed.as_ref() != Some(ended)
     }

@@ -14,8 +14,8 @@ use crate::agent::step::is_unproven;
 use crate::agent::timeline::{self, HostState, UpdateState};
 
 impl Knowledge {
-    /// Forgets which image Berth staged, if that image is no longer staged. On a node without a pool, the agent then
-    /// stops reading the host (I12).
+    /// Forgets which image Berth staged, as soon as that image is no longer staged. If the node is in no pool, the
+    /// agent then stops reading the host (I12).
     pub(super) fn forget_what_is_gone(&mut self) {
         let pulls = self.pulls.running.is_some() || self.pulls.succeeded.is_some();
         if self.host.os.deployments().is_some() && !pulls && !self.has_staged() {
@@ -51,7 +51,7 @@ impl Knowledge {
         self.turn.counted = true;
     }
 
-    /// Adds the parts of the running boot's proof to the record of the update.
+    /// Copies the parts of the running boot's proof, each with its time, from the turn to the record of the update.
     pub(super) fn record_proof(&mut self) {
         let target = self.cluster.holding().map(|holding| &holding.target);
         let mut updates = self.past.timeline.updates.iter_mut();
@@ -234,8 +234,8 @@ impl Knowledge {
     }
 }
 
-/// Returns why the boot of the current turn was rolled back, as a condition reason: the agent began the rollback, or
-/// the host fell back.
+/// Returns why the host left the image of the current turn, as a condition reason: either the rollback that the agent
+/// or the rollback guard began, or `FellBack`. `None` if neither happened.
 fn rolled_back(past: &Past, boot_id: &BootId) -> Option<String> {
     if let Some(undone) = &past.undone {
         return Some(undone.reason.clone());

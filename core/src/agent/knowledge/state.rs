@@ -13,7 +13,8 @@ use super::turn::{Since, Turn};
 use crate::agent::facts::{AgentFacts, Desired, HostFacts, Past, RollbackGuard, Unreachable};
 use crate::{Moment, Now};
 
-/// The status reports a step only after this number of failures in a row. Fewer failures are normal in a cluster.
+/// The status reports a failing step only after this number of failures in a row. Fewer failures are normal in a
+/// cluster.
 const REPORT_AFTER: u32 = 3;
 
 /// Everything that the agent knows between two passes of its loop. A restart loses all of it except [`Past`].
@@ -34,7 +35,7 @@ pub struct Knowledge {
     pub turn: Turn,
     /// The agent's record of earlier pulls, turns and failures, which the host keeps in a file.
     pub past: Past,
-    /// Failures that no success has followed yet.
+    /// Failures of steps, of locks and of writes of the memory file that no success has followed yet.
     pub failures: Failures,
     pub(super) rest: Option<Rest>,
 }
@@ -123,8 +124,8 @@ impl Knowledge {
         }
     }
 
-    /// Returns the digest of a finished pull whose unit may be removed from the host. The memory file has the result of
-    /// that pull by now.
+    /// Returns the digest of a finished pull whose unit may be removed from the host, because the memory file already
+    /// has the pull's result.
     pub fn pull_to_forget(&self) -> Option<&Digest> {
         self.pulls.processed.as_ref().filter(|_| self.failures.memory.is_none())
     }
@@ -134,8 +135,8 @@ impl Knowledge {
         matches!(self.host.services.rollback_guard, RollbackGuard::Fired(_))
     }
 
-    /// True if the record has the rollback that the guard made in an earlier boot, so that the guard's file may be
-    /// removed from the host.
+    /// True if the guard's file may be removed from the host: the guard fired in an earlier boot, and the memory file
+    /// has a record of that.
     pub fn may_forget_fired_guard(&self) -> bool {
         match &self.host.services.rollback_guard {
             RollbackGuard::Fired(fired) => fired.boot_id != *self.host.boot_id() && self.failures.memory.is_none(),
@@ -148,8 +149,8 @@ impl Knowledge {
         self.rest.is_some()
     }
 
-    /// True if the heartbeat also reads the Node and the berths. The first heartbeat at rest reads them, since a late
-    /// write of the last turn may have arrived. Later heartbeats read them about every half hour.
+    /// True if the heartbeat also reads the Node and the berths. The first heartbeat at rest reads them, since a write
+    /// of the last turn may have arrived late. Later heartbeats read them about every half hour.
     pub fn rereads_cluster(&self, now: &Now) -> bool {
         match self.rest {
             Some(Rest { reread: Some(at) }) => at <= now.clock,

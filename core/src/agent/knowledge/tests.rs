@@ -101,7 +101,7 @@ fn releasing() -> Berth {
     taken().releasing(Outcome::DrainTimeout, "b1".into()).unwrap()
 }
 
-/// Returns the knowledge in the middle of a drained turn, with everything just read.
+/// Returns an agent's knowledge in a turn whose drain is done. All readings are fresh.
 fn knowing(berth: &Berth) -> Knowledge {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     knowledge.after(Event::Berths(vec![berth.clone()]), &at(0));
@@ -193,8 +193,8 @@ fn drained() -> Ending {
     Ending::Drain(DrainProgress::Done { left_behind: vec![] })
 }
 
-/// Each case ends with a letter for each reading that stays valid: deployments known and fresh, Node read, drain
-/// done, berth fenced.
+/// Each case ends with one letter per reading that stays valid: deployments known (k) and fresh (r), Node read (n),
+/// drain done (d), berth fenced (f).
 #[test]
 fn a_step_invalidates_readings_that_it_may_change() {
     let lost = failed(Reason::StepFailed, "no answer");
@@ -320,8 +320,8 @@ fn a_heartbeat_and_a_look_invalidate_each_other() {
     assert_eq!((idle.host.os, idle.cluster.node), (Os::Unknown, ClusterNode::Unread));
 }
 
-/// Sends a heartbeat at that second, then a reading of the Node. True if the heartbeat made the agent read the Node
-/// again.
+/// Sends a heartbeat at that second, then a reading of the Node. Returns true if the heartbeat made the agent read the
+/// Node again.
 fn rereads(knowledge: &mut Knowledge, seconds: u64) -> bool {
     let asks_for_berths = knowledge.rereads_cluster(&at(seconds));
     knowledge.after(Event::Heartbeat, &at(seconds));
@@ -391,7 +391,8 @@ fn drain_and_proof_times_survive_a_restart() {
     first.after(Event::Begins(&Step::Take(offered())), &at(10));
     first.after(Event::Berths(vec![taken()]), &at(10));
     assert_eq!(first.turn.drain.elapsed(&at(70)), Duration::from_secs(60));
-    // The process dies, and the next one continues the count. Meanwhile the wall clock is set far ahead or far back.
+    // The agent process dies, and the next one continues the count. Meanwhile the wall clock is set far ahead or far
+    // back.
     for wall in [100, 1_000_000, 0] {
         let text = serde_json::to_string(&first.past).unwrap();
         let past: Past = serde_json::from_str(&text).unwrap();
@@ -513,7 +514,8 @@ fn a_recreated_node_is_reread() {
     }
 }
 
-/// Another agent process, which still runs or ran earlier, may have changed the host in unknown ways.
+/// Only another agent process can have written a phase that this process did not write. That process may also have
+/// changed the host.
 #[test]
 fn a_berth_moved_by_another_process_invalidates_the_look() {
     let mut knowledge = knowing(&taken());

@@ -9,7 +9,8 @@ use crate::agent::facts::{CheckReading, DrainFacts, Reboot};
 use crate::agent::step::Step;
 use crate::{Moment, Now};
 
-/// How long a drained node waits until another program's work on its host is done. After that, the turn ends.
+/// How long the agent waits for another program's work on the host before it gives up the unlock or the reboot. The
+/// turn then ends.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The agent's knowledge about one turn, dropped at its end.
@@ -97,7 +98,8 @@ impl Since {
         }
     }
 
-    /// Returns the start of a drain or a wait that the host has stored as the moment `began` of this boot.
+    /// Returns the start of a drain or a wait. `began` is that start as stored on the host, as a moment of the current
+    /// boot.
     pub(super) fn remembered(began: Moment, now: &Now) -> Self {
         Self {
             at: now.clock,
@@ -111,12 +113,14 @@ impl Since {
 }
 
 impl Turn {
-    /// True if the last change of the staged image was a step of the same kind. That change then had no effect.
+    /// True if `step` is of the same kind as the last step that changed the staged image. That earlier step then had no
+    /// effect.
     pub fn repeats(&self, step: &Step) -> bool {
         self.changed == Some(discriminant(step))
     }
 
-    /// Records the time of each part of the proof that was not there before.
+    /// Records each part of the proof that was missing before, with the seconds since the agent began to wait for the
+    /// proof.
     pub(super) fn proves(&mut self, parts: &[ProofPart], now: &Now) {
         let Some(proving) = self.proving else { return };
         let seconds = proving.elapsed(now).as_secs();
@@ -161,7 +165,7 @@ impl Draining {
         }
     }
 
-    /// Starts a new drain, within the time limit of the old one.
+    /// Starts a new drain. Its time limit still counts from the start of the old one.
     pub(super) fn restart(&mut self) {
         *self = Self {
             number: self.number.wrapping_add(1),

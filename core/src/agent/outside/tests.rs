@@ -10,7 +10,8 @@ fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
 }
 
-/// Deployments with this booted image and rollback image; 0 stands for a missing one.
+/// Returns the deployments of a host with these booted and rollback images. 0: the booted digest is unknown, or the
+/// host has no rollback deployment.
 fn running(booted: u8, rollback: u8) -> Deployments {
     let [booted, rollback] = [booted, rollback].map(|n| Deployment {
         digest: (n != 0).then(|| digest(n)),
@@ -23,7 +24,7 @@ fn running(booted: u8, rollback: u8) -> Deployments {
     }
 }
 
-/// A turn from image 1 to image 2, whose berth was committed in boot b1.
+/// Returns the state of a turn from image 1 to image 2. Its berth was committed in boot b1.
 fn holding() -> Holding {
     Holding {
         node: "n1".into(),
@@ -130,13 +131,13 @@ fn berths_own_rollback_is_no_fall_back() {
     past.undone = None;
     past.falls_back(&holding(), &"b3".into(), &os, false);
     assert!(past.fell_back.as_ref().is_some_and(|fell| fell.ran), "{past:?}");
-    // The retry counts, although the host still shows the same boot.
+    // After a retry, the agent does not record the fallback in the same boot again.
     assert!(past.retry(Some("again"), &"b2".into()));
     past.falls_back(&holding(), &"b3".into(), &os, false);
     assert!(past.failed_digests.is_empty(), "{past:?}");
 }
 
-/// A record of a host that ran 2, with 1 as its rollback deployment.
+/// Returns the record of a host that runs image 2 and has image 1 as its rollback deployment.
 fn known() -> Past {
     let mut past = Past::default();
     past.boots_without_berth(&running(2, 1), Some(&digest(2)));

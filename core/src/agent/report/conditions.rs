@@ -15,7 +15,7 @@ use crate::finding::Finding;
 
 pub(super) type Verdicts = Vec<(&'static str, Verdict)>;
 
-/// Conditions that are read from the Node.
+/// Conditions whose state the agent reads from the Node object.
 const OF_THE_NODE: [&str; 3] = [types::CORDONED, types::RESUMED, types::UNCORDONED];
 
 pub(super) fn conditions(
@@ -28,7 +28,7 @@ pub(super) fn conditions(
     let mut list = update_conditions(facts, holding, phase, step, before);
     list.extend(turn_conditions(facts, holding));
     if matches!(facts.cluster_node, ClusterNode::Unread) {
-        // The Node may have any state by now, so its conditions stay as they were.
+        // The agent has not read the Node since it may have changed, so these conditions keep their last state.
         list.retain(|(type_, _)| !OF_THE_NODE.contains(type_) || condition::find(before, type_).is_none());
     }
     list.push((types::NODE_DEGRADED, verdict(degraded(facts, phase, step))));
@@ -41,8 +41,8 @@ pub(super) fn verdict(trouble: Option<Finding>) -> Verdict {
     trouble.map_or_else(|| Verdict::no(CommonReason::AsExpected, ""), Finding::verdict)
 }
 
-/// Returns the condition `Released` of a node without a pool: True if Berth's changes there are undone. `None` if they
-/// are not undone yet and the status does not have the condition.
+/// Returns the condition `Released`: True if the node is in no pool and Berth's changes there are undone. Otherwise
+/// False, or `None` if the status does not have the condition.
 fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
     if matches!(step, Step::Wait(WaitReason::Released, _)) {
         return Some(Verdict::yes(Phase::Released, ""));
@@ -197,7 +197,7 @@ fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Op
 }
 
 /// Returns the condition `UpdatePrepared`: True if the agent takes a berth or waits for an offer. Only then does the
-/// controller offer a berth. While the agent only reads, the condition keeps its value.
+/// controller offer a berth. While the agent only reads, a True condition stays True.
 fn prepared(facts: &AgentFacts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
     if runs {
         return Verdict::no(CommonReason::Booted, "nothing is left to prepare");
@@ -244,7 +244,7 @@ fn resumed(facts: &AgentFacts, rebooted: bool) -> Verdict {
     };
     match missing(facts, node) {
         None => as_is(true),
-        // Every boot lacks these parts at first, so they need no message.
+        // After every boot, these parts are missing at first, so they need no message.
         Some(Missing::Unread | Missing::Ready) => as_is(false),
         Some(missing) => Verdict::no(missing.reason(), missing.message()),
     }
@@ -257,7 +257,8 @@ fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
         return rest_conditions(facts, cordoned);
     };
     let applied = facts.host.os.booted() == Some(&h.target);
-    // The second part covers an unproven boot whose berth was committed again, for the image that already runs.
+    // The second half of this expression is for a berth that was committed again under this unproven boot, for the
+    // image that already runs.
     let rebooted = h.boot_id != facts.host.boot_id || (applied && h.phase == HoldPhase::Committed);
     let releasing = matches!(h.phase, HoldPhase::Releasing(_));
     let updated = h.phase == HoldPhase::Releasing(Outcome::Updated);
@@ -274,8 +275,8 @@ fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
     ]
 }
 
-/// Returns the condition `Drained`. Its message names the pods that have blocked the drain beyond its timeout (False),
-/// or the pods that were left behind (True).
+/// Returns the condition `Drained`. If pods have blocked the drain for longer than its timeout, it is False and its
+/// message names them. If it is True, its message names the pods that were left behind, if any.
 fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     if let Some(message) = drains_too_long(facts) {
         return Verdict::no(CommonReason::DrainTimeout, message);
@@ -293,8 +294,8 @@ fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     }
 }
 
-/// Returns the conditions of a node that holds no berth. If the node runs the desired image, its conditions are as at
-/// the end of a turn, otherwise as before the start of a turn.
+/// Returns the conditions of a node that holds no berth. A node that runs the desired image has the conditions of a
+/// finished turn. Any other node has the conditions of a turn that has not started.
 pub(super) fn rest_conditions(facts: &AgentFacts, cordoned: bool) -> Verdicts {
     let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
     let drained = match facts.failed_turn() {

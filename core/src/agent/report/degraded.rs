@@ -159,8 +159,8 @@ fn credentials_problem(facts: &AgentFacts) -> Option<Finding> {
     Some(facts.degraded(objection.reason, objection.message.clone()))
 }
 
-/// Returns a message if the API server may accept writes to other nodes' objects. `None` also if the node would take no
-/// berth anyway, because it is excluded or in no pool.
+/// Returns a message if the API server may accept writes to other nodes' objects. Returns `None` if it rejects them, or
+/// if the node is excluded or in no pool, because such a node takes no berth.
 pub(super) fn unguarded(facts: &AgentFacts) -> Option<String> {
     let excluded = facts.cluster_node.get().is_some_and(|node| node.excluded);
     let would_take = matches!(facts.desired, Desired::Member(_)) && !excluded;
@@ -191,7 +191,7 @@ fn unproven(facts: &AgentFacts) -> Option<Finding> {
         let message = format!("runs {booted}, which is neither the target nor the previous image; the berth is kept");
         return Some(facts.degraded(CommonReason::BootUnproven, message));
     }
-    // A Node that could not be read counts as not Ready.
+    // If the agent could not read the Node, the Node counts as not Ready.
     let missing = facts
         .cluster_node
         .get()

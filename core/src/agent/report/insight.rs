@@ -48,7 +48,8 @@ pub(super) fn of(
     insight(&known, before, facts.now)
 }
 
-/// Returns the durations that this node has measured; a missing one is replaced by the pool's median.
+/// Returns the durations that this node has measured, completed with the pool's medians where the node has no
+/// measurement.
 fn own_first(status: &BootcNodeStatus, medians: PhaseDurations) -> PhaseDurations {
     let own = status.measured();
     let own = PhaseDurations {

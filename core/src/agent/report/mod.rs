@@ -44,8 +44,8 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
         bootc_version: machine.bootc_version.clone().or_else(|| before.bootc_version.clone()),
         heartbeat_time: Some(subject.heartbeat.clone()),
         booted: known.map(|d| d.booted.clone()).or_else(|| before.booted.clone()),
-        // While a pull holds ostree's lock, the agent cannot read the staged deployment. Report none, since the last
-        // one read may be gone.
+        // While a pull holds ostree's lock, the agent cannot read the staged deployment. The status then shows no
+        // staged deployment, since the last one that the agent read may be gone.
         staged: known.and_then(|d| d.staged.clone()),
         rollback: known
             .map(|d| d.rollback.clone())
@@ -105,7 +105,8 @@ fn drain_blockers(facts: &AgentFacts, phase: Phase) -> Vec<DrainBlocker> {
 fn backend(facts: &AgentFacts, before: &BootcNodeStatus) -> Option<NodeBackend> {
     match &facts.host.os {
         Os::Bootc(known) => Some(known.backend.clone()),
-        // These errors mean that the backend did not answer, not that it is gone. Keep the backend of the last report.
+        // After these errors the backend still exists, although it did not answer. So keep the backend of the last
+        // status.
         Os::Unusable {
             reason: Reason::StatusFailed | Reason::BootcFailed,
             ..
@@ -121,7 +122,8 @@ fn not_applied(facts: &AgentFacts) -> Option<NotApplied> {
 }
 
 /// Returns the status while the host's services do not answer: the old status with a new heartbeat. After 30 s of
-/// silence, the status also shows the reason, and that the node cannot take an offer.
+/// silence, the status also shows the error, and the condition `UpdatePrepared` becomes False so that the node is
+/// offered no berth.
 fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     let mut status = BootcNodeStatus {
         heartbeat_time: Some(subject.heartbeat.clone()),

@@ -4,7 +4,7 @@ use berth_api::node::Phase;
 use crate::agent::facts::AgentFacts;
 use crate::agent::step::{Step, WaitReason, is_unproven};
 
-/// Returns the phase of the node, which people and metrics see.
+/// Returns the node's phase. It is for people and metrics. No decision depends on it.
 pub fn phase(facts: &AgentFacts, step: &Step) -> Phase {
     if let Some(holding) = facts.holding() {
         return match holding.phase {
@@ -23,7 +23,7 @@ pub fn phase(facts: &AgentFacts, step: &Step) -> Phase {
         Step::Wait(WaitReason::Released, _) => Phase::Released,
         Step::Wait(WaitReason::Updated, _) => Phase::Updated,
         step if is_blocked(facts, step) => Phase::Degraded,
-        // A missing answer to the guard probe shows as a problem only after several probes.
+        // A guard probe without an answer counts as a problem only after several probes.
         Step::Wait(WaitReason::Unguarded, _) => waiting(facts),
         Step::Wait(WaitReason::Pulling, _) | Step::StartPull(..) | Step::Lock(_) => Phase::Staging,
         Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {
@@ -61,8 +61,8 @@ fn waiting(facts: &AgentFacts) -> Phase {
     }
 }
 
-/// True if a reboot into the staged image follows: the berth is committed under this boot and, as far as the agent
-/// knows, its target is staged.
+/// True if the agent will reboot into the staged image: the berth is committed under this boot, and its target is
+/// staged as far as the agent knows.
 fn is_licensed(facts: &AgentFacts, holding: &Holding) -> bool {
     let is_gone = facts.host.os.deployments().is_some_and(|known| {
         let staged = known.staged.as_ref().and_then(|staged| staged.digest.as_ref());

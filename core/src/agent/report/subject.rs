@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::step::Step;
 
-/// Facts about the machine that only appear in the status.
+/// Facts about the machine that appear in the status but do not affect the agent's decisions.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
     /// Version of bootc on the host, if known.
@@ -31,14 +31,14 @@ pub enum GuardUnit {
     InImage,
     /// The agent has installed the unit in the host's `/etc`.
     Installed,
-    /// The host lacks the unit: why the agent could not install it.
+    /// The host lacks the unit. Holds why the agent could not install it.
     Missing(String),
 }
 
 /// Input of a status report, in addition to the facts.
 #[derive(Debug, Clone)]
 pub struct Subject<'a> {
-    /// Generation of the spec in the facts.
+    /// Generation of the BootcNode's spec that the facts were made from.
     pub generation: Option<i64>,
     /// The next step.
     pub step: &'a Step,

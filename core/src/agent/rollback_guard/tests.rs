@@ -43,7 +43,8 @@ fn committed() -> Berth {
     taken.committed(boot).unwrap()
 }
 
-/// A node in boot b1 that runs image 1. Image 2 is staged, and its berth is committed.
+/// Returns the knowledge of a node that runs image 1 in boot b1. Image 2 is staged, and the node has committed a berth
+/// for it.
 fn knowledge() -> Knowledge {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &now());
     let spec = BootcNodeSpec {

@@ -29,7 +29,8 @@ fn services(boot: &str) -> Services {
     services
 }
 
-/// A node in boot b1 whose berth is committed for image 2, which is staged, unlocked, and capable of a soft reboot.
+/// Returns the knowledge of a node in boot b1 whose berth is committed for image 2. That image is staged, unlocked and
+/// capable of a soft reboot.
 fn knowledge() -> Knowledge {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &now());
     let spec = BootcNodeSpec {

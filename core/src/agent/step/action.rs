@@ -10,11 +10,13 @@ use crate::agent::storage::{OstreeLock, StagingLock};
 
 /// A reboot that does not begin within this time after its request counts as blocked.
 pub const REBOOT_START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval between checks of a state that sends no event when it changes, such as a Node that is not Ready.
+/// Interval between checks of a state that can change without an event, such as a Node that is not Ready.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the agent waits before it requests a blocked reboot again, if it cannot take the commit back.
+/// How long the agent waits before it requests a blocked reboot again. Applies only if the agent cannot take the commit
+/// back.
 pub const REBOOT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Interval between checks of a state that sends no event and that Berth itself does not change, such as an inhibitor.
+/// Interval between checks of a state that can change without an event and that Berth itself does not change, such as
+/// an inhibitor.
 pub(super) const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// Interval between reads of the host's deployments while Berth itself does not change them.
 pub(super) const HOST_LOOK_INTERVAL: Duration = Duration::from_secs(30);
@@ -32,7 +34,7 @@ pub enum Step {
     ReadNode,
     /// Guard probe: try, as a dry run, the writes that the API server must reject (I6).
     TryGuard,
-    /// Pull this image and stage it; `StagingLock` says how the image is locked.
+    /// Pull this image and stage it. The [`StagingLock`] is how the image gets locked.
     StartPull(DesiredImage, StagingLock),
     /// Stop the pull of this digest.
     CancelPull(Digest),
@@ -44,8 +46,8 @@ pub enum Step {
     Unstage(Deployment),
     /// Ask logind to reboot. Only under a committed berth.
     Reboot,
-    /// Make the next boot take the rollback deployment, which has this digest. Only under a committed berth. Holds the
-    /// reason and the message that name the missing part of the running boot's proof.
+    /// Make the next boot take the rollback deployment, which has this digest. Only under a committed berth. The reason
+    /// and the message name the missing part of the running boot's proof.
     Rollback(Digest, CommonReason, String),
     /// Take this berth, which is offered to the node.
     Take(Berth),
@@ -55,7 +57,7 @@ pub enum Step {
     Drain,
     /// Commit the berth: from now on, the agent may unlock the image and reboot, once.
     Commit(Berth),
-    /// Write the berth unchanged, so that an older write still in flight conflicts.
+    /// Write the berth unchanged, so that the API server rejects an older write that is still in flight.
     Fence(Berth),
     /// Take the commit back: the agent may no longer reboot.
     Uncommit(Berth),
@@ -63,8 +65,8 @@ pub enum Step {
     Relicense(Berth, Digest),
     /// Begin to give the berth back, with this outcome and message of the turn.
     Release(Berth, Outcome, String),
-    /// Undo Berth's cordon. This writes the Node even if it has no cordon: an older write that is still in flight then
-    /// conflicts.
+    /// Undo Berth's cordon. This writes the Node even if it has no cordon, so that the API server rejects an older
+    /// write that is still in flight.
     Restore(Berth),
     /// Close the berth, which ends the turn.
     GiveBack(Berth),
@@ -145,7 +147,7 @@ pub enum WaitReason {
     HostUnreachable,
     /// The agent cannot write its memory file on the host.
     Forgetful,
-    /// The API server accepts writes to other nodes' objects, or it is not known yet whether it does.
+    /// The API server accepts writes to other nodes' objects, or the agent does not know yet if it does.
     Unguarded,
     /// Another updater on the host would apply the staged image.
     RivalUpdater,
@@ -153,7 +155,7 @@ pub enum WaitReason {
     ImageRefused,
     /// The desired digest failed on this node before.
     FailedDigest,
-    /// The node waits out the pause after a failed pull or turn.
+    /// A pull or a turn has failed, and the pause after it is not over.
     BackingOff,
     /// A staged deployment can be neither locked nor removed: any reboot would apply it.
     Unlockable,
@@ -163,7 +165,7 @@ pub enum WaitReason {
     Pulling,
     /// The image is staged and locked; the node waits for a berth to be offered.
     NoBerth,
-    /// The drain waits until pods have left.
+    /// The next drain pass is not due yet, and pods have not left the node.
     Draining,
     /// A reboot was requested or a shutdown is scheduled, so the host will go down.
     Rebooting,
@@ -177,8 +179,8 @@ pub enum WaitReason {
     Revoked,
     /// The next image is staged, but the maintenance window has closed, so the node may not reboot.
     WindowClosed,
-    /// Something keeps the host from rebooting. The node takes no offer or, after an unproven boot, waits under its
-    /// berth.
+    /// Something keeps the host from rebooting. A node without a berth takes no offer. A node with an unproven boot
+    /// keeps its berth and waits.
     Inhibited,
     /// An admin has excluded the Node.
     Excluded,

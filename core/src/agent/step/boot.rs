@@ -20,7 +20,7 @@ use crate::agent::node::NodeFacts;
 use crate::agent::outside;
 use crate::agent::past::MAX_NOT_APPLIED;
 
-/// The image that a node with an unproven boot may continue to, and the pool that wants it.
+/// Image that a node with an unproven boot may update to next, and the node's settings as a member of its pool.
 type NextImage<'a> = (&'a Member, &'a DesiredImage);
 
 pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
@@ -59,7 +59,7 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
         return Step::Release(berth.clone(), outcome, message);
     }
     let proof = proof(facts, holding, node);
-    // Finish a rollback that has begun, even if the Node has become Ready meanwhile.
+    // The agent finishes a rollback that it has begun, even if the Node has become Ready meanwhile.
     let is_unproven = matches!(proof, Proof::NotYet(..)) || Bug::UndoneAlways.is_awake();
     if (facts.undoes_boot() || is_unproven)
         && let Some(step) = undo::next_step(facts, holding, node)
@@ -84,7 +84,7 @@ fn read_first(facts: &AgentFacts) -> Option<Step> {
     if !facts.host.fresh {
         return Some(Step::LookAtHost);
     }
-    // As long as the booted image is unknown, the node keeps its licence to reboot.
+    // While the booted image is unknown, the agent must not end the turn, so the node keeps its licence to reboot.
     facts
         .host
         .os
@@ -93,14 +93,14 @@ fn read_first(facts: &AgentFacts) -> Option<Step> {
         .then_some(Step::Wait(WaitReason::HostUnusable, None))
 }
 
-/// Returns a wait if a shutdown is scheduled and the berth licenses a reboot from this boot. The berth must keep that
-/// licence until the shutdown.
+/// Returns a wait if another program has scheduled a shutdown and the berth names this boot. The berth must keep its
+/// licence until that shutdown.
 fn await_queued(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
     let queued = holding.boot_id == facts.host.boot_id && facts.host.shutdown_scheduled;
     queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL_MAX)))
 }
 
-/// Returns the outcome and the message of a turn if the previous digest runs again and is proven.
+/// Returns the outcome and the message of a turn that ends with the previous image booted and proven.
 fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     let target = &holding.target;
     if holding.boot_id == facts.host.boot_id {
@@ -137,8 +137,8 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     }
 }
 
-/// Returns the outcome and the message of a turn whose node was excluded meanwhile. Such a turn may end without a
-/// proof. If its target ran unproven, the target has failed.
+/// Returns the outcome and the message of a turn whose node was excluded during the turn. The turn may end without a
+/// proof. If the target ran unproven, the target has failed.
 fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
     let booted = facts.host.os.booted();
     let message = "the Node is excluded".to_owned();
@@ -163,13 +163,13 @@ fn next_image<'a>(facts: &'a AgentFacts, holding: &Holding, node: &NodeFacts) ->
     };
     let image = member.image.as_ref()?;
     let (desired, booted) = (&image.digest, facts.host.os.booted());
-    // The host's policy does not stop an image whose boot is already licensed, nor the booted image, which needs no
-    // pull.
+    // The host's policy has no effect on an image whose boot is already licensed. It has none on the booted image
+    // either, since that image needs no pull.
     if facts.objection().is_some() && booted != Some(desired) && !is_licensed(facts, holding, image) {
         return None;
     }
-    // I5: if the berth does not name the previous image, a later unproven boot could not be recognised. I8: a failed
-    // digest is not tried again.
+    // I5: if the berth does not name the previous image, the agent could not recognize a later boot as unproven. I8: a
+    // failed digest is not tried again.
     if holding.from.is_none() || facts.past.failed_digests.contains(desired) {
         return None;
     }
@@ -177,7 +177,8 @@ fn next_image<'a>(facts: &'a AgentFacts, holding: &Holding, node: &NodeFacts) ->
         return None;
     }
     let may = if *desired != holding.target {
-        // If the previous image runs again, it only needs a proof, so the turn can end.
+        // If the pool wants the previous image, and that image runs again, only a proof is missing. The turn can then
+        // end without a new commit.
         booted != Some(desired) || booted != holding.from.as_ref()
     } else if booted == Some(desired) {
         false
@@ -192,9 +193,9 @@ fn is_licensed(facts: &AgentFacts, holding: &Holding, image: &DesiredImage) -> b
     holding.phase == HoldPhase::Committed && holding.boot_id == facts.host.boot_id && holding.target == image.digest
 }
 
-/// True if the agent may commit its berth again because the target has never booted. It may do so only a few times (I8),
-/// and only if the image that runs now was not proven in time. If that image is proven, the node gives its berth back
-/// instead.
+/// True if the agent may commit its berth again for a target that has never booted. This is allowed only a few times
+/// (I8), and only if the running image was not proven in time. If the running image is proven, the node gives its berth
+/// back instead.
 fn may_repeat(facts: &AgentFacts, holding: &Holding, member: &Member) -> bool {
     facts.proving_for >= member.reboot_timeout
         && facts.past.tried.as_ref() != Some(&holding.target)
@@ -282,7 +283,7 @@ fn licensed(
         .map(str::to_owned)
         .or_else(|| Some(facts.objection()?.message));
     if let (None, Some(why), Proof::From) = (staged, refusal, &proof) {
-        // The host can no longer stage an image, but the previous image is proven, so the turn can end.
+        // The host can no longer stage the image, but the previous image runs and is proven. So the turn can end.
         return Step::Release(berth.clone(), Outcome::RebootBlocked, why);
     }
     match (ahead, proof) {
@@ -310,11 +311,12 @@ pub(super) fn release(facts: &AgentFacts, berth: &Berth, holding: &Holding, node
             return Step::Wait(why, again);
         }
     }
-    // If the give-back began while the deployments could not be read, it is finished without reading them.
+    // A give-back that began while the deployments could not be read also ends without reading them.
     if let Some(first) = settle(facts).filter(|first| !turn::is_unseen(facts, first)) {
         return first;
     }
-    // Write the Node even without a cordon: a crashed agent's cordon that is still in flight then conflicts.
+    // Write the Node even if it has no cordon. A crashed agent's write of a cordon may still be in flight, and the API
+    // server then rejects it.
     if (node.cordon.is_some() || !facts.restored) && !Bug::GiveBackNotSticky.is_awake() {
         return Step::Restore(berth.clone());
     }

@@ -18,7 +18,7 @@ pub(super) fn held<'a>(facts: &AgentFacts, berths: &'a [Berth]) -> Option<(&'a B
         .filter(|b| !(Bug::SearchInNewPoolOnly.is_awake() && is_of_other_pool(facts, b)));
     seen.filter_map(|b| b.holding().filter(|h| h.node == facts.node).map(|h| (b, h)))
         .min_by_key(|(_, h)| {
-            // If the node holds two berths, the turn that has got furthest is finished first.
+            // If the node holds two berths, the agent first finishes the turn that has got furthest.
             match h.phase {
                 HoldPhase::Releasing(_) => 0,
                 HoldPhase::Committed => 1,
@@ -31,10 +31,10 @@ fn is_of_other_pool(facts: &AgentFacts, berth: &Berth) -> bool {
     matches!(&facts.desired, Desired::Member(member) if member.pool != berth.pool)
 }
 
-/// True if the current boot is not proven under this berth (I5): the host has rebooted since the boot that the berth
-/// names, or the berth was committed again during this boot, which was unproven. In the second case, the berth names
-/// this boot, and the host's record marks it as unproven. If that record was lost, the booted image still differs
-/// from the image before the turn.
+/// True if the current boot is not proven under this berth (I5). There are two cases. Either the host has rebooted
+/// since the boot that the berth names. Or the berth was committed again during this boot, which was unproven. In the
+/// second case, the berth names this boot, and the host's record marks it as unproven. If that record was lost, the
+/// booted image still differs from the image before the turn.
 pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &Past) -> bool {
     if Bug::NoBootIdCheck.is_awake() {
         return false;
@@ -87,8 +87,8 @@ pub(super) fn has_pool(facts: &AgentFacts) -> bool {
     }
 }
 
-/// True if Berth may lock this staged image (I12). On a member, Berth may lock any image. On other nodes, and on a host
-/// that Berth does not update (outside of a turn), Berth may lock only an image that it staged itself.
+/// True if Berth may lock this staged image (I12). On a member, Berth may lock any image. On a node without a pool, and
+/// on a host that Berth does not update (outside of a turn), it may lock only an image that it staged itself.
 pub(super) fn is_to_lock(facts: &AgentFacts, staged: &Deployment) -> bool {
     let is_left_alone =
         facts.host.os.refusal().is_some() && held(facts, facts.berths.as_deref().unwrap_or(&[])).is_none();

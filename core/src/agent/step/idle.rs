@@ -16,13 +16,13 @@ use crate::agent::facts::{AgentFacts, Deployments, Guard, Member, Os};
 use crate::agent::rivals;
 use crate::agent::storage::Storage;
 
-/// Returns the step of a node that is excluded or in no known pool. It only disarms an image that Berth staged (I3,
+/// Returns the step of a node that is excluded or in no known pool: disarm an image that Berth staged, or wait (I3,
 /// I12).
 pub(super) fn leave_alone(facts: &AgentFacts, why: WaitReason, again: Option<Duration>) -> Step {
     settle(facts).unwrap_or(Step::Wait(why, again))
 }
 
-/// Returns the step of a node that left its pool. It undoes only Berth's own changes (I12).
+/// Returns the step of a node that left its pool: undo Berth's own changes and nothing else (I12).
 pub(super) fn undo(facts: &AgentFacts) -> Step {
     if let Some(pull) = &facts.host.pull {
         return Step::CancelPull(pull.digest.clone());
@@ -34,7 +34,7 @@ pub(super) fn undo(facts: &AgentFacts) -> Step {
         return Step::LookAtHost;
     }
     match &facts.host.os {
-        // The agent cannot read whether Berth's image is still staged.
+        // The agent cannot read if Berth's image is still staged.
         Os::Unusable { .. } => Step::Wait(WaitReason::HostUnusable, None),
         Os::Bootc(known) => match known.staged.as_ref().filter(|s| s.digest.as_ref() == Some(ours)) {
             // Another program or person has added packages to the image that Berth staged. Lock the image, and leave it
@@ -140,13 +140,14 @@ fn begin(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
 }
 
 /// Returns the step that locks a staged deployment with packages that Berth did not request (I3); `None` if it is
-/// locked. The deployment is not removed. When the next image is staged over it, that image gets the packages.
+/// locked already. The agent does not remove the deployment. When it stages the next image, that image gets the
+/// packages too.
 pub(super) fn set_aside_step(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Option<Step> {
     (!staged.locked).then(|| disarm(facts, deployments, staged))
 }
 
-/// Returns a message if a staged deployment with packages that Berth did not request is left there, locked, until the
-/// next image is staged over it.
+/// Returns a message if the host keeps a locked deployment with packages that Berth did not request. The deployment
+/// stays until the next image replaces it.
 pub(crate) fn set_aside(facts: &AgentFacts) -> Option<String> {
     let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
     let desired = facts.desired.digest()?;
@@ -200,8 +201,9 @@ pub(crate) fn unlockable(facts: &AgentFacts) -> Option<String> {
     })
 }
 
-/// Returns a wait while another updater would apply a staged image, or the host cannot stage this image. Checked before
-/// the permit to pull. So the node reports the wait even without a permit, and leaves the permit to another node.
+/// Returns a wait if another updater would apply a staged image, or if the host cannot stage this image. The agent
+/// checks this before the controller's permit to pull. So the node reports the problem even without a permit, and does
+/// not use up a permit that another node needs.
 fn await_host(facts: &AgentFacts, desired: &Digest) -> Option<Step> {
     let reason = match rivals::in_the_way(facts) {
         Some(_) => WaitReason::RivalUpdater,
@@ -226,8 +228,8 @@ fn is_unwelcome(facts: &AgentFacts, desired: &Digest) -> bool {
 }
 
 /// True if the pool requires signatures, and the staged image was not pulled under the host's current signature policy.
-/// The report of the backend (`staged_signed`) is not enough: the backend does not check the signature of an image that
-/// the host already has.
+/// The backend's own report (`staged_signed`) is not enough, because the backend does not check the signature of an
+/// image that the host already has.
 pub(super) fn lacks_policy(facts: &AgentFacts) -> bool {
     let required = facts
         .desired
@@ -244,8 +246,9 @@ pub(super) fn lacks_policy(facts: &AgentFacts) -> bool {
     !deployments.staged_signed || !digest.is_some_and(|digest| facts.past.is_verified(digest, policy))
 }
 
-/// Returns the step that pulls the image, or a wait until that is allowed. Rival updaters are not checked here: a node
-/// that continues from an unproven boot is already down, and its next reboot is under its berth (I10).
+/// Returns the step that pulls the image, or a wait until the pull is allowed. This function does not check for rival
+/// updaters. A node with an unproven boot is already down and reboots under its berth, so a rival must not stop its
+/// pull (I10).
 pub(super) fn stage(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
     if has_failed(facts, &image.digest) {
         return Step::Wait(WaitReason::FailedDigest, None);
@@ -329,7 +332,7 @@ fn wait_for_berth(facts: &AgentFacts, desired: &Digest, berths: &[Berth]) -> Ste
         // I6: the offered berth is an object that the guard probe can try.
         return Step::TryGuard;
     }
-    // The staged image may have changed since the last read. Find that out before the drain.
+    // The staged image may have changed since the last read. Read it before the drain begins.
     if !facts.host.fresh {
         return Step::LookAtHost;
     }

@@ -74,8 +74,8 @@ pub fn step(facts: &AgentFacts) -> Step {
     }
 }
 
-/// Returns the next step towards the end of a turn while the host's services do not answer. Otherwise the node would
-/// stay drained until they answer. `None` if an image may be armed, or the next step needs the host.
+/// Returns the next step towards the end of a turn while the host's services do not answer. Without this function, the
+/// node would stay drained until they answer. `None` if an image may be armed, or the next step needs the host.
 fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> {
     let (berth, holding) = held(facts, facts.berths.as_deref()?)?;
     let is_unproven = match holding.phase {
@@ -89,7 +89,7 @@ fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> 
     if !facts.host.disarmed || is_unproven || holding.phase == HoldPhase::Committed {
         return None;
     }
-    // Decide as on a host whose deployments cannot be read, since the last reading may be outdated.
+    // Decide as if the deployments could not be read, since the last reading may be outdated.
     let mut blind = facts.clone();
     blind.host.fresh = true;
     blind.host.os = Os::Unusable {
@@ -97,7 +97,7 @@ fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> 
         message: silence.why.clone(),
     };
     let next = match finish(&blind, berth, holding) {
-        // Do not name the pods as the cause, since the agent has not looked at them recently.
+        // Do not name the remaining pods as the cause, since the agent has not listed them recently.
         Step::Release(berth, Outcome::DrainTimeout, _) => {
             let why = format!("the host does not answer: {}", silence.why);
             Step::Release(berth, Outcome::RebootBlocked, why)

@@ -1,4 +1,4 @@
-//! The pool's checks, as the last part of a boot's proof before the soak.
+//! Judges the pool's checks: the last part of a boot's proof before the soak.
 
 use berth_api::condition::CommonReason;
 use berth_api::pool::PoolCheck;
@@ -10,13 +10,13 @@ use crate::agent::node::NodeFacts;
 /// A check of the pool that has not passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failed {
-    /// The check fails: condition reason, and message.
+    /// The check failed. Holds the condition reason and the message.
     Check(CommonReason, String),
-    /// The check was not read yet, or the API server did not answer.
+    /// The check has no result: the agent has not made it yet, or the API server did not answer. Holds the message.
     Unread(String),
 }
 
-/// Returns the first of these checks that has not passed; `None` if all have.
+/// Returns the first check that has not passed; `None` if all checks have passed.
 pub(super) fn judge(facts: &AgentFacts, node: &NodeFacts, checks: &[PoolCheck]) -> Option<Failed> {
     if Bug::PoolChecksIgnored.is_awake() {
         return None;

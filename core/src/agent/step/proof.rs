@@ -30,8 +30,8 @@ pub(super) enum Proof {
     Target,
     /// The host runs the image from before the turn again, and the boot is proven.
     From,
-    /// The boot is not proven yet: why the agent waits, and after what time it checks again. Without a time, it waits
-    /// for an event.
+    /// The boot is not proven yet. Holds why the agent waits, and the time until it checks again; `None`: it waits for
+    /// an event.
     NotYet(WaitReason, Option<Duration>),
 }
 
@@ -73,17 +73,17 @@ pub(crate) enum Missing {
     Units(Vec<String>),
     /// Some required health checks have not ended yet, and none has failed.
     RunningChecks,
-    /// These required health checks failed: one message per check.
+    /// These required health checks failed. Holds one message per check.
     Checks(Vec<String>),
     /// The Node is not Ready under this boot.
     Ready,
     /// The Node still has this taint of the Node Readiness Controller.
     Taint(String),
-    /// A check of the pool fails: condition reason, and message.
+    /// A check of the pool failed. Holds the condition reason and the message.
     PoolCheck(CommonReason, String),
-    /// A check of the pool could not be made yet: the message.
+    /// A check of the pool has no result yet. Holds the message.
     UnreadPoolCheck(String),
-    /// The Node has not been Ready for `health.soakTime`, which is this long.
+    /// The Node has not yet been Ready without a break for `health.soakTime`, which is this long.
     Soak(Duration),
 }
 
@@ -115,7 +115,7 @@ impl Missing {
         }
     }
 
-    /// True if the missing part is a fault of the boot, so that the boot is undone after `health.deadline`. False if
+    /// True if the missing part is a fault of the boot. The agent undoes such a boot after `health.deadline`. False if
     /// the part is not known yet, or only needs time.
     pub(crate) fn is_fault(&self) -> bool {
         !matches!(
@@ -147,8 +147,8 @@ impl Missing {
     }
 }
 
-/// Returns the parts of the running boot's proof that are there, up to the first missing one. `None` if the host does
-/// not run the target of its berth, or the Node is not read.
+/// Returns the parts of the running boot's proof that the boot already has, up to the first missing part. `None` if the
+/// host does not run the target of its berth, or the Node is not read.
 pub fn proven_parts(facts: &AgentFacts) -> Option<&'static [ProofPart]> {
     let (holding, node) = (facts.holding()?, facts.cluster_node.get()?);
     if facts.host.os.booted() != Some(&holding.target) {
@@ -176,8 +176,8 @@ pub(crate) fn missing(facts: &AgentFacts, node: &NodeFacts) -> Option<Missing> {
         Desired::Member(member) => Some(&member.health),
         Desired::Unknown | Desired::Release => None,
     };
-    // Without a record from before the reboot, a unit that has failed may have failed before. So failed units do not
-    // count.
+    // Without a record from before the reboot, an unfinished start of the host counts against the boot. Failed units do
+    // not count: see [`newly_failed`].
     let any = HealthBefore::default();
     let before = facts.past.health_before.as_ref().unwrap_or(&any);
     if health.starting && !before.starting {
@@ -210,8 +210,8 @@ pub(crate) fn missing(facts: &AgentFacts, node: &NodeFacts) -> Option<Missing> {
     (facts.ready_for < soak).then_some(Missing::Soak(soak))
 }
 
-/// Returns the failed units that count against the running image. Returns none if the record does not have the units
-/// that had failed before the reboot.
+/// Returns the failed units that count against the running image. Empty if the host has no record of the units that had
+/// failed before the reboot.
 fn newly_failed(facts: &AgentFacts, health: &HostHealth, rules: Option<&Health>) -> Vec<String> {
     let Some(before) = &facts.past.health_before else {
         return vec![];
@@ -235,8 +235,8 @@ fn is_same_unit(one: &str, other: &str) -> bool {
     one == other || template(one).is_some_and(|known| template(other) == Some(known))
 }
 
-/// Returns the name and the type of the template of an instance: `dump` and `service` for `dump@1.service`. `None` for
-/// other units.
+/// Returns the name and the type of a unit's template: `dump` and `service` for `dump@1.service`. `None` for a unit
+/// without a template.
 fn template(unit: &str) -> Option<(&str, &str)> {
     let (name, instance) = unit.split_once('@')?;
     let (_, kind) = instance.rsplit_once('.')?;

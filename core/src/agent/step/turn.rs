@@ -38,8 +38,8 @@ fn unwanted(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<S
     (facts.desired.digest() != Some(&holding.target)).then(|| format!("{} is no longer desired here", holding.target))
 }
 
-/// Returns why an uncommitted turn must end even though the staged image cannot be read: the node would otherwise
-/// stay drained. `None` if the turn can continue, or an image may be armed (I3).
+/// Returns why an uncommitted turn must end although the agent cannot read the staged image. Without such an end, the
+/// node would stay drained. `None` if the turn can continue, or an image may be armed (I3).
 fn reason_to_end_unseen(
     facts: &AgentFacts,
     holding: &Holding,
@@ -58,7 +58,8 @@ fn reason_to_end_unseen(
     ))
 }
 
-/// True if the host's deployments cannot be read, but this agent process knows that no image is armed.
+/// True if `first` waits because the host's deployments cannot be read, but this agent process knows that no image is
+/// armed.
 pub(super) fn is_unseen(facts: &AgentFacts, first: &Step) -> bool {
     facts.host.disarmed && matches!(first, Step::Wait(WaitReason::HostUnusable, _))
 }
@@ -67,11 +68,11 @@ fn drain_timeout(facts: &AgentFacts) -> Option<(Outcome, String)> {
     way::is_drain_given_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
 }
 
-/// Returns the outcome of a turn if the node is drained, but the host's deployments could not be read before the
-/// drain's timeout. `None` if the timeout has not passed.
+/// Returns the outcome and the message of a turn that must end because the node is drained, but the host's deployments
+/// cannot be read. `None` until the drain's timeout has passed.
 fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     let so_far = facts.drain.elapsed;
-    // A node without pods to drain has no start time of its drain.
+    // The time is zero after a commit was taken back, because the commit cleared it. Such a turn ends at once.
     let long = so_far.is_zero() || so_far >= way::drain_limit(facts);
     let message = "the node is drained, but its reboot cannot be prepared";
     (way::is_drained(facts) && long).then(|| (Outcome::RebootBlocked, message.to_owned()))
@@ -157,8 +158,7 @@ pub(super) fn committed(facts: &AgentFacts, berth: &Berth, holding: &Holding, no
         if Bug::UnseenLetsGo.is_awake() {
             return Step::Uncommit(berth.clone());
         }
-        // The image may be unlocked. As long as the deployments cannot be read, the node must keep its licence to
-        // reboot.
+        // The image may be unlocked. While the deployments cannot be read, the node must keep its licence to reboot.
         return Step::Wait(WaitReason::HostUnusable, None);
     }
     if let Some(staged) = facts.staged_whole(&holding.target)

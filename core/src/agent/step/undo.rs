@@ -14,12 +14,12 @@ use crate::agent::node::NodeFacts;
 /// Whether the agent undoes an unproven boot of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Undo {
-    /// No rollback: `health.deadline` has not passed, or the host does not run the target after a reboot under this
-    /// berth.
+    /// No rollback: `health.deadline` has not passed, the missing part of the proof is not a fault, or the host does
+    /// not run the target after a reboot under this berth.
     NotDue,
     /// Roll the host back now.
     Due,
-    /// `health.deadline` has passed, but the node keeps running the target, for this reason.
+    /// The agent does not roll the boot back, for this reason. The node keeps running the target.
     Hold(String),
 }
 
@@ -98,7 +98,7 @@ pub(super) fn next_step(facts: &AgentFacts, holding: &Holding, node: &NodeFacts)
         let from = holding.from.clone()?;
         let (reason, message) = match missing {
             Some(missing) => (missing.reason(), missing.message()),
-            // Nothing is missing any more: the node became healthy after the rollback began.
+            // The proof is complete now: the node became healthy after the rollback began.
             None => (CommonReason::BootUnproven, String::new()),
         };
         return Some(Step::Rollback(from, reason, message));

@@ -17,8 +17,8 @@ use crate::agent::facts::{AgentFacts, Desired, Reboot};
 use crate::agent::node::NodeFacts;
 use crate::agent::outside;
 
-/// Why a node must not reboot now. Checked before the commit, and again before the reboot, since the commit may be old
-/// by then.
+/// Why a node must not reboot now. The agent checks this before the commit, and again before the reboot, because the
+/// commit may be old by then.
 #[expect(clippy::large_enum_variant, reason = "one lives for a moment in each decision")]
 pub(super) enum Obstacle {
     /// The maintenance window is closed, or cannot be checked; has the message.
@@ -48,15 +48,15 @@ pub(super) fn obstacle(facts: &AgentFacts, berth: &Berth, holding: &Holding, nod
 /// Returns the next step with a committed berth: fence, unlock, reboot. The caller has just checked that no obstacle is
 /// left, and that the berth is for this Node UID, digest and boot ID (I2).
 pub(super) fn use_licence(facts: &AgentFacts, berth: &Berth, staged: &Deployment) -> Step {
-    // I2, I3: an earlier write that is still in flight may take the commit back. After the fence, such a write
-    // conflicts.
+    // I2, I3: an earlier write that takes the commit back may still be in flight. After the fence, the API server
+    // rejects that write.
     if !facts.fenced {
         return Step::Fence(berth.clone());
     }
     if staged.locked { Step::Unlock } else { Step::Reboot }
 }
 
-/// Returns the next step until the node is cordoned and drained; `None` if it is.
+/// Returns the next step to cordon or drain the node; `None` if the node is cordoned and drained.
 fn cordon_or_drain(facts: &AgentFacts, berth: &Berth, node: &NodeFacts) -> Option<Step> {
     if node.cordon.is_none() || !node.unschedulable {
         return Some(Step::Cordon(berth.clone()));
@@ -117,19 +117,19 @@ pub(crate) fn blockers(facts: &AgentFacts) -> String {
     )
 }
 
-/// True if the host must not reboot now: an inhibitor or a scheduled shutdown is in the way, or the next boot would not
-/// be right.
+/// True if the host must not reboot now: an inhibitor or a scheduled shutdown prevents it, or the next boot would take
+/// another deployment or lack the kubelet.
 pub fn is_inhibited(facts: &AgentFacts) -> bool {
     !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled || is_next_boot_wrong(facts)
 }
 
-/// True if the next boot would not take the staged image, or the kubelet would not start in it.
+/// True if the next boot would not take the staged image, or a unit such as the kubelet would not start in that boot.
 pub(super) fn is_next_boot_wrong(facts: &AgentFacts) -> bool {
     is_rollback_in_the_way(facts) || facts.host.os.unit_missing().is_some()
 }
 
-/// True if the next boot takes another deployment that a person may have chosen. False if the agent itself queued
-/// that deployment, if its digest failed on this node, or if the host has left its image without Berth.
+/// True if the next boot takes another deployment that a person may have chosen. False if the agent itself queued that
+/// deployment, if its digest failed on this node, or if the host has left that image before without Berth.
 fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     if Bug::RollbackIgnored.is_awake() {
         return false;
@@ -186,8 +186,8 @@ pub(crate) fn closed_window(facts: &AgentFacts, open_until: Option<Timestamp>) -
     (facts.now >= until).then(|| format!("the maintenance window has closed: the latest start of a reboot was {until}"))
 }
 
-/// Returns a wait as long as a requested reboot may still begin; `None` otherwise. If logind did not answer the
-/// request, the reboot may begin all the same.
+/// Returns a wait while a requested reboot may still begin; `None` otherwise. The reboot may begin even if logind did
+/// not answer the request.
 pub(super) fn await_reboot(facts: &AgentFacts) -> Option<Step> {
     match facts.host.reboot {
         Reboot::Asked(ago) if ago < REBOOT_START_TIMEOUT => Some(Step::Wait(

@@ -140,7 +140,8 @@ fn a_turn_that_is_proven_had_a_ready_node() {
     }
 }
 
-/// A bad image is replaced by another boot under the same berth. Any other chapter means that the berth is gone.
+/// If a boot of another image follows under the same berth, the bad image was replaced. Any other chapter means that
+/// the berth is gone.
 #[test]
 fn a_bad_image_is_replaced_only_under_its_berth() {
     use ChapterName::{Prepared, Proven, Rebooted, Waited};
@@ -157,7 +158,7 @@ fn a_bad_image_is_replaced_only_under_its_berth() {
     }
 }
 
-/// The image that runs after the reboot is not the one that the update started from.
+/// The record keeps the image from before the reboot, although another image runs afterwards.
 #[test]
 fn an_update_remembers_what_ran_before_its_reboot() {
     use ChapterName::{Drained, Prepared, Proven, Rebooted};
@@ -174,7 +175,7 @@ fn an_update_remembers_what_ran_before_its_reboot() {
     }
 }
 
-/// A previous agent process may have begun the drain. Later reads do not move its start.
+/// A previous agent process may have begun the drain. Later reads do not change the start of that drain.
 #[test]
 fn a_drain_begins_when_it_is_first_seen() {
     let former = timeline(&Timeline::default(), &on(ChapterName::Rebooted, 1), None, at(1));
@@ -202,7 +203,7 @@ fn a_node_that_stays_in_its_pool_joined_once() {
     }
 }
 
-/// Berth `p-<index>` as taken by the Node with this UID, for image 2.
+/// Returns berth `p-<index>`, which the Node with this UID has taken for image 2.
 fn taken(index: u32, uid: &str) -> Berth {
     let offer = Offer {
         node: "n1".into(),

@@ -32,7 +32,7 @@ pub(super) struct Assessment {
     pub(super) verdict: Verdict,
 }
 
-/// Boot image that the next machine will be installed from, as far as it is known.
+/// Boot image that the next machine will be installed from, as far as the controller can find out.
 #[derive(Debug, Clone, Copy, Default)]
 struct InUse<'a> {
     version: Option<&'a str>,
@@ -80,8 +80,8 @@ impl InUse<'_> {
     }
 }
 
-/// Returns why the image is refused: the pool enforces the boot image limit, and the boot image of new machines is too
-/// old for the image. `None` if the image is not refused.
+/// Returns a refusal if the pool enforces the boot image limit, and the boot image of new machines is too old for this
+/// image. `None` otherwise.
 pub(super) fn refusal(facts: &BootImageFacts<'_>, image: &Target) -> Option<Refusal> {
     if enforcement(facts.policy) != BootImageEnforcement::ReleaseRecommended || Bug::BootImageIgnored.is_awake() {
         return None;
@@ -171,8 +171,8 @@ fn time(second: i64) -> Option<Time> {
     Timestamp::from_second(second).ok().map(Time)
 }
 
-/// Returns the verdict if the boot image is too old for the next image. While the next image is unknown, an earlier
-/// refusal (`said`) is repeated.
+/// Returns the verdict if the boot image is too old for the next image. While the next image is unknown, the verdict
+/// repeats an earlier refusal from `said`.
 fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     match next {
         Next::Refused(refusal) if refusal.reason == REASON => {
@@ -214,8 +214,9 @@ fn source(policy: &BootImagePolicy) -> BootImageSource {
 /// Returns the current boot image; `None` until a machine has reported.
 ///
 /// The newest machine with a known version decides. Machines that have not reported yet, have no record of their boot
-/// image or cannot read it are skipped: they may have any boot image. Machines are ordered by provisioning time, capped
-/// at the creation time of their Node, because a Node can be registered again years later.
+/// image or cannot read it are skipped: they may have any boot image. Machines are ordered by provisioning time,
+/// because a Node can be registered again years later. That time is capped at the creation time of the Node, because
+/// the machine's clock may be ahead.
 ///
 /// The version stays after that machine or its BootcNode is deleted, because the next machine is installed from the
 /// same image. It changes when a newer machine reports another version, or the admin records one.
@@ -272,8 +273,8 @@ fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
     })
 }
 
-/// Returns the boot image that the pool's status has recorded from a machine. A version that an admin recorded is
-/// ignored, because it counts only while it is in the spec.
+/// Returns the boot image that the pool's status has from a machine. A version that an admin recorded is ignored,
+/// because such a version counts only while it is in the spec.
 fn remembered(before: Option<&BootImageStatus>) -> Option<InUse<'_>> {
     let before = before.filter(|before| before.version.is_some() && !Bug::BootImageForgotten.is_awake())?;
 
@@ -299,8 +300,7 @@ fn skew_of(facts: &BootImageFacts<'_>, boot: Option<&str>, image: &Target) -> Sk
     skew(boot, image.version.as_deref(), &[&of_image(image), &own])
 }
 
-/// Returns the limit for the age of boot images that the OS image has in its labels. If the labels could not be read,
-/// only `error` is set.
+/// Returns the boot image limit from the labels of the OS image. If the labels could not be read, only `error` is set.
 fn of_image(image: &Target) -> BootImageLimit {
     match &image.metadata {
         Some(metadata) => metadata.boot_image.clone().unwrap_or_default(),

@@ -120,7 +120,7 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
     waiting(facts)
 }
 
-/// Returns the condition `Progressing` if members stage, drain or reboot; otherwise `None`.
+/// Returns the condition `Progressing` if at least one member stages, drains or reboots; otherwise `None`.
 fn active(facts: &PoolStatusFacts<'_>, doing: &MemberStates<'_>) -> Option<Verdict> {
     let active = [
         (MemberState::Rebooting, CommonReason::Rebooting, "reboot"),
@@ -219,7 +219,7 @@ fn pool_trouble(facts: &PoolStatusFacts<'_>) -> Option<(Word, String)> {
 
 fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<(Word, String)> {
     let all = facts.members.iter().filter_map(|m| trouble(m, facts.pool, target));
-    // A holder that left the pool is reported only if it does not come back from its reboot.
+    // A holder that left the pool is reported only if it has not come back from its reboot in time.
     let away = facts.away.iter().filter_map(|m| trouble(m, facts.pool, None));
     let away = away.filter(|found| found.kind == Kind::RebootTimedOut);
     let troubles: Vec<Finding> = all.chain(away).collect();

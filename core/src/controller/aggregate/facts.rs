@@ -22,7 +22,7 @@ pub struct MemberView<'a> {
     pub host: Option<&'a BootcNodeView>,
     /// Berth that the member holds.
     pub holding: Option<&'a Holding>,
-    /// True if the member holds a berth and has been silent for too long, so that its node may not come back.
+    /// True if the member holds a berth and its agent has been silent for too long, as after a failed reboot.
     pub overdue: bool,
     /// True if the member's agent reported recently.
     pub heard: bool,
@@ -41,9 +41,9 @@ pub struct Polled<'a> {
     pub answers: &'a Answers,
     /// True if the controller polls the image's tag.
     pub polled: bool,
-    /// Time since this or an earlier leader first saw the image that `status.available` names.
+    /// Time since the image in `status.available` was first seen, by this or an earlier leader.
     pub available_seen: Duration,
-    /// Last poll request (the value of the pool's annotation) that the controller has served.
+    /// Last poll request that the controller has served: a value of the pool's annotation for polls.
     pub poll_request: Option<String>,
 }
 

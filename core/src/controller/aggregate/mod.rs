@@ -107,7 +107,7 @@ pub fn status(facts: &PoolStatusFacts<'_>, now: Timestamp) -> BootcNodePoolStatu
             "" => facts.old.retry_token.clone(),
             token => Some(token.to_owned()),
         },
-        // Waves that soaked with an earlier target do not count.
+        // The soak of a wave with an earlier target does not count.
         waves: if digest(target.as_ref()) == digest(facts.old.target.as_ref()) {
             facts.plan.waves.clone()
         } else {
@@ -133,13 +133,13 @@ fn assess_boot_image(
         before: facts.old.boot_image.as_ref(),
     };
     let said = condition::find(&facts.old.conditions, condition::pool::BOOT_IMAGE_SKEW);
-    // A condition about another image reference does not apply to the current one.
+    // Ignore the current condition if it is about another image reference.
     let said = said.filter(|said| facts.image().current().is_some() || said.observed_generation == facts.generation);
     boot_image::assess(&boot_image, said, target, next, now)
 }
 
-/// Returns the condition `FeedFailing`: whether the pool fails to get new images of the tag that it follows. `None`
-/// leaves the current condition unchanged.
+/// Returns the condition `FeedFailing`: True if the pool gets no new images of the tag that it follows. `None` leaves
+/// the current condition unchanged.
 fn feed(facts: &PoolStatusFacts<'_>, target: Option<&Target>, next: &image::Next) -> Option<Verdict> {
     if facts.deleting {
         None
@@ -247,8 +247,9 @@ fn digest(target: Option<&Target>) -> Option<&Digest> {
 /// Maximum number of digests in `status.failures`, as in the schema.
 const MAX_DIGESTS: usize = 8;
 
-/// Returns the failed digests to record in the status: the target's first, then new ones, then recorded ones. New ones
-/// must not be cut off, because a berth that closed with a failure stays closed until the failure is recorded.
+/// Returns the failed digests to record in the status: digests of the target first, then newly failed ones, then the
+/// recorded ones. The list is cut off at the end. A new one must not be lost, because a berth that closed with a
+/// failure stays closed until the failure is recorded.
 fn failures(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
     let mut all: Vec<(&Digest, &BTreeSet<NodeName>)> = facts.plan.failures.iter().collect();
     all.sort_by_key(|(digest, _)| {
@@ -265,7 +266,7 @@ fn failures(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Vec<DigestF
     .collect()
 }
 
-/// Minimum number of measurements for a median: a single slow reboot predicts nothing.
+/// Minimum number of measurements for a median, since a single slow reboot predicts nothing.
 const MEASUREMENTS: usize = 3;
 
 /// Returns the median duration of each phase among members that run the current image, or among all members if too few
@@ -280,7 +281,8 @@ fn durations(facts: &PoolStatusFacts<'_>, doing: &BTreeMap<&NodeName, MemberStat
     }
 }
 
-/// Returns the median duration in seconds that the updated members measured. If too few are updated, all members count.
+/// Returns the median duration in seconds among updated members. If too few of them have measured it, all members
+/// count.
 fn latest_median(
     facts: &PoolStatusFacts<'_>,
     doing: &BTreeMap<&NodeName, MemberState>,

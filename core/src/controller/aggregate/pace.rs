@@ -1,18 +1,19 @@
-//! Limits how often a pool's status is written. Every report of a node changes the status; writing each change would
-//! cost several requests per node in a rollout. Pure.
+//! Limits how often the controller writes a pool's status. Every report of a node changes the status. In a rollout, a
+//! write of each change would cost several requests per node. Pure.
 
 use std::time::Duration;
 
 use berth_api::condition::pool as types;
 use berth_api::pool::{BootcNodePoolStatus, NodeCounts, WaveState};
 
-/// Minimum time between two status writes if a node was updated or excluded, or a wave changed, for example.
+/// Minimum time between two status writes after a lasting change, such as an updated node, an excluded node, or another
+/// state of a wave.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum time between two status writes if only transient state changed, such as the number of draining nodes.
+/// Minimum time between two status writes after a transient change, such as another number of draining nodes.
 const TRANSIENT_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Returns the minimum time between the last status write and a write of `new`. Zero for a change that agents, admins
-/// or tools act on or wait for.
+/// Returns the minimum time between the last status write and a write of `new`. Zero for an urgent change: agents,
+/// admins or tools act on it or wait for it.
 pub fn pause(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Duration {
     if is_urgent(old, new) {
         Duration::ZERO
@@ -35,7 +36,8 @@ fn is_urgent(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> bool {
         || statuses(old) != statuses(new)
 }
 
-/// Type and status of each condition. `Progressing` is left out: it is briefly False between the turns of two nodes.
+/// Returns the type and the status of each condition. `Progressing` is left out, because it is briefly False between
+/// the turns of two nodes.
 fn statuses(status: &BootcNodePoolStatus) -> Vec<(&str, &str)> {
     let conditions = status.conditions.iter().filter(|c| c.type_ != types::PROGRESSING);
     conditions.map(|c| (c.type_.as_str(), c.status.as_str())).collect()

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::controller::image::ResolveReason;
 
-/// Reasons of `Degraded` that need a person to act: until then, the pool has less capacity or stops.
+/// Reasons of `Degraded` that need a person to act. Until then, the pool has less capacity or does not update at all.
 const POOL_TROUBLES: [&str; 6] = [
     "InvalidSelector",
     "UnreadableLease",
@@ -170,7 +170,7 @@ mod tests {
                 waiting(&[("ImageResolved", "False", "NotBootable")]),
                 "F F T NotBootable",
             ),
-            // The pool keeps its image if the image that its tag points to lacks a platform.
+            // The image that the tag points to lacks a platform, so the pool keeps its current image.
             (
                 waiting(&[("ImageResolved", "True", "NoSuchPlatform")]),
                 "F T F OutsideWindow",

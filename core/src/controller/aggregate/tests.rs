@@ -489,7 +489,7 @@ fn an_image_must_run_on_every_member() {
         up("n1", reported(Some("v3"))),
         up("n2", reported(Some("v2"))),
         up("n3", reported(Some("v3"))),
-        // Members with an unknown CPU level wait, but do not keep the image from being adopted.
+        // Members with an unknown CPU level get no image, but do not keep the pool from adopting one.
         up("n4", reported(None)),
         up("n5", booted(2)),
     ]);
@@ -665,7 +665,7 @@ fn a_new_node_of_another_platform_is_named() {
         case.says("Degraded"),
         "True NodesDegraded 1 degraded: n2: NoSuchPlatform: quay.io/os:v2 has no image for arm64"
     );
-    // A machine that has not reported its platform may have one that the image supports.
+    // A machine that has not reported its platform may be one that the image supports.
     case.members[1].0.machine = Machine::default();
     assert_eq!(case.status().nodes.degraded, 0);
 }

@@ -45,8 +45,8 @@ pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Targe
     unserved_trouble(member, &node, target).or_else(|| bad_turn(member, node, target))
 }
 
-/// Reports that the target has no image for the member's platform, for example because the node joined after the target
-/// was adopted. The member's agent does not report this, because the controller publishes no image to it.
+/// Reports a member whose platform the target has no image for. For example, the node joined after the target was
+/// adopted. The member's agent cannot report this, because the controller publishes no image to it.
 fn unserved_trouble(member: &MemberView<'_>, node: &Subject, target: &Target) -> Option<Finding> {
     if is_served(member, target) {
         return None;
@@ -73,7 +73,8 @@ fn bad_turn(member: &MemberView<'_>, node: Subject, target: &Target) -> Option<F
     let outcome = Outcome::from_word(&turn.outcome)?;
     let telling = match outcome {
         Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied | Outcome::Failed => true,
-        // A first turn that ends without a staged image is due to an unrelated reboot. Berth's retry needs no help.
+        // The first turn that ends without a staged image is due to an unrelated reboot. Berth retries, so no person
+        // has to help.
         Outcome::NotStaged => turn.attempts > 1,
         Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,
     };

@@ -10,9 +10,9 @@ use crate::controller::gate::{FleetGate, GateReason};
 use crate::controller::gates::{Inputs, gates};
 use crate::controller::plan::{self, BlockReason, PoolFacts};
 
-/// Maximum number of plans to simulate: the controller may need several passes until it can offer a berth.
+/// Maximum number of plans to simulate, since the controller may need several passes until it can offer a berth.
 pub(super) const MAX_PASSES: usize = 6;
-/// Maximum number of starts or ends of windows and exclusions to check.
+/// Maximum number of moments to check. At each of them, a window or an exclusion begins or ends.
 const MAX_OPENINGS: usize = 64;
 /// Assumed length of a window that is long enough for every turn.
 const LONG: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -46,8 +46,8 @@ pub struct Rules {
 }
 
 impl Case {
-    /// Returns a case. Applies `rules` to set the gates in the case's facts. If all pools can be read, assumes that
-    /// the leader has fenced all berths.
+    /// Creates a case, with the gates that `rules` give at `now`. If all pools can be read, assumes that the leader has
+    /// fenced all berths.
     pub fn new(node: NodeName, facts: PoolFacts, rules: Rules, now: Timestamp) -> Self {
         let mut this = Self {
             node,
@@ -85,10 +85,8 @@ impl Case {
         self.facts.members.iter().find(|member| member.name == self.node)
     }
 
-    /// Ok if the controller offers the node a berth in one of its next plans while agents and admins write nothing.
-    ///
-    /// # Errors
-    /// The plan's reason why the node waits. For a node that is not a member: [`BlockReason::Leaving`].
+    /// Returns `Ok` if the controller offers the node a berth in one of its next plans while agents and admins write
+    /// nothing.
     pub fn offered(&self) -> Result<(), BlockReason> {
         let mut facts = self.facts.clone();
         let mut wait = BlockReason::Leaving;
@@ -119,8 +117,8 @@ impl Case {
         Some((wait, self.facts.gate.as_ref().map(|gate| gate.reason)))
     }
 
-    /// Returns the next time when the opening of a window or the end of an exclusion is enough to get the node a
-    /// berth. `None` if no such time was found.
+    /// Returns the next time when a window opens or an exclusion ends, and the node gets a berth without any other
+    /// change. `None` if no such time was found.
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
         for _ in 0..MAX_OPENINGS {

@@ -35,7 +35,7 @@ pub enum Change {
     WavesProven(Vec<String>),
     /// The pools in `rollout.after` are updated, or `rollout.after` is corrected.
     EarlierPools,
-    /// The control plane no longer makes the node wait for this cause.
+    /// This cause in the control plane no longer makes the node wait.
     ControlPlane(Cause),
     /// The node's agent reports again.
     Heard,
@@ -91,8 +91,7 @@ impl Change {
         all.extend(withhold.map(Self::ControlPlane));
         all.extend(other_users(case, is_worked_on).map(Self::TurnEnds));
         all.extend(other_users(case, is_down).map(Self::Recovers));
-        // A node is proposed for exclusion only if it is not Ready, or if it is in an earlier wave and cannot be
-        // updated.
+        // Propose to exclude a node only if it is not Ready, or if it is in an earlier wave and cannot be updated.
         let lost = facts.members.iter().filter(|m| {
             let is_stuck = m.place.wave < own.place.wave && (m.desired.is_none() || m.node.held_back || has_failed(m));
             m.name != case.node && (!m.node.ready || is_stuck)
@@ -185,7 +184,7 @@ impl Change {
         })
     }
 
-    /// If the change frees a node of another pool, subtracts that node from the use of the fleet's limit.
+    /// If the change makes a node of another pool available, subtracts that node from the use of the fleet's limit.
     fn apply_elsewhere(&self, before: &Case, fleet: &mut FleetUse) {
         let (Self::TurnEnds(node) | Self::Recovers(node)) = self else {
             return;
@@ -267,7 +266,7 @@ impl Change {
     }
 }
 
-/// Returns how many nodes may be down with a larger limit, in words.
+/// Returns a clause that says how many nodes may be down with a larger limit.
 fn down(nodes: usize) -> String {
     match nodes {
         1 => "1 node may then be down".to_owned(),
@@ -482,7 +481,8 @@ fn recover(facts: &mut PoolFacts, node: &NodeName) -> bool {
     true
 }
 
-/// Removes a member and closes its berth. In reality, the agent gives the berth back or the controller closes it.
+/// Removes a member and closes its berth. In a real cluster, the agent gives that berth back or the controller closes
+/// it.
 fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
     let count = facts.members.len();
     for seen in &mut facts.berths {

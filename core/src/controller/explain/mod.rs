@@ -15,7 +15,7 @@ mod tests;
 pub use case::{Case, Rules};
 pub use change::Change;
 
-/// Maximum number of changes in a combination. Longer combinations are tried only if no two changes are enough.
+/// Maximum number of changes in a combination. More than two are combined only if no two changes are enough.
 const MAX_TOGETHER: usize = 8;
 
 /// Explanation why a node is not offered a berth.
@@ -62,13 +62,12 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     answer.alone.extend(Change::numbers(case));
     answer.alone.sort();
     if answer.alone.is_empty() {
-        // The first of two changes must change the reason why the node waits now. Other changes are not tried as the
-        // first.
+        // Try a change as the first of two only if it changes the reason why the node waits.
         let firsts = others.into_iter().filter(|(_, _, obstacle)| *obstacle != first);
         let firsts: Vec<(Change, Case)> = firsts.map(|(change, case, _)| (change, case)).collect();
         answer.together = pair(&firsts).unwrap_or_else(|| chain(case));
     }
-    // The other reasons to wait do not end at a known time.
+    // Other reasons to wait do not end at a known time.
     if matches!(wait, BlockReason::Gate | BlockReason::TooLate) {
         answer.opens = case.opens();
     }

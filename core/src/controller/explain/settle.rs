@@ -31,7 +31,8 @@ pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
     Some(next)
 }
 
-/// Updates, in `after`, the counts of nodes that use the fleet's limit, by the difference between `before` and `after`.
+/// Updates the use of the fleet's limit in `after`: adds the difference between the pool's own use in `before` and in
+/// `after`.
 pub(in crate::controller) fn follow(before: &PoolFacts, after: &mut PoolFacts) {
     let (was, is) = (Own::of(before), Own::of(after));
     let Some(fleet) = after.fleet.as_mut() else { return };

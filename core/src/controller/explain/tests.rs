@@ -49,7 +49,7 @@ fn updated(member: &mut Member) {
     member.agent.booted = member.desired.clone();
 }
 
-/// A window on Friday from 22:00 to 06:00; the time of these tests is a Thursday.
+/// Returns a window on Friday from 22:00 to 06:00. The time of these tests is a Thursday.
 fn friday() -> Vec<Window> {
     vec![Window {
         schedule: "0 22 * * 5".into(),
@@ -211,7 +211,7 @@ fn changes_are_combined_if_needed() {
 
 fn any_case() -> impl Strategy<Value = Case> {
     (any_facts(), 0..NODES.len(), prop::bool::weighted(0.2)).prop_map(|(mut facts, node, paused)| {
-        // Only the controller knows which Leases cannot be written.
+        // Outside of the controller, refused writes of Leases are not visible, so these cases have none.
         facts.berths.iter_mut().for_each(|seen| seen.refused = false);
         let rollout = Rollout {
             paused,
@@ -229,7 +229,7 @@ fn goes(case: &Case) -> bool {
     offered_by(case.facts.clone(), MAX_PASSES).contains(&case.node)
 }
 
-/// The expected result comes from plans whose writes are carried out one by one.
+/// The expected result comes from repeated plans, with the writes of each plan carried out one by one.
 #[test]
 fn the_named_changes_get_the_node_a_berth() {
     let floors = [("goes", 10), ("one change", 25), ("several changes", 60)];

@@ -15,10 +15,11 @@ use crate::text::few;
 #[cfg(test)]
 mod tests;
 
-/// Minimum time without a report before the status names an agent as silent: two missed heartbeats (one every 120 s).
+/// Usual time without a report before the status names an agent as silent: two missed heartbeats (one every 120 s). See
+/// [`silent_after`].
 pub const SILENT_AFTER: Duration = Duration::from_secs(270);
 
-/// Timeout for a new leader to poll all registries once.
+/// Time that a new leader gets to poll all registries once.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(6 * 60);
 
 /// Returns how long an agent may be silent before the status names it. A node that is silent for longer than
@@ -39,7 +40,8 @@ pub struct Agent<'a> {
     pub quiet: Duration,
     /// True if the node reboots under a berth, so that its agent may be silent.
     pub rebooting: bool,
-    /// True if the agent reports that the API server lets it write objects of other nodes.
+    /// True if the agent reports that the API server lets it write objects of other nodes, or that it could not find
+    /// out.
     pub unguarded: bool,
     /// Result of the check of the machine's first boot; `None` if the boot was not checked.
     pub firstboot: Option<FirstBoot>,
@@ -52,7 +54,7 @@ impl Agent<'_> {
     }
 }
 
-/// A pool, as far as the fleet's health depends on it.
+/// The parts of a pool that the fleet's health depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolState<'a> {
     /// Name of the pool.
@@ -61,7 +63,7 @@ pub struct PoolState<'a> {
     pub status: &'a BootcNodePoolStatus,
     /// Last failure to poll the pool's image.
     pub trouble: Option<&'a QueryFailure>,
-    /// True if this leader got an answer or an error about the pool's image, or may not query its registry.
+    /// True if this leader has polled the pool's image, or may not query its registry. A failed poll counts too.
     pub is_asked: bool,
 }
 
@@ -284,8 +286,9 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns the condition that names the pools that get no new images. For each pool, the message has the time when the
-/// failure began. The time comes from the pool's own condition, because that condition survives a change of leader.
+/// Returns the condition `FeedsHealthy`: False if a pool gets no new images. The message names each such pool and the
+/// time when its failure began. That time comes from the pool's own condition, because that condition survives a change
+/// of leader.
 fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     let failing: Vec<String> = facts.pools.iter().filter_map(failing_feed).collect();
     if facts.pools.is_empty() {
@@ -303,7 +306,7 @@ fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Returns the pool's name and the reason, if the pool receives no new images.
+/// Returns the pool's name, the reason and the time of its failure, if the pool gets no new images.
 fn failing_feed(pool: &PoolState<'_>) -> Option<String> {
     let conditions = &pool.status.conditions;
     let unresolved = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");

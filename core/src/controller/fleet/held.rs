@@ -1,6 +1,6 @@
-//! Machines that are held back on their first boot. They have no Node, so the cluster knows them only by their events,
-//! which are kept for an hour. The BootcFleet's status keeps the machines until they become nodes or an admin dismisses
-//! them. Pure.
+//! Machines that are held back on their first boot. They have no Node, so only their events report them, and the API
+//! server keeps events for an hour. The BootcFleet's status keeps the machines until they become nodes or an admin
+//! dismisses them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ fn dismissed(annotation: &str) -> BTreeMap<&str, Timestamp> {
 pub struct Machines {
     /// Machines that are held back now, by name.
     pub held: Vec<HeldMachine>,
-    /// Machines that have become nodes, by name. A machine is listed until the API server drops its event.
+    /// Machines that have become nodes, by name. A machine stays listed until the API server drops its event.
     pub joined: Vec<JoinedMachine>,
 }
 
@@ -62,9 +62,9 @@ impl Machines {
     }
 }
 
-/// Returns the machines that are held back now and those that have joined, from the last result (`known`) and the
-/// listed events (`reported`). `reported` is `None` until the events are listed; until then, no joined machine is
-/// dropped. Only times by the API server's clock are compared.
+/// Returns the machines that are held back now, and the machines that have joined. `known` is the last result,
+/// `reported` are the listed events. `reported` is `None` until the controller has listed the events. Until then, it
+/// drops no joined machine. Only times by the API server's clock are compared.
 pub fn machines(
     known: &Machines,
     reported: Option<&[Refusal]>,
@@ -119,8 +119,8 @@ fn last_reports(known: &[HeldMachine], reported: &[Refusal]) -> BTreeMap<String,
     all
 }
 
-/// True if a Node can have this name: a DNS subdomain. Machines with other names cannot be dismissed, because `,` and
-/// `@` separate the entries in the annotation of dismissed machines.
+/// True if a Node can have this name: a DNS subdomain. Reports with other names are ignored, because `,` and `@`
+/// separate the entries in the annotation of dismissed machines.
 fn is_node_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 253
@@ -175,7 +175,7 @@ mod tests {
         let joined = machines(&Machines::default(), Some(&reports), |name| name == "m7", "");
         assert_eq!(names(&joined.held), [("m8", 90)]);
         assert_eq!((joined.joined[0].name.as_str(), joined.joined.len()), ("m7", 1));
-        // The Node is deleted while its event is still kept.
+        // The Node is deleted while the API server still keeps the machine's event.
         assert_eq!(machines(&joined, Some(&reports), nobody, ""), joined);
         assert_eq!(
             machines(&joined, None, nobody, ""),

@@ -10,7 +10,7 @@ use crate::controller::plan::tests::{
 use crate::controller::plan::{AgentState, FleetUse, NodeState, Place};
 use crate::floors::check;
 
-/// Members without a zone, each ready for an offer.
+/// Returns a pool of members without a zone, each ready for an offer.
 fn pool(capacity: usize, members: &[&str]) -> PoolFacts {
     facts(capacity, members.iter().map(|name| member(name)).collect(), vec![])
 }
@@ -21,7 +21,7 @@ fn with(mut facts: PoolFacts, name: &str, change: impl FnOnce(&mut Member)) -> P
     facts
 }
 
-/// The names in order, with a bar before the first member that needs help.
+/// Returns the names in the order of the forecast, with a bar before the first member that needs a person's help.
 fn order(facts: &PoolFacts) -> String {
     let turns = forecast(facts, at(50)).turns;
     let (comes, helped): (Vec<_>, Vec<_>) = turns.iter().partition(|turn| turn.comes);
@@ -198,7 +198,7 @@ fn holders_go_first_and_control_plane_nodes_last() {
     let facts = with(facts, "n1", |m| m.agent.last_turn = Some((digest(2), 1)));
     let facts = with(facts, "n3", |m| m.node.ready = false);
     let facts = with(facts, "n4", |m| m.agent.last_turn = Some((digest(1), 9)));
-    // n5 does not fit into the capacity of 1, but its cordon is removed.
+    // n5 holds berth 1, which exceeds the capacity of 1. Its turn comes first all the same, and its cordon is removed.
     let facts = with(facts, "n5", |m| {
         (m.node.our_cordon, m.node.unschedulable) = (true, true)
     });

@@ -90,7 +90,7 @@ fn members_are_counted_and_never_named() {
         member(in_phase(Phase::Draining, 100), 400),
         member(in_phase(Phase::Draining, 100), 7300),
         member(in_phase(Phase::Updated, 100), 100_000),
-        // The node's clock was set back, or its agent has not sent a heartbeat yet.
+        // The last heartbeat is older than the phase: the node's clock was set back, or no heartbeat has followed yet.
         member(in_phase(Phase::Staging, 900), 100),
         member(degraded("DiskFull"), 5),
         member(degraded("<script>"), 5),

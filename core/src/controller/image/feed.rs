@@ -1,16 +1,17 @@
 //! A pool's image feed: whether new images of its tag still reach the pool. The condition `ImageResolved` is about the
-//! current image and stays True while the tag cannot be queried. The condition `FeedFailing` reports such a failure;
-//! its `lastTransitionTime` is the start.
+//! current image and stays True while the tag cannot be queried. The condition `FeedFailing` becomes True when the tag
+//! cannot be queried or its image is refused.
 
 use berth_api::condition::{CommonReason, Verdict};
 use berth_api::pool::Target;
 
 use super::{ImageFacts, Next, Questions, Refusal};
 
-/// Returns the condition `FeedFailing` of a pool. `in_force` is the target after this pass, `next` says whether the
-/// tag's image may be adopted, and `polled` is true if the controller polls the tag.
+/// Returns the condition `FeedFailing` of a pool. `in_force`: the target after this pass. `next`: whether the tag's
+/// image may be adopted. `polled`: true if the controller polls the tag.
 ///
-/// `None` leaves the current condition unchanged, because this leader has not queried the tag yet.
+/// Returns `None` to keep the current condition: the BootcFleet cannot be read, or this leader has not queried the tag
+/// yet.
 pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, polled: bool) -> Option<Verdict> {
     let is_resolved = in_force.is_some_and(|target| target.is_of(facts.reference));
     if !is_resolved {
@@ -54,7 +55,7 @@ pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, po
             format!("the image that {tag} points to is not adopted: it {words}"),
         ));
     }
-    // If the target was resolved in this pass, the registry was just queried.
+    // A target that was adopted in this pass comes from an answer of the registry.
     let is_adopted = facts.current().is_none();
     let is_answered = is_adopted || facts.answers.tag.found.is_some();
     is_answered.then(|| Verdict::no(CommonReason::AsExpected, format!("{tag} can be queried")))

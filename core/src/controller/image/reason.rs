@@ -1,11 +1,11 @@
-//! Reasons why a registry's answer about an image is missing.
+//! Reasons why an image could not be resolved.
 
 use berth_api::reasons;
 
 reasons! {
     /// Reason of a failure to resolve an image.
     pub enum ResolveReason {
-        /// The client of the registry cannot be set up.
+        /// The controller cannot set up its client for the registry.
         ClientSetup,
         /// The pool's pull secret does not exist.
         PullSecretNotFound,
@@ -13,11 +13,11 @@ reasons! {
         PullSecretUnreadable,
         /// The pool's pull secret has no usable credentials.
         InvalidPullSecret,
-        /// The reference cannot be resolved.
+        /// The reference of the image is invalid.
         InvalidReference,
         /// The registry's answer is invalid.
         InvalidAnswer,
-        /// The registry's answer does not match its digest.
+        /// The registry's answer does not have the requested digest.
         DigestMismatch,
         /// The registry does not have the image.
         ImageNotFound,
@@ -41,7 +41,7 @@ reasons! {
 }
 
 impl ResolveReason {
-    /// True if the cause is the controller or its settings, and no registry was queried.
+    /// True if the controller or its settings caused the failure. The registry was then not queried.
     pub const fn is_our_own(self) -> bool {
         matches!(
             self,
@@ -54,7 +54,7 @@ impl ResolveReason {
         )
     }
 
-    /// True if the failure usually passes without a person. Any other failure stays until a person changes the
+    /// True if the failure usually ends without an admin's help. Any other failure lasts until an admin changes the
     /// registry, the reference or the controller's settings.
     pub const fn is_passing(self) -> bool {
         matches!(

@@ -115,7 +115,7 @@ impl Case {
         decide(&self.facts(), |_| refusal.clone(), at(1000))
     }
 
-    /// Target digest, available digest, and the condition.
+    /// Returns the target digest, the available digest, and the condition.
     fn says(&self) -> (Option<Digest>, Option<Digest>, String) {
         let Decision {
             target,
@@ -257,7 +257,7 @@ fn a_new_digest_must_age_and_be_confirmed() {
     case.available = Some(available(2, 0));
     for (seen, asked_ago, is_adopted, wants_confirmation) in [
         (3599, 0, false, false),
-        // The tag may have been moved away from a bad image since the last query.
+        // The tag was last queried an hour ago, and may have been moved away from a bad image since then.
         (3600, 3600, false, true),
         (3605, 5, true, false),
     ] {
@@ -381,7 +381,7 @@ fn ages_continue_from_earlier_leaders() {
     let (mut ages, pool, other) = (Ages::default(), PoolName::from("p"), PoolName::from("q"));
     for (now, available, kept, age) in [
         (10, Some(available(2, 100)), &pool, 100),
-        // The time that this process recorded in the status is not counted twice.
+        // The 20 s that this process added to the status do not count twice.
         (40, Some(available(2, 120)), &pool, 130),
         (50, Some(available(3, 0)), &pool, 0),
         (60, None, &pool, 0),
@@ -396,7 +396,7 @@ fn ages_continue_from_earlier_leaders() {
     }
 }
 
-/// Kinds of references, digests of images, times in seconds, and failures.
+/// Random input for a case: kinds of references, digests of images, times in seconds, and flags for failures.
 type AnyCase = ((usize, usize), (u8, u8, u8, u8), (u64, u64, u64), (bool, bool));
 
 fn any_answer(n: u8, age: u64, troubled: bool) -> Answer {
@@ -482,8 +482,8 @@ fn keeps_the_rules(case: AnyCase, reached: &Reached) -> TestCaseResult {
     Ok(())
 }
 
-/// A target is the previous one or a complete answer. The available image is never the target. A pinned digest changes
-/// only with the reference. No image is adopted too early.
+/// The new target is the previous target, or an image exactly as the registry described it. The available image is
+/// never the target. A pinned digest changes only with the reference. No image is adopted too early.
 #[test]
 fn any_facts_keep_the_rules() {
     let kinds = (0..3usize, 0..4usize);

@@ -19,7 +19,8 @@ pub enum BlockReason {
     FailedBefore,
     /// The target is not staged, or is staged but not locked.
     NotStaged,
-    /// The agent does not report `UpdatePrepared`: the agent waits before a retry, or the reboot is inhibited.
+    /// The agent does not report `UpdatePrepared`, for example because it waits before a retry or the reboot is
+    /// inhibited.
     NotPrepared,
     /// The node is leaving the pool, or its BootcNode is being deleted.
     Leaving,
@@ -41,13 +42,13 @@ pub enum BlockReason {
     Soaking,
     /// The member is a control plane node, and the control plane must not lose it now (I11), for the attached cause.
     ControlPlane(Cause),
-    /// Windows or exclusions apply, and the host's clock is not synchronised.
+    /// Windows or exclusions apply, and the host's clock is not synchronized.
     NoClock,
-    /// The expected drain and reboot take longer than the window stays open.
+    /// The window closes before the expected end of the member's drain and reboot.
     TooLate,
     /// The image in the pool's spec is not resolved yet.
     Unresolved,
-    /// The controller may not have received the pool's last changes yet.
+    /// The controller may not have seen the latest changes of the pool, or of objects that the pool depends on.
     Outdated,
     /// The new leader has not fenced all berths against late writes yet.
     Fencing,
@@ -60,7 +61,7 @@ pub enum BlockReason {
 }
 
 impl BlockReason {
-    /// Label value in metrics.
+    /// Returns the label value for metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UpToDate => "UpToDate",

@@ -15,8 +15,8 @@ use super::occupancy::Occupancy;
 use super::waves::Progress;
 use crate::controller::quorum::Cause;
 
-/// Returns the digest that the member should change to, or why it should not change. A failure that only the pool's
-/// status records counts too: the agent does not know of it if an admin or the controller closed the berth (I8).
+/// Returns the digest that the member should change to, or why it should not change. A failure that is recorded only in
+/// the pool's status counts too (I8): the agent does not report it if an admin or the controller closed the berth.
 pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, BlockReason> {
     let desired = member.desired.as_ref().ok_or(BlockReason::NoImage)?;
     if member.agent.booted.as_ref() == Some(desired) {
@@ -91,9 +91,9 @@ pub(super) fn gated(
     (!fits).then_some(BlockReason::TooLate)
 }
 
-/// Returns the reason if an earlier wave or the control plane requires that the member stops. The controller then
-/// withdraws the member's offer, or asks the member to give back its uncommitted berth. Windows are not checked here;
-/// the agent checks them.
+/// Returns why the member's turn must stop: an earlier wave is not done, or the control plane needs the node (I11). The
+/// controller then withdraws the member's offer, or asks for its uncommitted berth back. Windows are not checked here,
+/// because the agent checks them.
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
@@ -101,8 +101,8 @@ pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'stati
     }
 }
 
-/// Returns why a holder that cannot give its berth back must not change to another image: a cause from the control
-/// plane (I11). `None` if the holder may change. Waves are not a cause.
+/// Returns why a holder that cannot give its berth back must not change to another image: the control plane needs the
+/// node (I11). `None` if the holder may change. A wave never prevents the change.
 pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.place.control_plane?.stay.map(Cause::as_str)
 }
@@ -158,7 +158,7 @@ impl PoolFacts {
     }
 }
 
-/// Returns the nodes that let an offer lapse. A closed berth records only the last node that it was offered to.
+/// Returns the nodes whose last offer lapsed, as far as closed berths record it. Each berth records only its last node.
 pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
     let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
     let last = states.filter_map(|state| match state {
@@ -168,14 +168,15 @@ pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName>
     last.collect()
 }
 
-/// Members in the order of offers: lowest wave first; unavailable members first; fewest bad turns first, so that two
-/// nodes that cannot be drained alternate; zone with the fewest nodes down first; by name.
+/// Members in the order of offers. The order is by wave (lowest first), availability (unavailable members first),
+/// number of bad turns (fewest first), number of nodes down in the zone (fewest first), and name. Bad turns count so
+/// that two nodes that cannot be drained alternate.
 ///
-/// Members that let an offer lapse go last in their wave, even if they are unavailable. No backoff delays them: they
-/// are ready again at once, and would otherwise receive every offer.
+/// Members that let an offer lapse go last in their wave, even if they are unavailable. Such a member has no backoff,
+/// so it is ready again at once. If it kept its place, it would receive every offer.
 pub(super) struct Queue<'a> {
     ranks: BTreeMap<Rank, Zones<'a>>,
-    /// Number of nodes that are down or worked on, by zone.
+    /// For each zone, by its index: number of nodes that are unavailable, hold a berth or are offered one.
     down: Vec<usize>,
     zones: BTreeMap<&'a str, usize>,
 }
@@ -183,8 +184,9 @@ pub(super) struct Queue<'a> {
 #[derive(Default)]
 struct Zones<'a> {
     members: BTreeMap<usize, VecDeque<&'a Member>>,
-    /// An entry per zone: number of nodes down when the entry was made, name of the zone's first member, index of the
-    /// zone. The numbers of nodes down only grow, so the lowest entry is valid if its number is still current.
+    /// One entry per zone, the next zone first. An entry has the number of nodes down when it was made, the name of the
+    /// zone's first member, and the index of the zone. Numbers of nodes down only grow, so the first entry is valid if
+    /// its number is still current.
     first: BinaryHeap<Reverse<(usize, &'a NodeName, usize)>>,
 }
 

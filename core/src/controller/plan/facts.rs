@@ -29,16 +29,16 @@ pub struct PoolFacts {
     pub gate: Option<Gate>,
     /// Time when the open window ends or the next exclusion begins; `None` if neither applies.
     pub closes: Option<Timestamp>,
-    /// The waves in order, including the waves that Berth adds to the spec's.
+    /// All waves in order: the waves of the spec, then the waves that Berth adds.
     pub waves: Vec<Wave>,
     /// Recorded failures, from `status.failures`.
     pub failures: Failures,
     /// Number of failed nodes that halts the rollout.
     pub max_failures: usize,
-    /// True if the spec names an image that is not resolved yet and differs from the target. The controller then
-    /// withdraws offers of the target.
+    /// True if the target is not the image of the spec's reference, or its registry is not allowed. The controller then
+    /// withdraws offers of the target. See [`Pool::is_unresolved`](crate::controller::pool::Pool::is_unresolved).
     pub unresolved: bool,
-    /// True if the pool may have changed since the last watch event: no berth is opened.
+    /// True if the controller may not have seen the latest changes of the pool. No berth is then opened.
     pub outdated: bool,
     /// The pool's members.
     pub members: Vec<Member>,
@@ -48,12 +48,12 @@ pub struct PoolFacts {
     pub elsewhere: BTreeSet<NodeUid>,
     /// UIDs of Nodes that a live read has just shown to be gone.
     pub confirmed_gone: BTreeSet<NodeUid>,
-    /// UIDs of Nodes that are excluded and not Ready, so that the controller must close their berths.
+    /// UIDs of Nodes that are excluded and not Ready. The controller closes their berths.
     pub lost: BTreeSet<NodeUid>,
     /// Use of the fleet's limit by all pools; `None` without a limit.
     pub fleet: Option<FleetUse>,
-    /// Why the pool waits for the pools in its `rollout.after`; `None` if it does not wait. While it waits, none of its
-    /// berths is offered, but open offers and held berths stay.
+    /// Why the pool waits for the pools in its `rollout.after`; `None` if it does not wait. A waiting pool offers a
+    /// berth only to repair a node that keeps the earlier pools from finishing. Open offers and held berths stay.
     pub order: Option<Gate>,
 }
 
@@ -85,7 +85,7 @@ impl SeenBerth {
     }
 }
 
-/// A member of the pool, as far as the plan depends on it.
+/// Input of the plan about one member of the pool.
 #[derive(Debug, Clone)]
 pub struct Member {
     /// Name of the Node.
@@ -108,7 +108,7 @@ pub struct Member {
     /// True if the node has left the pool and its agent has not released the node within the release deadline. The
     /// node uses up capacity while it is down, but no wave and no later pool waits for it.
     pub abandoned: bool,
-    /// Number of lapsed offers of the desired digest to the node, as seen by this process.
+    /// How many offers of the desired digest the node has let lapse, as counted by this process.
     pub lapses: u32,
     /// Expected duration of the member's drain and reboot.
     pub estimate: Estimate,
@@ -134,7 +134,7 @@ pub struct Place {
     pub wave: usize,
     /// Zone of the member; all nodes without one share a zone.
     pub zone: String,
-    /// Whether the control plane can lose the member now (I11). `None` if the member is not a control plane node.
+    /// Whether the control plane can spare the member now (I11). `None` if the member is not a control plane node.
     pub control_plane: Option<Verdict>,
 }
 
@@ -162,13 +162,14 @@ pub struct AgentState {
     pub booted: Option<Digest>,
     /// Digests that failed on the node.
     pub failed: Vec<Digest>,
-    /// Digest of the last turn that ended badly, and the number of bad turns with this digest.
+    /// Digest of the last turn, if a problem of the node ended that turn. With it, the number of consecutive turns with
+    /// this digest and outcome.
     pub last_turn: Option<(Digest, u32)>,
-    /// True if the agent reports that the host's clock is synchronised.
+    /// True if the agent reports that the host's clock is synchronized.
     pub clock_synchronized: bool,
 }
 
-/// Expected length of a turn, from measurements.
+/// Expected duration of a turn, from measurements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// Time from taking the berth to the end of the drain.

@@ -22,7 +22,7 @@ fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
     else {
         return None;
     };
-    // The name is changed so that the failure does not count for a new Node with the name of the deleted one.
+    // A new Node may have the name of the deleted Node. The suffix keeps this failure from counting for the new Node.
     let node = match closed.reason {
         ClosedReason::Gone => NodeName::new(format!("{node} (deleted)")),
         _ => node.clone(),
@@ -57,7 +57,7 @@ pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
         .members
         .iter()
         .flat_map(|m| m.agent.failed.iter().map(|digest| (digest, m.name.clone())));
-    // Reported failures of digests that no member should run now are left out. The nodes' own reports keep them.
+    // Reported failures count only for digests that some member should run now.
     let wanted = wanted(facts);
     let reported = reported.filter(|(digest, _)| wanted.contains(digest));
     let told = facts.readable().filter_map(|(_, berth)| failure(berth));
@@ -67,7 +67,7 @@ pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
     all
 }
 
-/// Returns the gate that halts the rollout, if too many nodes failed with the digests that members should run now.
+/// Returns a gate that halts the rollout if the digests that members should run now have failed on too many nodes.
 pub(super) fn halt(facts: &PoolFacts, failures: &Failures) -> Option<Gate> {
     let failed: Vec<&NodeName> = wanted(facts)
         .iter()

@@ -20,13 +20,13 @@ pub struct FleetUse {
     pub all: usize,
     /// The first nodes by name that use up the limit, for messages.
     pub used_by: Vec<CapacityUse>,
-    /// Number of open offers that may stay: the limit minus the holders. More offers than this may be open after the
-    /// limit was lowered.
+    /// Number of open offers that may stay: the limit minus the holders. If the limit was lowered, more offers may be
+    /// open; the plans then withdraw the excess.
     pub may_stay: usize,
     /// True if a late write may still reach a berth of any pool: a write of an earlier leader, or a write of this
     /// leader whose result is unknown.
     pub unfenced: bool,
-    /// Pools that cannot be read and have unfenced berths. They get no plan, so their berths stay unfenced.
+    /// Pools that cannot be read and have unfenced berths. Such a pool has no plan, so its berths stay unfenced.
     pub unreadable: Vec<PoolName>,
 }
 
@@ -64,7 +64,7 @@ impl FleetUse {
         left.is_some()
     }
 
-    /// Counts an offer to a node without a berth.
+    /// Counts an offer to a node that has no berth yet.
     pub fn offer(&mut self, node: &NodeName, is_unavailable: bool) {
         self.held_or_offered += 1;
         self.all += usize::from(!is_unavailable);

@@ -60,7 +60,8 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
     plan
 }
 
-/// Creates missing berths: at most one usable berth per member, so a huge capacity does not create as many Leases.
+/// Adds writes that create missing berths. There is at most one usable berth per member, so that a huge capacity does
+/// not create a huge number of Leases.
 fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     let names: BTreeSet<&str> = facts.berths.iter().map(|s| s.lease.as_str()).collect();
     let members: BTreeSet<&NodeUid> = facts.members.iter().map(|m| &m.uid).collect();
@@ -135,7 +136,8 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
     plan.used_by = Occupancy::uses(facts, &berths, &plan.writes);
 }
 
-/// Returns why the pool offers no berth now for a reason other than its gates.
+/// Returns why the pool offers no berth now, apart from its gates: the image is unresolved, the watch may be stale, or
+/// a berth is not fenced.
 fn closed(facts: &PoolFacts) -> Option<BlockReason> {
     if facts.unresolved {
         Some(BlockReason::Unresolved)
@@ -148,8 +150,8 @@ fn closed(facts: &PoolFacts) -> Option<BlockReason> {
     }
 }
 
-/// Returns the digest to offer to the member, or why it is offered none. The member's wave and its agent's readiness
-/// are checked later.
+/// Returns the digest to offer to the member, or why the member gets no offer. The caller checks the member's wave and
+/// the agent's readiness.
 fn target_for(
     facts: &PoolFacts,
     plan: &Plan,
@@ -178,7 +180,7 @@ fn target_for(
     Ok(target)
 }
 
-/// Closed berths that may be opened, sorted by number, so that two plans of the same state write the same Lease.
+/// Closed berths that may be opened, sorted by index. So two plans of the same state write the same Leases.
 struct FreeBerths<'a>(BTreeMap<u32, &'a SeenBerth>);
 
 impl<'a> FreeBerths<'a> {
@@ -213,7 +215,8 @@ impl<'a> FreeBerths<'a> {
     }
 }
 
-/// Counts the berths as read. A berth counts as held if it cannot be read, or is closed and cannot be written.
+/// Counts the berths before the writes of the plan. A berth counts as held if it cannot be read, or if it is closed and
+/// cannot be written. `total` is the capacity to publish.
 fn counts(facts: &PoolFacts) -> BerthCounts {
     let mut counts = BerthCounts::default();
     for seen in &facts.berths {

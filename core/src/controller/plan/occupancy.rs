@@ -32,7 +32,7 @@ impl<'a> Occupancy<'a> {
         for seen in berths {
             match seen.berth.as_ref().map(|b| &b.state) {
                 Ok(BerthState::Held(h)) => this.held.insert(&h.uid),
-                // The API server refuses writes, so the offer cannot be withdrawn.
+                // The offer cannot be withdrawn, because the API server refuses writes to the Lease.
                 Ok(BerthState::Offered(o)) if seen.refused => this.held.insert(&o.uid),
                 Ok(BerthState::Offered(o)) => this.offered.insert(&o.uid),
                 Ok(BerthState::Closed(_)) if !seen.refused || Bug::RefusedNotCounted.is_awake() => false,
@@ -76,8 +76,8 @@ impl<'a> Occupancy<'a> {
         self.has(uid) || self.unavailable.contains(uid)
     }
 
-    /// True if the pool's capacity allows one more berth for this node (I1b). A node that is already unavailable may be
-    /// updated even if other broken nodes use up the capacity, so that it can be repaired.
+    /// True if the pool's capacity allows one more berth for this node (I1b). If other broken nodes use up the
+    /// capacity, a node that is already unavailable may still be updated, so that it can be repaired.
     pub(super) fn room_for(&self, member: &Member, limit: usize) -> bool {
         let counted = self.unavailable.contains(&member.uid);
         (self.held_or_offered < limit || Bug::NoHeldLimit.is_awake()) && (counted || self.all < limit)
@@ -91,8 +91,8 @@ impl<'a> Occupancy<'a> {
         }
     }
 
-    /// Returns the nodes that use up capacity, sorted by name, each with the way it uses up capacity. Includes the
-    /// nodes that get a new offer in `offers`.
+    /// Returns the nodes that use up capacity, and how, sorted by name. Includes the nodes that are offered a berth in
+    /// `offers`. A Lease with an unknown holder is listed by its own name.
     pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<CapacityUse> {
         let mut uses: BTreeMap<String, UseKind> = BTreeMap::new();
         for member in &facts.members {

@@ -87,7 +87,8 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
     })
 }
 
-/// A berth that blocks no offer. If all states had only random berths, few plans would make an offer.
+/// Makes a random berth fenced and writable, so that it does not block offers. With random berths only, few plans would
+/// make an offer.
 fn calm_berth(mut seen: SeenBerth) -> SeenBerth {
     (seen.in_doubt, seen.refused) = (false, false);
     if let Ok(berth) = &mut seen.berth {
@@ -96,7 +97,7 @@ fn calm_berth(mut seen: SeenBerth) -> SeenBerth {
     seen
 }
 
-/// A member that waits for an offer, if it has an image to go to.
+/// Makes a random member reporting, prepared, and neither leaving nor held back, so that more members can get offers.
 fn calm_member(mut member: Member) -> Member {
     member.published.observed = true;
     (member.agent.prepared, member.agent.heard) = (true, true);
@@ -159,7 +160,7 @@ prop_compose! {
             }),
             order: if ordered { gate(GateReason::EarlierPool) } else { None },
         };
-        // Use of the fleet's limit by other pools, plus the use by this pool.
+        // `fleet` so far counts only other pools. Add the use of the limit by this pool.
         let nobody = PoolFacts { members: vec![], berths: vec![], elsewhere: BTreeSet::new(), ..facts.clone() };
         let mut facts = facts;
         follow(&nobody, &mut facts);
@@ -370,12 +371,12 @@ impl<'a> World<'a> {
     }
 }
 
-/// A Lease that was just written.
+/// Returns a Lease as read right after a write.
 fn fresh((lease, berth): (String, Result<Berth, String>)) -> SeenBerth {
     SeenBerth::new(lease, berth)
 }
 
-/// Carries out this many plans, checks I1 at each write, and returns the nodes that were offered a berth.
+/// Carries out `plans` plans in a row. Checks I1 at each write, and returns the nodes that were offered a berth.
 pub(crate) fn offered_by(mut facts: PoolFacts, plans: usize) -> BTreeSet<NodeName> {
     let mut offered = BTreeSet::new();
     for _ in 0..plans {
@@ -392,7 +393,7 @@ pub(crate) fn offered_by(mut facts: PoolFacts, plans: usize) -> BTreeSet<NodeNam
     offered
 }
 
-/// Kind of a write. Each kind must occur at least a minimum number of times.
+/// Returns the kind of a write, to count how many random cases reach each kind.
 fn kind(write: &BerthWrite, before: &BTreeMap<String, Result<Berth, String>>) -> &'static str {
     let berth = match write {
         BerthWrite::Create(_) => return "create",
@@ -436,7 +437,7 @@ fn every_write_keeps_i1() {
             if !world.offers.is_empty() && facts.fleet.is_some() {
                 reached.note("offer under a fleet's limit");
             }
-            // A smaller capacity is published only when the berths above it can no longer be taken.
+            // The capacity is lowered only when no open offer exceeds the lower capacity.
             let total = plan.counts.total as usize;
             prop_assert!(total == facts.capacity || total == facts.published);
             if total < facts.published {
@@ -502,7 +503,8 @@ fn nodes_that_take_no_offer_starve_no_other() {
     assert_eq!(updated_beside_two_that_lapse(&mut two), 3);
 }
 
-/// Plays enough rounds for two turns of every node. n0 and n1 never take an offer.
+/// Makes 12 plans, enough to update all nodes that take their offers. n0 and n1 never take an offer. Returns the number
+/// of updated nodes.
 fn updated_beside_two_that_lapse(f: &mut PoolFacts) -> usize {
     let mut offers = Offers::default();
     let mut clock = Moment::default();

@@ -1,5 +1,5 @@
-//! Writes to existing berths before new offers. The controller fences them, closes berths of deleted Nodes, closes
-//! lapsed and withdrawn offers, asks holders to give back, and deletes berths above a lowered capacity.
+//! Writes to existing berths, which precede new offers. The controller fences berths, closes berths of deleted Nodes,
+//! closes lapsed and withdrawn offers, asks holders to give back, and deletes berths above a lowered capacity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,8 +17,8 @@ use super::writes::{BerthWrite, OPEN_FOR, Plan, WriteReason, open_until};
 use super::{candidates, failures};
 use crate::controller::gate::Gate;
 
-/// Smaller changes of a holder's `open-until` are not written, because the expected length of its reboot changes
-/// slightly with every measured turn.
+/// Smallest change of a holder's `open-until` that is written. The value depends on the expected duration of the
+/// reboot, which changes slightly with every measured turn.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 
 /// Plans the writes to existing berths. Returns the berths as they are after these writes.
@@ -109,7 +109,8 @@ impl<'a> Room<'a> {
     }
 }
 
-/// True if the berth's index is above a lowered capacity, and the lowered `status.berths.total` is published already.
+/// True if the berth's index is not below a lowered capacity, and the lowered `status.berths.total` is published
+/// already.
 fn above(facts: &PoolFacts, berth: &Berth) -> bool {
     facts.published <= facts.capacity && berth.index as usize >= facts.capacity
 }
@@ -169,7 +170,7 @@ impl<'a> Settler<'a> {
             }
             BerthState::Closed(_) => return None,
         };
-        // No transition from the states matched above can fail. If one did, nothing would be written.
+        // None of these transitions can fail. If one did, nothing would be written.
         next.ok().map(|next| (next, why))
     }
 
@@ -183,9 +184,11 @@ impl<'a> Settler<'a> {
     }
 
     /// Asks a holder to give its berth back, or cancels that request when its reason is gone. A holder that has
-    /// committed or cannot give back gets the request too: the request keeps the holder from changing to another
-    /// digest. Closed gates and the control plane (I11) are reasons for a request. Waves are not: a stuck holder may
-    /// use up the capacity that an earlier wave needs, and holder and wave would wait for each other forever (I10).
+    /// committed or cannot give back gets the request too, because the request keeps it from changing to another
+    /// digest.
+    ///
+    /// An unproven wave is a reason only for a holder that can give back. A stuck holder may use up the capacity that
+    /// the earlier wave needs, and then holder and wave would wait for each other forever (I10).
     fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, WriteReason)> {
         if matches!(holding.phase, HoldPhase::Releasing(_)) {
             return None;
@@ -193,8 +196,8 @@ impl<'a> Settler<'a> {
         let facts = self.facts;
         let member = self.member(&holding.node, &holding.uid);
         let uncommitted = holding.phase == HoldPhase::Taken;
-        // A holder that is not Ready may be unable to prove its boot, and then cannot give its berth back. Only gates
-        // of the pool and the control plane keep such a holder from continuing to the current image.
+        // A holder that is not Ready may be unable to prove its boot, and then cannot give its berth back. Only a
+        // closed gate or the control plane keeps such a holder from changing to the current image.
         let can_give_back = uncommitted && member.is_some_and(|m| m.node.ready);
         let reason = match member {
             None if uncommitted => Some("LeftPool"),
@@ -215,8 +218,8 @@ impl<'a> Settler<'a> {
         berth.revoked(text).ok().map(|next| (next, why))
     }
 
-    /// Updates the holder's latest reboot start (`open-until`) if it changed: the admin edited the windows, or the
-    /// holder is stuck on a bad image and the next window has opened.
+    /// Updates the holder's latest reboot start (`open-until`) if it changed. For example, the admin edited the
+    /// windows, or the holder is stuck on a bad image and the next window has opened.
     fn extended(&self, berth: &Berth, holding: &Holding, member: &Member) -> Option<(Berth, WriteReason)> {
         let wanted = open_until(self.facts, member);
         let same = match (wanted, holding.open_until) {

@@ -13,7 +13,7 @@ pub(super) struct Progress {
     total: Vec<u32>,
     proven: Vec<u32>,
     states: Vec<WaveState>,
-    /// Index of the active wave; members of later waves wait.
+    /// Index of the first wave that is not done; `usize::MAX` if all waves are done. Members of later waves wait.
     active: usize,
     /// True if unavailable members use up the pool's whole capacity, or unavailable nodes use up the fleet's whole
     /// limit. Until one of them recovers, no available node can be offered a berth.
@@ -71,15 +71,15 @@ impl Progress {
         self.total.get(index) == self.proven.get(index)
     }
 
-    /// True if a later wave has members. Otherwise no member waits for this wave to soak.
+    /// True if a later wave has members. Without later members, this wave need not soak.
     fn follows(&self, index: usize) -> bool {
         self.total.iter().skip(index + 1).any(|n| *n > 0)
     }
 
     /// Returns the state of the earlier wave that the member waits for, if there is one.
     pub(super) fn waits(&self, member: &Member) -> Option<WaveState> {
-        // I10: the earlier wave may be unable to continue until this node is repaired, and the new image may repair the
-        // node.
+        // I10: the earlier wave may be unable to continue until this broken node is repaired. The new image may repair
+        // the node.
         if self.starved && !member.node.ready {
             return None;
         }
@@ -98,7 +98,7 @@ impl Progress {
     }
 
     fn one(&self, index: usize, wave: &Wave) -> WaveStatus {
-        // A wave that has soaked does not soak again after one of its nodes was briefly down.
+        // A wave that has soaked once does not soak again after one of its nodes was down.
         let kept = self.all_proven(index) || wave.soaked >= wave.soak;
         let soaked = if kept {
             wave.soaked.min(wave.soak)

@@ -16,7 +16,8 @@ use crate::controller::quorum::Cause;
 use crate::controller::usage::{CapacityUse, UseKind};
 use crate::text::few;
 
-/// How long an offer stays open after this process first saw it. A running agent takes an offer within milliseconds.
+/// How long an offer stays open, counted from when this process first saw it. A running agent takes an offer within
+/// milliseconds.
 pub const OPEN_FOR: Duration = Duration::from_secs(120);
 
 /// A write to a Lease.
@@ -24,7 +25,7 @@ pub const OPEN_FOR: Duration = Duration::from_secs(120);
 pub enum BerthWrite {
     /// Creates a berth that does not exist.
     Create(Berth),
-    /// Changes the Lease that was read.
+    /// Updates an existing Lease.
     Update {
         /// Name of the Lease.
         lease: String,
@@ -41,7 +42,7 @@ pub enum BerthWrite {
 }
 
 impl BerthWrite {
-    /// Name of the Lease.
+    /// Returns the name of the Lease.
     pub fn lease(&self) -> String {
         match self {
             Self::Create(berth) => berth.name(),
@@ -59,7 +60,8 @@ impl BerthWrite {
 /// Why a berth is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteReason {
-    /// Fences the berth: late writes by an earlier leader, or by this one with unknown result, are then rejected.
+    /// Fences the berth: the API server then rejects late writes of an earlier leader, and writes of this leader with
+    /// an unknown result.
     Stamp,
     /// The berth is offered to a node.
     Offer,
@@ -69,13 +71,13 @@ pub enum WriteReason {
     Withdrawn(&'static str),
     /// The holder is asked to give the berth back, for this reason.
     Revoke(&'static str),
-    /// The reason to revoke is gone: the holder may continue.
+    /// The request to give the berth back is canceled: the holder may continue.
     Unrevoke,
     /// Updates the holder's latest reboot start (`open-until`).
     Window,
     /// The Node that holds or is offered the berth is deleted.
     Gone,
-    /// The Node that holds or is offered the berth is excluded and not Ready.
+    /// The Node that holds the berth is excluded and not Ready.
     Excluded,
     /// The failure that the closed berth records is now in the pool's status.
     Recorded,
@@ -88,7 +90,7 @@ pub enum WriteReason {
 pub struct Plan {
     /// The writes, in order.
     pub writes: Vec<BerthWrite>,
-    /// Why each member is not offered a berth; `UpToDate` if it runs the target.
+    /// Reason of each member without an offer; `UpToDate` if it runs the target.
     pub waiting: BTreeMap<NodeName, BlockReason>,
     /// Nodes that use up the pool's capacity, and how.
     pub used_by: Vec<CapacityUse>,
@@ -97,7 +99,7 @@ pub struct Plan {
     pub gate: Option<Gate>,
     /// The halt, if the image failed on too many nodes. Set even if another gate is closed.
     pub halt: Option<Gate>,
-    /// For each cause, the control plane nodes that other control plane nodes may be waiting for.
+    /// Control plane nodes that other control plane nodes may be waiting for, by the cause of the wait.
     pub waited_for: BTreeMap<Cause, Vec<NodeName>>,
     /// Messages about API server addresses that several Nodes have; empty if no member is a control plane node.
     pub address_conflicts: Vec<String>,
@@ -109,18 +111,19 @@ pub struct Plan {
     pub waves: Vec<WaveStatus>,
     /// New content of `status.failures`.
     pub failures: Failures,
-    /// The berths as read. `total` is the capacity to publish: it is lowered only when no open offer exceeds it (I1c).
+    /// Numbers of berths before the writes. `total` is the capacity to publish: it is lowered only when no open offer
+    /// exceeds it (I1c).
     pub counts: BerthCounts,
 }
 
 impl Plan {
-    /// True if the plan writes or creates this Lease.
+    /// True if the plan creates, updates or deletes this Lease.
     pub fn writes_to(&self, lease: &str) -> bool {
         self.writes.iter().any(|write| write.lease() == lease)
     }
 
-    /// Returns, in words, why these members wait. If they wait for other control plane nodes, the words name these
-    /// nodes.
+    /// Returns why the members in `waiting` wait, as a message. If they wait for other control plane nodes, the message
+    /// names these nodes.
     pub fn wait_words(&self, why: BlockReason, waiting: &[&NodeName]) -> String {
         let words = why.words().to_owned();
         let BlockReason::ControlPlane(cause) = why else {
@@ -145,7 +148,7 @@ impl Plan {
         self.waiting.values().any(|why| *why != BlockReason::UpToDate)
     }
 
-    /// Corrects `used_by` and `waiting` for offers (`writes`) that failed or were skipped.
+    /// Corrects `used_by` and `waiting` after some offers (`writes`) failed or were skipped.
     pub fn not_made(&mut self, writes: &[BerthWrite]) {
         for write in writes.iter().filter(|write| write.is_offer()) {
             let BerthWrite::Update { berth, .. } = write else {
@@ -161,8 +164,7 @@ impl Plan {
     }
 }
 
-/// Returns the latest time when the member's reboot can start and still end before the window does; `None` without a
-/// window.
+/// Returns the latest start of the member's reboot that lets the reboot end within the window; `None` without a window.
 pub(super) fn open_until(facts: &PoolFacts, member: &Member) -> Option<Timestamp> {
     facts
         .closes

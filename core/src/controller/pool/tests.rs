@@ -1,4 +1,4 @@
-//! Pools by example.
+//! Unit tests of a pool, and a pool for other tests.
 
 use berth_api::Digest;
 use berth_api::fleet::BootcFleetSpec;
@@ -124,7 +124,7 @@ fn a_forbidden_registry_withdraws_the_target() {
 fn estimates_are_capped_by_pool_and_timeout() {
     for (median, own_minutes, minutes) in [
         (None, Some(2), 2),
-        // The machine was repaired during its reboot, so the timeout is the upper bound.
+        // The machine was repaired during its reboot, which took a day. The timeout is the upper bound.
         (None, Some(24 * 60), 15),
         (Some(180), Some(10), 3),
         // The node's own measurement counts if it is lower. Otherwise the median could never fall.

@@ -17,10 +17,10 @@ use crate::controller::view::{BootcNodeView, NodeView};
 pub struct Terms {
     /// Current target.
     pub target: Option<Target>,
-    /// True if the spec names an image that is not resolved yet and differs from the target. The target stays
-    /// published, so that a registry outage unstages nothing, but no node begins to pull it.
+    /// True if the target is not the image of the spec's reference, or its registry is not allowed. The target stays
+    /// published, so that agents do not remove an image that they have staged. But no node begins to pull it.
     pub unresolved: bool,
-    /// True if the first target is still being resolved. Meanwhile, no BootcNode without an image is created.
+    /// True if the first target is still being resolved. Until then, no BootcNode is created.
     pub resolving: bool,
     /// Number of members that may stage at once.
     pub max_staging: usize,
@@ -39,11 +39,11 @@ pub struct PublishFacts<'a> {
     pub bootc_nodes: &'a Objects<BootcNodeView>,
     /// The pool of each node.
     pub membership: &'a Membership,
-    /// The published settings of each pool that can be read.
+    /// Published settings of each pool that can be read.
     pub terms: &'a BTreeMap<PoolName, Terms>,
     /// Pools of the berths that each node holds or is offered.
     pub occupied: &'a BTreeMap<NodeUid, BTreeSet<PoolName>>,
-    /// Held berths, by holder.
+    /// State of each held berth, by the UID of its holder.
     pub holdings: &'a BTreeMap<NodeUid, Holding>,
     /// Node names from the labels of Leases that cannot be read.
     pub unclear: &'a BTreeSet<String>,
@@ -56,13 +56,13 @@ pub struct PublishFacts<'a> {
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent reported recently.
     pub heard: &'a BTreeSet<NodeName>,
-    /// For each member, how many permits to pull it left unused.
+    /// Counts of permits to pull that each member left unused.
     pub permits: &'a StagingPermits,
     /// True if the whole fleet is paused: no node begins to pull.
     pub fleet_paused: bool,
 }
 
-/// The new spec of a node's BootcNode, while it is being made.
+/// New spec of a BootcNode, before it is compared with the current spec.
 pub(super) struct Draft<'a> {
     pub(super) node: &'a NodeView,
     pub(super) host: Option<&'a BootcNodeView>,

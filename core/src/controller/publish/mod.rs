@@ -45,7 +45,8 @@ pub fn publish(facts: &PublishFacts<'_>) -> Vec<BootcNodeWrite> {
     writes
 }
 
-/// Returns the write for the BootcNode of a released or deleted node: delete it, or remove Berth's finalizer from it.
+/// Returns the write that ends a BootcNode whose node is released or gone: delete it or, if it is being deleted, remove
+/// Berth's finalizer. `None` if there is nothing to do.
 fn finalize(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> Option<BootcNodeWrite> {
     if !is_leaving(host) && facts.confirmed_gone.is_empty() {
         return None;
@@ -91,8 +92,8 @@ fn is_settled(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&Node
     host.is_released() || facts.overdue.contains(&host.uid) && !counts_still(facts, host, node)
 }
 
-/// True if the BootcNode must stay because the pool that the node has left still counts it as unavailable: the node is
-/// down and its agent has not released it. Only the BootcNode's label records that pool.
+/// True if the BootcNode must stay because its node is down and still counts as unavailable in the pool that it left.
+/// Only the label of the BootcNode names that pool.
 fn counts_still(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     let label = host.pool_label.as_deref().map(PoolName::from);
     if !label.is_some_and(|pool| facts.lasting.contains(&pool)) {
@@ -117,7 +118,7 @@ fn occupied(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> bool 
 type Forms<'a> = BTreeMap<(&'a PoolName, Platform<'a>), BootcNodeSpec>;
 
 /// Returns the pool of a node and the new spec of its BootcNode, without the permit to pull. `None` if the BootcNode
-/// stays as it is, or if the node needs no BootcNode.
+/// must not be changed, or if the node needs no BootcNode.
 fn draft<'a>(
     facts: &PublishFacts<'a>,
     node: &'a NodeView,
@@ -182,7 +183,7 @@ fn draft_without_pool<'a>(
     if host.is_none() && !in_conflict {
         return None;
     }
-    // The pool label stays while the node leaves, because the pool that the node leaves still counts it.
+    // The pool label stays until the node is released, because its previous pool counts it until then.
     let leaving = host.filter(|host| !in_conflict || !is_settled(facts, host, Some(node)));
     let label = leaving.and_then(|host| host.pool_label.clone());
     let node_uid = node.uid.to_string();
@@ -198,8 +199,8 @@ fn draft_without_pool<'a>(
     })
 }
 
-/// True if the BootcNode's spec must be written. New estimates alone are not a reason, nor is a pause for a node that
-/// already runs its image.
+/// True if the BootcNode's spec must be written. New estimates alone are not written. For a node that already runs its
+/// image, a pause or its end alone is not written either.
 fn is_outdated(host: &BootcNodeView, before: &BootcNodeSpec, wanted: &BootcNodeSpec) -> bool {
     let desired = wanted.image.as_ref().map(|image| &image.digest);
     let booted = host.report().and_then(|report| report.images.booted.as_ref());

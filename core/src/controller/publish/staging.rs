@@ -1,8 +1,9 @@
 //! Permits to pull.
 //!
-//! A pool has as many permits as members may stage at once. A pulling member keeps its permit until the pull ends,
-//! because a stopped pull would start over. An agent needs the permit only to begin a pull, so the controller may move
-//! any other permit to another member. So a node blocks no other node, even if it cannot pull, backs off or is down.
+//! At most `maxStaging` members may pull at once. A pulling member keeps its permit until the pull ends, because a
+//! stopped pull would start over. An agent needs the permit only to begin a pull. So the controller can move the permit
+//! of a member that does not pull to another member. A node that cannot pull, backs off or is down therefore blocks no
+//! other node.
 
 use std::cmp::Reverse;
 
@@ -17,7 +18,7 @@ use crate::controller::view::BootcNodeView;
 /// A member's claim to a permit to pull.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
-    /// Has the digest, staged or booted, and needs no permit.
+    /// Has staged or booted the digest, so it does not use up a permit.
     Done,
     /// Is pulling the digest.
     Pulls,
@@ -27,27 +28,28 @@ enum Standing {
     Cannot,
 }
 
-/// Order of the members that could pull; the smallest goes first. Members that failed or left permits unused go later,
-/// so that members take turns.
+/// Rank of a member that could pull: the smallest rank gets a permit first. Members that failed or left permits unused
+/// go later, so that members take turns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     /// True if the agent reports a failure with this digest.
     failing: bool,
-    /// True if the member holds a berth under an unproven boot, so that only another image may help. Such a member goes
-    /// first, because the other members wait for its turn to end. Not set if the member left permits unused.
+    /// True if the member holds a berth that it may be able to give back only with another image: see [`is_stuck`].
+    /// Such a member goes first, because the other members wait for its turn to end. False if the member left permits
+    /// unused.
     stuck: Reverse<bool>,
-    /// True if the Node is not Ready. A new image may repair the node, but the node may also be down.
+    /// True if the Node is not Ready. Such a node goes later: a new image may repair it, but it may also be down.
     broken: bool,
     unused: u32,
     /// Number of failed pulls or stagings of this digest.
     attempts: u32,
-    /// True if the member has a permit already. Among otherwise equal members it keeps the permit.
+    /// True if the member already has a permit. If two members are otherwise equal, the member with a permit keeps it.
     has_permit: Reverse<bool>,
     /// Position of the node when sorted by name.
     index: usize,
 }
 
-/// Gives permits to pull to the members that come first, up to the pool's maximum.
+/// Gives permits to pull to the first members in rank order, up to the pool's maximum.
 pub(super) fn allow(facts: &PublishFacts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) {
     let mut places: Vec<(Standing, usize)> = drafts
         .iter()
@@ -94,15 +96,15 @@ fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option
     }
     let name = &draft.node.name;
     let heard = draft.host.is_none() || facts.heard.contains(name) || Bug::SilentPulls.is_awake();
-    // A pulling member with a permit counts even before it has reported on this digest: it may be pulling an earlier
-    // digest and then pull this one. A member that is not Ready counts too, if its agent reports.
+    // A member that pulls and has a permit counts as pulling this digest before it has reported on it: it may be
+    // pulling an earlier digest, and pull this one next. A member that is not Ready counts too, if its agent reports.
     let pulls = report.is_some_and(|r| r.pull.pulling);
     let observed = draft.host.is_some_and(BootcNodeView::is_observed);
     if heard && published && (observed || has_permit) && pulls {
         return Some(Standing::Pulls);
     }
     let failed = report.is_some_and(|r| r.images.failed.contains(digest));
-    // An agent finishes its turn before it pulls. A stuck agent cannot finish, so it may pull.
+    // A node that has a berth ends its turn before it pulls. A stuck node cannot end its turn, so it may pull.
     let busy = facts.occupied.contains_key(&draft.node.uid);
     let stuck = is_stuck(facts, draft);
     let blocked = report.is_some_and(|r| r.pull.blocked);

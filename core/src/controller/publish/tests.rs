@@ -48,7 +48,7 @@ fn target(n: u8) -> Target {
     }
 }
 
-/// Nodes in pool `a`, with BootcNodes that follow the published specs.
+/// Nodes in pool `a`. Their BootcNodes get the specs that are published.
 struct World {
     nodes: Objects<NodeView>,
     bootc_nodes: Objects<BootcNodeView>,
@@ -121,7 +121,7 @@ impl World {
         })
     }
 
-    /// Carries out the pending writes. No agent reports.
+    /// Makes the writes of one pass and returns them. No agent reports.
     fn step(&mut self) -> Vec<BootcNodeWrite> {
         let writes = self.writes();
         for write in &writes {
@@ -212,7 +212,7 @@ impl World {
         self.terms.get_mut(&"a".into()).unwrap().spec.paused = paused;
     }
 
-    /// Runs a pass with exactly one update. Returns the finalizers that it writes.
+    /// Runs a pass that must make exactly one update. Returns the finalizers in that update.
     fn finalizers(&mut self) -> Vec<String> {
         match self.step().as_slice() {
             [BootcNodeWrite::Update { finalizers, .. }] => finalizers.clone(),
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// Reports that the node runs the earlier image, with this boot ID.
+    /// Reports, for the node, this boot ID and that the earlier image is booted.
     fn report_of_boot(&mut self, name: &str, boot: &str) {
         self.report(name, |r| {
             (r.host.boot_id, r.images.booted) = (Some(boot.into()), Some(digest(0)))
@@ -409,7 +409,7 @@ fn a_silent_node_is_released_after_the_deadline() {
 
 type Change = fn(&mut World);
 
-/// True if a node that has left its pool and is down is released after this change.
+/// True if a node that has left its pool and is down is released after `change`.
 fn is_released(is_deleting: bool, change: Change) -> bool {
     let mut world = world(&["n1"], 1);
     world.step();

@@ -14,7 +14,7 @@ pub enum BootcNodeWrite {
         name: String,
         /// New spec.
         spec: BootcNodeSpec,
-        /// The pool label.
+        /// Pool label of the BootcNode.
         label: Option<String>,
     },
     /// Changes the spec, pool label or finalizers.
@@ -29,12 +29,12 @@ pub enum BootcNodeWrite {
         before: Box<BootcNodeSpec>,
         /// New spec.
         spec: BootcNodeSpec,
-        /// The pool label.
+        /// Pool label after the write.
         label: Option<String>,
         /// All finalizers after the write.
         finalizers: Vec<String>,
     },
-    /// Deletes the BootcNode of a node that is released or gone.
+    /// Deletes the BootcNode of a node that is gone, is released, or has missed the release deadline.
     Delete {
         /// Name of the Node.
         name: String,
@@ -49,7 +49,7 @@ pub enum BootcNodeWrite {
         uid: String,
         /// resourceVersion that was read.
         version: String,
-        /// The remaining finalizers, which are not Berth's.
+        /// Finalizers after the write: those of other programs.
         finalizers: Vec<String>,
         /// True if the release deadline has passed and the agent has not reported that Berth's changes are undone.
         late: bool,
@@ -57,7 +57,7 @@ pub enum BootcNodeWrite {
 }
 
 impl BootcNodeWrite {
-    /// Name of the object.
+    /// Returns the name of the BootcNode, which is the name of its Node.
     pub fn name(&self) -> &str {
         match self {
             Self::Create { name, .. }
@@ -78,7 +78,7 @@ fn owner(name: &str, node_uid: &str) -> OwnerReference {
     }
 }
 
-/// The object for [`BootcNodeWrite::Create`].
+/// Returns the object for [`BootcNodeWrite::Create`].
 pub fn object(name: &str, spec: &BootcNodeSpec, label: Option<&str>) -> BootcNode {
     let labels = label.map(|l| [(keys::LABEL_POOL.to_owned(), l.to_owned())].into());
     BootcNode {
@@ -94,8 +94,8 @@ pub fn object(name: &str, spec: &BootcNodeSpec, label: Option<&str>) -> BootcNod
     }
 }
 
-/// Returns the merge patch for [`BootcNodeWrite::Update`]. With UID and resourceVersion, it is a compare-and-swap.
-/// Unlike a PUT, it keeps labels and annotations that others wrote.
+/// Returns the merge patch for [`BootcNodeWrite::Update`]. UID and resourceVersion make the patch a compare-and-swap.
+/// Unlike a PUT, the patch keeps labels and annotations that others wrote.
 ///
 /// # Errors
 /// If a spec cannot be serialized, which does not happen.
@@ -133,7 +133,7 @@ fn changes(before: &Value, after: &Value) -> Value {
     Value::Object(removed.chain(changed).collect())
 }
 
-/// The merge patch for [`BootcNodeWrite::Release`].
+/// Returns the merge patch for [`BootcNodeWrite::Release`].
 pub fn release(uid: &str, version: &str, finalizers: &[String]) -> Value {
     json!({ "metadata": { "uid": uid, "resourceVersion": version, "finalizers": finalizers } })
 }

@@ -28,14 +28,14 @@ impl AddressConflict {
 }
 
 pub(super) struct Owners<'a> {
-    /// Each control plane node, with its addresses that have an API server.
+    /// Each control plane node, with those of its addresses that have a listed API server.
     pub(super) nodes: Vec<(&'a NodeView, BTreeSet<IpAddr>)>,
 }
 
 impl<'a> Owners<'a> {
-    /// Returns the nodes with the control plane label or with the address of a listed API server. An address of a
-    /// labelled node does not count for other nodes, because a kubelet can write its Node's addresses, but not the
-    /// label.
+    /// Returns the nodes with the control plane label, and the other nodes with the address of a listed API server. The
+    /// address of a labeled node does not count for nodes without the label, because a kubelet can write its Node's
+    /// addresses, but not the label.
     pub(super) fn of(nodes: impl Iterator<Item = &'a NodeView>, servers: &BTreeMap<IpAddr, Vec<SocketAddr>>) -> Self {
         let (mut labelled, mut others) = (vec![], vec![]);
         for node in nodes {
@@ -71,7 +71,7 @@ impl<'a> Owners<'a> {
 }
 
 fn listed(node: &NodeView, servers: &BTreeMap<IpAddr, Vec<SocketAddr>>) -> BTreeSet<IpAddr> {
-    // Saves time in passes that do not need the list of servers.
+    // Skips parsing the addresses in passes without a list of servers.
     if servers.is_empty() {
         return BTreeSet::new();
     }

@@ -1,4 +1,4 @@
-//! A control plane node, and how bad its state is.
+//! A control plane node, and the severity of its state.
 
 use berth_api::waves::is_control_plane;
 use berth_api::{NodeName, NodeUid, keys};
@@ -6,12 +6,12 @@ use berth_api::{NodeName, NodeUid, keys};
 use crate::controller::servers::State;
 use crate::controller::view::NodeView;
 
-/// Progress of a node's turn. Of two control plane nodes with a berth, the one with more progress continues.
+/// Progress of a node's turn. If two control plane nodes have a berth, the node with more progress continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Work {
     Offered,
     Taken,
-    /// Committed or giving the berth back, or the Lease cannot be read.
+    /// The node has committed or is giving the berth back, or the Lease cannot be read.
     Committed,
 }
 
@@ -69,8 +69,8 @@ impl Carrier {
         }
     }
 
-    /// True if the node is expected to stay up. A cordon that is not Berth's does not stop an etcd member. On an
-    /// excluded node, however, such a cordon announces that the node is about to be taken down.
+    /// True if the node is expected to stay up. A cordon by others does not stop an etcd member. But on an excluded
+    /// node, such a cordon announces that an admin is about to take the node down.
     pub(super) fn stays_up(&self) -> bool {
         match self.severity() {
             Severity::Nothing => true,

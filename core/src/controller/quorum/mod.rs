@@ -1,9 +1,9 @@
 //! Invariant I11: how many control plane nodes may be down at once. Pure.
 //!
 //! A node with a control plane label is assumed to run an API server and an etcd member (stacked etcd). A node without
-//! the label is assumed to run an API server if one is listed at its address and no labelled node has that address.
-//! Control plane nodes are updated one at a time, over all pools, the nodes in the worst state first. The nodes that
-//! stay up must have a majority of all API servers and of all etcd members.
+//! the label is assumed to run an API server if one is listed at its address and no labeled node has that address. Over
+//! all pools, control plane nodes are updated one at a time. Nodes in the worst state go first. The nodes that stay up
+//! must have a majority of all API servers and of all etcd members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -105,7 +105,7 @@ impl ControlPlane {
             BerthState::Held(holding) if holding.phase == HoldPhase::Taken => Work::Taken,
             BerthState::Held(_) => Work::Committed,
         };
-        // A Node that was deleted and created again under its name is the same machine.
+        // A Node that was deleted and created again under its name counts as the same machine.
         if let Some((name, uid)) = berth.node() {
             self.at_work(|c| c.uid == *uid || c.name == *name, work);
         }
@@ -154,8 +154,8 @@ impl ControlPlane {
         all
     }
 
-    /// Returns whether invariant I11 allows that a node goes down; `None` if it is not a control plane node. Until the
-    /// API servers are listed, any node may be a control plane node.
+    /// Returns the steps that invariant I11 forbids for a node; `None` if it is not a control plane node. Until the API
+    /// servers are listed, any node may be a control plane node.
     pub fn verdict(&self, uid: &NodeUid) -> Option<Verdict> {
         let Some(node) = self.carriers.iter().find(|c| c.uid == *uid) else {
             if self.listed || !self.asked {
@@ -181,7 +181,7 @@ impl ControlPlane {
         if self.others(node).any(|other| other.at_work.is_some()) && !Bug::SecondServer.is_awake() {
             return Some(Cause::OtherAtWork);
         }
-        // Excluded nodes keep no node waiting, but they count for majorities.
+        // No node waits for an excluded node, but excluded nodes count for majorities.
         let mut heeded = self.others(node).filter(|other| !other.excluded);
         if heeded.any(|other| other.severity() > node.severity()) {
             return Some(Cause::OtherUnavailable);
@@ -219,9 +219,9 @@ impl ControlPlane {
 
     /// True if another API server answers, if the cluster has only one API server, or if the node runs none.
     ///
-    /// A stopped server leaves the list, so the list does not show how many there are. Therefore every other control
-    /// plane node that is not excluded is assumed to have a server. A node without a listed address runs no server,
-    /// unless servers are listed at addresses that no node has: one of these may be the node's.
+    /// A stopped server disappears from the list. So every other control plane node that is not excluded is assumed to
+    /// have a server, listed or not. A node without a listed address is assumed to run no server. The exception is a
+    /// list with addresses that no node has: one of them may be the node's.
     fn another_answers(&self, node: &Carrier, hopeful: bool) -> bool {
         let on_nodes = self.others(node).filter_map(|o| o.server);
         let on_nodes = on_nodes.filter(|s| answers(*s, hopeful)).count();
@@ -234,10 +234,11 @@ impl ControlPlane {
         !may_run_one || on_nodes + elsewhere.saturating_sub(1) > 0
     }
 
-    /// True if the other nodes are a majority of the etcd members and of the API servers. Where there are only two
-    /// members or servers, no majority is required, because one of two is never a majority.
+    /// True if the other nodes are a majority of the etcd members and of the API servers. With only two members or
+    /// servers, no majority is required, because one of two is never a majority.
     fn keeps_majority(&self, node: &Carrier, hopeful: bool) -> bool {
-        // The update of a node that is already down costs no majority. A node that is not Ready may still serve.
+        // A node that is already down takes nothing away from the majority. But a node that is not Ready may still
+        // serve.
         let own = self.state(node);
         let serves = own.is_some_and(|state| answers(state, !hopeful));
         if !node.ready && !serves {

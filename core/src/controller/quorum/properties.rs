@@ -178,7 +178,7 @@ impl World {
     }
 }
 
-/// Makes the offers of the plans in order, and checks each one.
+/// Runs the plans of all pools in order, and checks each offer.
 fn run(world: &World, reached: &Reached) {
     let mut control_plane = of(&world.nodes, &world.answers);
     world
@@ -241,7 +241,8 @@ fn what_may_be_offered_is_not_asked_back() {
     });
 }
 
-/// I10: if no server has a problem, some node can be updated, unless each node waits for another one.
+/// I10: if all nodes are available, all servers are ready and no node has a berth, every control plane node may be
+/// updated.
 #[test]
 fn a_control_plane_that_is_well_is_updated() {
     check(config(), any_world(), &[("several", 400)], |world, reached| {

@@ -1,4 +1,4 @@
-//! Control plane nodes that may go down, by example.
+//! Unit tests: which control plane nodes may go down.
 
 use std::time::Duration;
 
@@ -158,7 +158,8 @@ fn a_foreign_cordon_announces_maintenance() {
         [None; 3],
         "some admins cordon all control plane nodes permanently"
     );
-    // Two of five are down. The other three are the smallest majority of etcd.
+    // Two of five nodes are down, and either may be updated: the other three are a majority of etcd, although one is
+    // cordoned.
     let mut nodes = cluster(5);
     (nodes[0].ready, nodes[1].ready, nodes[2].unschedulable) = (false, false, true);
     let control_plane = of(&nodes, &servers(5, &[1, 2], State::Away));
@@ -216,7 +217,7 @@ fn unknown_states_withhold_but_revoke_nothing() {
     assert_eq!(withheld(&control_plane, 3)[0], NOT_KNOWN);
     control_plane.see(&taken(0, "c1"), true);
     assert_eq!(ask_back(&control_plane, "c1"), None);
-    // Causes that are certain come before unknown states.
+    // A cause that is certain is reported in place of an unknown state.
     let mut nodes = cluster(3);
     nodes[0].ready = false;
     let mut control_plane = of(&nodes, &Answers::default());
@@ -333,7 +334,8 @@ fn a_worker_with_a_listed_server_counts() {
     assert_eq!(control_plane.verdict(&uid("w")).unwrap().withhold, None);
     control_plane.see(&offered(0, "c1"), true);
     assert_eq!(control_plane.verdict(&uid("w")).unwrap().withhold, AT_WORK);
-    // Three of four servers are a majority, two are not. The etcd members alone would allow the update.
+    // Three of four servers answer. Without the updated node only two are left, which are not a majority. A majority of
+    // the etcd members would be left.
     answers.servers.insert(worker, asked(State::Away));
     assert_eq!(withheld(&of(&nodes, &answers), 3), [NO_MAJORITY; 3]);
 }
@@ -375,7 +377,7 @@ fn an_unlisted_server_counts_among_all() {
     assert_eq!(withheld(&of(&nodes, &two), 2), [NO_MAJORITY, None]);
     nodes[1].labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
     assert_eq!(withheld(&of(&nodes, &two), 2), [None, None]);
-    // A node without a listed server does not count towards the servers that must answer.
+    // c3 has no listed server, so its update does not require that another server answers.
     let control_plane = of(&cluster(3), &answers(&[(c1, State::Away), (c2, State::Away)]));
     assert_eq!(withheld(&control_plane, 3), [NO_OTHER, NO_OTHER, NO_MAJORITY]);
 }

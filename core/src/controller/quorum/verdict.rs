@@ -1,4 +1,4 @@
-//! Whether the control plane can lose a node (invariant I11), and why not.
+//! Whether the control plane can spare a node (invariant I11), and why not.
 
 use berth_api::reasons;
 
@@ -39,20 +39,21 @@ impl Cause {
     }
 }
 
-/// Whether invariant I11 allows that a control plane node goes down.
+/// Steps that invariant I11 forbids for a control plane node, each with the cause. All fields are `None` if nothing is
+/// forbidden.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Why the node must not be offered a berth; `None` if it may be.
     pub withhold: Option<Cause>,
-    /// Why the controller withdraws the node's offer, or asks the node to give back its uncommitted berth; `None` if
-    /// it does neither. API servers whose state is unknown are not a cause.
+    /// Why the controller withdraws the node's offer, or asks for its uncommitted berth back; `None` if it does
+    /// neither. An API server with an unknown state is not a cause.
     pub ask_back: Option<Cause>,
-    /// Why a node that is stuck on an unproven boot must not update to another image. Berths of other nodes are not a
-    /// cause, because two stuck nodes would block each other forever (I10).
+    /// Why a node that is stuck on an unproven boot must not update to another image; `None` if it may. A berth of
+    /// another node is not a cause, because two stuck nodes would block each other forever (I10).
     pub stay: Option<Cause>,
 }
 
-/// How a control plane of one or two nodes suffers while one node is down.
+/// Effect on a control plane of one or two nodes while one of them is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meanwhile {
     /// The node is the only API server and etcd member.
@@ -62,7 +63,8 @@ pub enum Meanwhile {
 }
 
 impl Meanwhile {
-    /// Returns how the control plane suffers while one of this many nodes is down; `None` if the others are a majority.
+    /// Returns the effect on a control plane of `members` nodes while one of them is down; `None` if the others are a
+    /// majority.
     pub fn of(members: usize) -> Option<Self> {
         match members {
             1 => Some(Self::Everything),

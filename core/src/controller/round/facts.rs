@@ -1,4 +1,4 @@
-//! Input for the plans of one pass, from the snapshot of the watches. Pure.
+//! Input for the plans of one pass, from the watched objects. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use crate::controller::view::{BootcNodeView, LeaseView, NodeView, Report, is_sta
 /// Input for the plans of all pools in one pass.
 #[derive(Debug, Clone, Copy)]
 pub struct Round<'a> {
-    /// Snapshot of the watches.
+    /// Watched objects.
     pub snapshot: &'a Snapshot,
     /// The pool of each node.
     pub membership: &'a Membership,
@@ -39,7 +39,7 @@ pub struct Round<'a> {
     pub heard: &'a BTreeSet<NodeName>,
     /// UIDs of BootcNodes whose agents have not released their node within the release deadline.
     pub overdue: &'a BTreeSet<String>,
-    /// Pools that may have changed since the last watch event.
+    /// Pools that must not offer berths, because the controller may not have seen their latest changes.
     pub outdated: &'a BTreeSet<PoolName>,
     /// Age of each open offer, and how many offers each node let lapse.
     pub offers: &'a Offers,
@@ -47,7 +47,7 @@ pub struct Round<'a> {
     pub soaks: &'a Soaks,
     /// The gates of each pool.
     pub gates: &'a BTreeMap<PoolName, Gates>,
-    /// Current time, to compute the ages of offers.
+    /// Current time, for the ages of offers and the states of the API servers.
     pub now: Moment,
     /// Epoch of this leader, which fences berths against writes of earlier leaders.
     pub epoch: u64,
@@ -165,10 +165,10 @@ impl Round<'_> {
     }
 }
 
-/// Returns the plan's input about a member. `heard`: its agent reported recently.
+/// Returns the plan's input for one member. `heard`: true if the member's agent reported recently.
 fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: bool) -> Option<Member> {
-    // A node that leaves counts as a member until its agent has undone Berth's changes: the node may be down or
-    // unproven.
+    // A node that leaves the pool may be down or unproven, so it counts as a member until its agent has undone Berth's
+    // changes.
     let leaving = host.is_some_and(|h| h.deleting);
     if leaving && Bug::LeavingNotCounted.is_awake() {
         return None;
@@ -178,8 +178,8 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
     let report = host.and_then(BootcNodeView::report).unwrap_or(&silent);
     let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
     let asked = pool.object.as_ref().map(|o| &o.spec);
-    // If the spec has a new retry token, the failures that the agent reports do not count until the agent has obeyed
-    // the token.
+    // After an admin sets a new retry token, the agent's report still has failures from before. Such failures are
+    // ignored until the agent has obeyed the token.
     let retried = asked.is_some_and(|s| is_news(s.retry_token(), report.retry_token.as_deref()));
     let zone = asked
         .and_then(|s| node.labels.get(s.zone_key()))

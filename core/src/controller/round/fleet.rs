@@ -38,7 +38,8 @@ impl Round<'_> {
             Some((berth.node()?.0.as_str(), how))
         }));
         let users = users.into_iter().take(NAMED);
-        // The controller cannot withdraw offers of unreadable pools or of Leases that cannot be written.
+        // Berths of unreadable pools, and Leases that cannot be written: their offers cannot be withdrawn, so they
+        // count like holders.
         let staying = self
             .readable()
             .filter(|(l, b)| b.holding().is_some() || self.is_unreadable(&l.pool) || self.is_refused(l));
@@ -81,8 +82,8 @@ impl Round<'_> {
         self.refused.contains(lease.name())
     }
 
-    /// Returns how a Lease whose holder is unknown uses up the fleet's limit; `None` if it names its holder or uses up
-    /// nothing.
+    /// Returns how a Lease with an unknown holder uses up the fleet's limit. `None` if the holder is known, or if the
+    /// Lease uses up nothing.
     fn unknown(&self, lease: &LeaseView) -> Option<UseKind> {
         match &lease.berth {
             Err(_) => Some(UseKind::Unreadable),
@@ -112,8 +113,8 @@ impl Round<'_> {
 /// The `rollout.after` of each pool: names of the pools that go first.
 type After<'a> = BTreeMap<&'a str, &'a [String]>;
 
-/// Returns, for each pool that waits for pools in its `rollout.after`, the gate that says why. Such a pool makes no
-/// new offers. The wait is not a reason to withdraw open offers or to ask holders to give their berths back.
+/// Returns a gate for each pool that waits for pools in its `rollout.after`. Such a pool makes no new offers, except to
+/// repair a node that keeps the earlier pools from finishing. Open offers and held berths stay.
 fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     let after = pools
         .iter()
@@ -129,7 +130,8 @@ fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     gates
 }
 
-/// Returns why a pool waits for the pools in its `rollout.after`. `left`: pools that still have members to update.
+/// Returns why a pool waits for the pools in its `rollout.after` (`names`). `left`: pools that still have members to
+/// update.
 fn reason(pool: &str, names: &[String], after: &After<'_>, left: &BTreeSet<&str>) -> Option<Gate> {
     let unknown = joined(names, |name| !after.contains_key(name));
     if !unknown.is_empty() {
@@ -165,7 +167,7 @@ fn joined(names: &[String], is_wanted: impl Fn(&str) -> bool) -> String {
 
 /// Returns the shortest cycle from a pool back to itself, in the form `a after b after a`.
 fn circle(pool: &str, after: &After<'_>) -> Option<String> {
-    // For each pool: the pool that names it in `rollout.after`, on the shortest path from the start.
+    // Maps each pool found so far to the pool that names it in `rollout.after`, on the shortest path from the start.
     let mut reached: BTreeMap<&str, &str> = BTreeMap::new();
     let mut queue = VecDeque::from([pool]);
     while let Some(at) = queue.pop_front() {

@@ -24,8 +24,8 @@ pub use facts::Round;
 pub use rereads::Rereads;
 
 impl Round<'_> {
-    /// True if a member of a pool does not run its target, so that the state of the API servers matters. Members
-    /// without the control plane label are included: only the list of servers shows whether such a member runs an API
+    /// True if the plans need the states of the API servers: a member of a pool does not run its target. A member
+    /// without the control plane label counts too, because only the list of servers shows whether it runs an API
     /// server.
     pub fn needs_servers(&self, pools: &[Pool]) -> bool {
         pools.iter().any(|pool| {
@@ -66,17 +66,19 @@ impl Round<'_> {
         })
     }
 
-    /// Plans all pools. Last comes the pool with the control plane node that let the most offers lapse. Otherwise that
-    /// node would always get the single offer that the control plane may have at a time. Under a fleet limit, pools
-    /// are ordered first by their best candidates, so that a pool whose nodes cannot be drained does not starve the
-    /// other pools.
+    /// Plans all pools, one after the other.
+    ///
+    /// The control plane may have only one offer at a time. If nodes do not take their offers, the pools must take
+    /// turns: the pool whose control plane node let the most offers lapse is planned last. With a fleet limit, the pool
+    /// with the best candidate is planned first, so that a pool whose nodes cannot be drained does not starve the other
+    /// pools.
     pub fn plans(&self, pools: &[Pool], mut control_plane: ControlPlane, wall: Timestamp) -> BTreeMap<PoolName, Plan> {
         let mut all = self.all(pools);
         let mut fleet = all.first().and_then(|facts| facts.fleet.clone());
         let lapses = self.lapses(&control_plane);
         all.sort_by_cached_key(|facts| {
             let best = fleet.as_ref().and_then(|_| facts.best_candidate());
-            // Sorts pools without a candidate last: they offer nothing.
+            // A pool without a candidate comes last, because it offers nothing.
             (
                 best.is_none(),
                 best,
@@ -201,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Calls `run` with a round where each pool has one closed berth and all agents have reported.
+    /// Calls `run` with a round in which each pool has one closed berth and all agents have reported.
     fn with_shared<T>(snapshot: &Snapshot, offers: &Offers, run: impl FnOnce(&Round<'_>, &[Pool]) -> T) -> T {
         let pools = Pool::readable(&snapshot.pools);
         let mut leases = vec![];
@@ -273,7 +275,7 @@ mod tests {
             answers.servers.insert(address, asked);
         }
         let mut offers = Offers::default();
-        // In the last row, n2 has let more offers lapse than n1.
+        // The lapsed offers add up: in the last row, n1 has one and n2 has two.
         for (lapsed, offered) in [(&[][..], "a-0"), (&["n1"], "b-0"), (&["n2", "n2"], "a-0")] {
             lapsed.iter().for_each(|node| offers.lapsed(&offer(node)));
             with_shared(&snapshot, &offers, |shared, pools| {

@@ -20,7 +20,8 @@ fn node(ready: &str) -> Arc<NodeView> {
     Arc::new(NodeView::of(&serde_json::from_value(node).unwrap()))
 }
 
-/// A BootcNode of pool `workers` and its full status. Its desired digest consists of the character `desired`.
+/// Returns a BootcNode of pool `workers` and its full status. `desired`: the character that its desired digest consists
+/// of.
 fn host(desired: char, heartbeat: &str, conditions: &Value) -> (Arc<BootcNodeView>, BootcNodeStatus) {
     let [booted, desired] = ['1', desired].map(|c| format!("sha256:{}", c.to_string().repeat(64)));
     let status = json!({
@@ -43,7 +44,7 @@ fn told(type_: &str) -> Value {
 
 const BEAT: &str = "2026-03-01T12:00:00Z";
 
-/// Formats an insight as `Updating Available Degraded: estimate message`.
+/// Formats an insight as the conditions `Updating`, `Available` and `Degraded`, then estimate and message.
 fn line(insight: &NodeInsight) -> String {
     let conditions = insight.conditions.iter().map(|c| format!("{}/{}", c.status, c.reason));
     let conditions: Vec<_> = conditions.collect();

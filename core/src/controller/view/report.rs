@@ -34,7 +34,7 @@ pub struct Report {
     pub unguarded: bool,
     /// The finding that the condition `NodeDegraded` reports; `None` if the condition is not True.
     pub degraded: Option<Finding>,
-    /// The last turn that ended badly.
+    /// The last turn, if a problem of the node ended it, such as a drain timeout.
     pub last_turn: Option<BadTurn>,
     /// Images on the host.
     pub images: Images,
@@ -57,7 +57,7 @@ pub struct Images {
     pub locked: bool,
     /// Digests that failed on this host.
     pub failed: Vec<Digest>,
-    /// Images that the node was deployed to.
+    /// Images that were deployed to the node.
     pub deployments: Vec<NodeDeployment>,
 }
 
@@ -94,7 +94,7 @@ pub struct Host {
     pub boot_id: Option<BootId>,
     /// Highest variant of the CPU architecture that the machine runs, such as `v3`.
     pub platform_variant: Option<String>,
-    /// True if the host's clock is synchronised.
+    /// True if the host's clock is synchronized.
     pub clock_synchronized: bool,
     /// Record of the image that the machine was installed from.
     pub boot_image: BootImageNote,
@@ -102,7 +102,7 @@ pub struct Host {
     pub firstboot: Option<FirstBoot>,
 }
 
-/// A machine's record of its boot image. Empty if the agent has not looked yet, or there is no record.
+/// A machine's record of its boot image. Empty if there is no record, or if the agent has not looked for it yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BootImageNote {
     /// Version of the boot image.
@@ -132,7 +132,7 @@ pub struct FirstBoot {
     pub held: bool,
 }
 
-/// A turn that ended without an update.
+/// A turn that a problem of the node ended, such as a drain timeout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadTurn {
     /// Outcome of the turn.
@@ -141,7 +141,7 @@ pub struct BadTurn {
     pub message: String,
     /// Target of the turn.
     pub digest: Digest,
-    /// Number of turns for this digest that ended without an update.
+    /// Number of consecutive turns with this digest and outcome.
     pub attempts: u32,
 }
 
@@ -158,7 +158,7 @@ pub struct Failing {
 fn is_unguarded(conditions: &[Condition], degraded: Option<&Finding>) -> bool {
     match condition::find(conditions, condition::node::GUARDED) {
         Some(guarded) => guarded.status == "False",
-        // Older agents lack this condition. Their only sign is the reason of `NodeDegraded`.
+        // Older agents do not have this condition. Such agents report the problem only as the reason of `NodeDegraded`.
         None => degraded.is_some_and(|found| found.reason == Reason::Unguarded.as_str()),
     }
 }

@@ -58,7 +58,7 @@ fn a_missing_guard_is_reported_besides_other_troubles() {
         (json!([disk, reported("Guarded", "False", "Unguarded")]), true),
         (json!([disk, reported("Guarded", "True", "AsExpected")]), false),
         (json!([disk]), false),
-        // Agents of earlier versions report that they are unguarded only as NodeDegraded.
+        // Older agents report a missing guard only as `NodeDegraded`.
         (json!([reported("NodeDegraded", "True", "Unguarded")]), true),
     ] {
         let view = BootcNodeView::of(read(json!({
@@ -115,7 +115,7 @@ fn decisions_read_conditions_not_phases() {
             &none,
             (false, false, false),
         ),
-        // Agents of earlier versions report only the phase.
+        // Older agents report a release only as a phase.
         ("Released", None, &none, (false, false, true)),
     ] {
         let conditions = condition.map(|(type_, status, reason)| reported(type_, status, reason));
@@ -147,7 +147,7 @@ fn with(object: &Value, pointer: &str, value: Value) -> Value {
     object
 }
 
-/// Checks `differs` and `has_spoken` of a change.
+/// Checks that a change has these values of `differs` and `has_spoken`.
 fn check<V: View>(before: &V, after: &V, (differs, spoken): (bool, bool), what: &str) {
     let found = (after.differs(before), after.has_spoken(before));
     assert_eq!(found, (differs, spoken), "{what}");
@@ -163,7 +163,7 @@ fn check_changes<V: View>(object: &Value, view: fn(Value) -> V, changes: &[(&str
     }
 }
 
-/// Makes the object unreadable at the JSON pointer. After that, only another error is a change.
+/// Makes the object unreadable at the JSON pointer, and checks that only another error then counts as a change.
 fn check_unreadable<V: View>(object: &Value, view: fn(Value) -> V, pointer: &str) {
     let [number, list] = [json!(7), json!([])].map(|value| with(object, pointer, value));
     let before = view(number.clone());
@@ -172,7 +172,7 @@ fn check_unreadable<V: View>(object: &Value, view: fn(Value) -> V, pointer: &str
 }
 
 const SAME: (bool, bool) = (false, false);
-/// (`differs`, `has_spoken`) of a change that may change plans and that the controller may have made.
+/// (`differs`, `has_spoken`) of a change that affects plans and does not come from an agent.
 const PLAN: (bool, bool) = (true, false);
 /// (`differs`, `has_spoken`) of a heartbeat.
 const PULSE: (bool, bool) = (false, true);

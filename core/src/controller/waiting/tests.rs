@@ -42,7 +42,7 @@ fn wave(name: &str, state: WaveState) -> WaveStatus {
     }
 }
 
-/// A plan where wave a is done, and wave c waits for wave b.
+/// Returns a plan where wave a is done, wave b soaks and wave c waits for it.
 fn plan() -> Plan {
     Plan {
         waves: vec![
@@ -227,7 +227,7 @@ fn in_a() -> Membership {
     membership
 }
 
-/// Returns status, reason and message of the new condition of n1, given its current condition.
+/// Returns status, reason and message of n1's new condition. `told`: its current condition.
 fn written(
     told: Option<(&str, &str, &str)>,
     membership: &Membership,
@@ -294,7 +294,7 @@ fn a_conflict_is_written_once() {
     assert_eq!(written(None, &torn, None), yes("NodeConflict", &words));
     let told = Some(("True", "NodeConflict", &*words));
     assert_eq!(written(told, &torn, None), None);
-    // A long message is cut off at the end.
+    // A long message is cut off when it is stored, so it differs from the wanted message.
     let many = Conflict {
         node: "n1".into(),
         pools: (10..90).map(|n| PoolName::new(format!("pool-number-{n}"))).collect(),

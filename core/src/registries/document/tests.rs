@@ -61,7 +61,7 @@ fn an_index_gives_the_images_of_all_variants() {
             "arm64 b, amd64/v3 a, arm64/v9 c",
         ),
         (&["a s390x/z15"], "s390x a"),
-        // Of two images for the same platform, the first counts.
+        // Of two images for the same platform, Berth uses the first.
         (&["a arm64", "b arm64/v8"], "arm64 a"),
         (&["a amd64/v2", "b amd64/v2"], "amd64/v2 a"),
     ] {

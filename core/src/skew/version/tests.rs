@@ -26,7 +26,7 @@ fn versions_of_red_hat_systems_are_ordered() {
         ("419.810.202501010000-0", Newer, "8.9"),
         ("413.92.202305021736-0", Newer, "9.0"),
         ("419.810.202501010000-0", Equal, "8.10.202501010000-0"),
-        // All builds of a release are newer than the release.
+        // A version with a build date is newer than the same release without one.
         ("9.6", Older, "9.6.20251023-0"),
         ("9.6.20251023-0", Newer, "9.2"),
         ("9.10", Newer, "9.9.20300101-0"),
@@ -139,7 +139,7 @@ fn the_major_version_is_the_systems() {
     }
 }
 
-/// Returns versions in several formats, with few different numbers.
+/// Generates versions in several formats. Few different numbers occur, so equal parts are likely.
 fn some() -> impl Strategy<Value = String> {
     prop_oneof![
         "(9|10)\\.[0-9](\\.0|\\.2025(01|11)(02|20)(-[0-3])?)?",
@@ -150,8 +150,8 @@ fn some() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Returns three versions. In half of the cases they have the same format, so that most can be compared and some are
-/// equal.
+/// Generates three versions. In half of the cases they have the same format, so most of them can be compared and some
+/// are equal.
 fn three() -> impl Strategy<Value = (String, String, String)> {
     const ALIKE: &str = "(8|9)(\\.[0-2]){0,2}(\\.0){0,2}";
     prop_oneof![(some(), some(), some()), (ALIKE, ALIKE, ALIKE)]

@@ -13,7 +13,8 @@ use crate::Hosts;
 /// Time of a pull on a simulated host: long enough to watch.
 const PULL: Duration = Duration::from_secs(4);
 const REBOOT: Duration = Duration::from_secs(2);
-/// Limits pulls on real hosts with the stand-in for bootc, whose images have a few megabytes.
+/// Shell command that slows down the bootc stand-in on real hosts (1 MB/s), because its images have only a few
+/// megabytes.
 const RATE: &str = "echo rate=1000000 > /etc/standin-bootc.conf";
 
 #[derive(Debug)]

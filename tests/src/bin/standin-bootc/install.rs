@@ -15,7 +15,7 @@ const STATEROOT: &str = "default";
 /// Pulls an image from a source in skopeo's syntax and deploys it under the name `target`. Prints the deployment's checksum.
 pub(crate) fn run(path: &Path, source: &str, target: &str) -> Result<()> {
     let sysroot = Sysroot::at(path, STATEROOT)?;
-    // Nothing is synced: a power failure may lose the hosts of a test, and the cache can be rebuilt.
+    // No fsync: a power failure may lose test hosts, and the cache can be rebuilt.
     sysroot.ostree(&["config", "set", "core.fsync", "false"])?;
     let reference = ImageReference::registry(target, false);
     let prepared = pull::prepare(source)?;

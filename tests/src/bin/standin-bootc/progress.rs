@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use berth_tests::bootc::progress;
 use serde_json::Value;
 
-/// Minimum interval of events that may be lost.
+/// Minimum interval between two events that may be dropped.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Pipe for progress, if the caller gave one.
@@ -54,7 +54,7 @@ impl Progress {
         self.write(event);
     }
 
-    /// Sends an event unless another was sent just now.
+    /// Sends an event, unless the last one was sent less than [`INTERVAL`] ago.
     pub(crate) fn send_lossy(&mut self, event: impl FnOnce() -> Value) {
         if self.out.is_some() && self.last.is_none_or(|last| last.elapsed() >= INTERVAL) {
             self.send(&event());

@@ -79,7 +79,7 @@ impl Proxy {
         data.context("GetBlob without a pipe")
     }
 
-    /// Finishes a transfer after its last byte. Here skopeo reports a failed transfer.
+    /// Finishes a transfer after its last byte. skopeo reports a failed transfer only in this reply.
     pub(crate) fn finish(&self, data: File) -> Result<()> {
         drop(data);
         self.reply("FinishPipe").map(drop)

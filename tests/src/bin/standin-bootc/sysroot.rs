@@ -11,17 +11,18 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::run::output;
 
-/// Lock file of the `ostree` processes started here while this process holds the real lock.
+/// Lock file for the `ostree` child processes of this process, which itself holds the real lock.
 const INNER_LOCK: &str = "/run/standin-bootc.lock";
 
-/// Origin of a deployment that is being staged.
+/// Temporary origin file of the deployment that is being staged.
 const ORIGIN: &str = "/run/standin-bootc.origin";
 
 /// The sysroot of the booted host, or one that is being created.
 #[derive(Debug)]
 pub(crate) struct Sysroot {
     pub(crate) path: PathBuf,
-    /// The kernel releases it when the process ends for any reason.
+    /// Lock of the booted host's sysroot; `None` for another sysroot. The kernel releases the lock when the process
+    /// ends.
     _lock: Option<SysrootLock>,
 }
 

@@ -26,7 +26,7 @@ impl Throttle {
         }
     }
 
-    /// Most bytes to read at once, so that slow rates pass evenly.
+    /// Maximum number of bytes to read at once. Small for slow rates, so that the bytes arrive evenly.
     pub(crate) fn chunk(&self) -> usize {
         match self.rate {
             Some(rate) => usize::try_from(rate / 20).unwrap_or(usize::MAX).clamp(512, 1 << 20),
@@ -34,8 +34,8 @@ impl Throttle {
         }
     }
 
-    /// Counts bytes and sleeps for the rest of the time that they should take. If the rate in the file has changed,
-    /// counts from this moment.
+    /// Counts bytes and sleeps for the rest of the time that they should take. Starts a new count if the rate in the
+    /// file changed.
     pub(crate) fn pass(&mut self, bytes: u64) {
         let rate = set();
         if rate != self.rate {

@@ -1,4 +1,4 @@
-//! Pulls, reported in rpm-ostree's words.
+//! Pulls images and reports progress with rpm-ostree's messages.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;

@@ -1,8 +1,8 @@
 //! A stand-in for rpm-ostree's daemon on test hosts with a real systemd, D-Bus and ostree.
 //!
-//! Clients see [`berth_tests::rpmostreed`]. It works on the host's own deployments: ostree stages, locks, finalizes, pins and
-//! orders them, and skopeo talks to registries, with the same code as the stand-in for bootc. Each change runs in a child
-//! process, so that it always ends with the daemon. For tests only.
+//! Its D-Bus interface is [`berth_tests::rpmostreed`]. The daemon works on the host's own deployments: ostree stages,
+//! locks, finalizes, pins and orders them, and skopeo talks to registries, with the same code as the stand-in for
+//! bootc. Each change runs in a child process, which ends together with the daemon. For tests only.
 
 use std::process::ExitCode;
 

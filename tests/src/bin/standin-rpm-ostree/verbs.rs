@@ -32,7 +32,8 @@ pub(crate) fn dispatch(verb: &str, argument: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Path of a process's own lock file. The daemon removes the file: it is busy until the process has ended.
+/// Path of the lock file of a child process. The process mounts the file, so the daemon removes it after the process
+/// has ended.
 pub(crate) fn own_lock(process: u32) -> String {
     format!("/run/standin-rpm-ostree.{process}.lock")
 }
@@ -45,7 +46,7 @@ fn enter() -> Result<Sysroot> {
     unshare(CloneFlags::CLONE_NEWNS).context("creating a mount namespace")?;
     let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).context("creating a mount namespace")?;
-    // ostree removes the file when it releases the lock.
+    // ostree removes its lock file on release, so the file may be missing. A mount needs it.
     let lock = sysroot_lock::PATH;
     sysroot_lock::open(Path::new(lock)).with_context(|| format!("making {lock}"))?;
     let bind = MsFlags::MS_BIND;

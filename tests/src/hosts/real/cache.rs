@@ -14,7 +14,7 @@ const MIN_UNUSED_AGE: Duration = Duration::from_secs(3600);
 /// Returns a directory of the cache; creates it if it is missing. `make` fills a temporary directory that is then renamed, so a
 /// partial one is never found.
 ///
-/// A lock prevents two processes from creating the same one.
+/// A lock prevents two processes from creating the directory at the same time.
 pub(super) fn directory(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let cache = cache_dir()?;
     let path = cache.join(name);

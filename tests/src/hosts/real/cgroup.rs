@@ -73,13 +73,13 @@ fn unified() -> PathBuf {
     }
 }
 
-/// Removes cgroups from the leaves up; their files need no removal.
+/// Removes a cgroup and all cgroups in it, the innermost first. The kernel removes their files.
 fn remove_tree(path: &Path) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|t| t.is_dir()) {
             remove_tree(&entry.path());
         }
     }
-    // Fails while a process still exits in there; the caller retries.
+    // Fails while a process in the cgroup is still exiting; the caller retries.
     let _ = fs::remove_dir(path);
 }

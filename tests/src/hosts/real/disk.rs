@@ -15,8 +15,8 @@ const STATEROOT: &str = "ostree/deploy/default";
 /// Image reference in the template's deployment; each copy gets a real reference.
 const TEMPLATE_REFERENCE: &str = "template.invalid/os";
 
-/// Runs the stand-in's installer in the root file system, which has the matching ostree. The mounts end with the
-/// process.
+/// Shell script that runs the stand-in's installer in a chroot of the hosts' root file system, which has the matching
+/// ostree. Its mounts end with its mount namespace.
 const INSTALL: &str = r#"set -e
 root=$1 work=$2 layout=$3 target=$4
 mount --bind "$work" "$root/mnt"

@@ -28,7 +28,7 @@ pub async fn give_rpm_ostree(host: &RealHost) -> Result<()> {
     })
     .await?;
     host.exec(&["systemctl", "daemon-reload"]).await?;
-    // D-Bus reads from its configuration who may own the name, and where the service files are.
+    // Makes D-Bus read the new policy and service files.
     host.exec(&["systemctl", "reload", "dbus.service"]).await?;
     Ok(())
 }

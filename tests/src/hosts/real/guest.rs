@@ -1,4 +1,4 @@
-//! The container image for pods on test hosts: one static program, which is also the sandbox image's.
+//! The container image for pods on test hosts, which is also their sandbox (pause) image: one static program.
 
 use std::fs;
 use std::path::PathBuf;

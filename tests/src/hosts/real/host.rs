@@ -79,7 +79,7 @@ impl RealHost {
         self.machine.hang(digest);
     }
 
-    /// Records that the host has soft-rebooted this often, and runs this image now.
+    /// Records that the host has soft-rebooted `count` times and now runs this image.
     pub fn note_soft_boot(&self, count: u32, digest: &str, version: &str) {
         self.machine.note_soft_boot(count, digest, version);
     }
@@ -89,7 +89,7 @@ impl RealHost {
         self.machine.boot()
     }
 
-    /// Waits for a boot other than `not` and until its system bus answers.
+    /// Waits until a boot other than `not` runs and its system bus answers.
     pub async fn wait_boot(&self, not: Option<&str>, limit: Duration) -> Result<Boot> {
         let begin = Instant::now();
         loop {
@@ -163,7 +163,7 @@ impl RealHost {
         blocking(move || std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))).await
     }
 
-    /// Path on this computer of a running host's file. Absolute links in it would not resolve correctly.
+    /// Path on this computer of a running host's file. Absolute links in the path would resolve on this computer.
     pub fn path(&self, path: &str) -> Result<PathBuf> {
         let boot = self.boot().with_context(|| format!("{} is down", self.name()))?;
         Ok(PathBuf::from(format!("/proc/{}/root", boot.init)).join(path.trim_start_matches('/')))

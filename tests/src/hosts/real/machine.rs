@@ -21,7 +21,7 @@ use crate::hosts::{HostChange, HostLog};
 use crate::locked::locked;
 use crate::process::{spawn_lasting, tail};
 
-/// File with the boot ID from the kernel, or from nspawn.
+/// File with the boot ID: the kernel's, or in a container nspawn's.
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 /// Directory where nspawn keeps a directory per container.
 const PROPAGATE: &str = "/run/systemd/nspawn/propagate";

@@ -40,7 +40,8 @@ pub use self::osimage::{OsImage, OsImages, OsVersion};
 pub use self::outside::FromOutside;
 pub use self::rpm_ostree::{HostFile, is_rpm_ostree_real, rpm_ostree};
 
-/// Why real hosts are impossible on this machine, if they are. A test that needs them prints it and ends.
+/// Returns the reason why this machine cannot run real hosts; `None` if it can. A test that needs them prints the
+/// reason and ends.
 pub fn unavailable() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some(

@@ -1,7 +1,7 @@
 //! Bootable OS images in many cheap versions.
 //!
-//! All versions share three layers: Debian, the kubelet, and the files of a test host. Each version adds a file with its name and
-//! some megabytes of random bytes, so that there is something to pull.
+//! All versions share the layers below: Debian, the kubelet, bootc, and the files of a test host. Each version adds a
+//! file with its name and some megabytes of random bytes, so that there is something to pull.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ impl OsVersion {
 }
 
 impl OsImages {
-    /// Returns the shared layers; creates them if they are missing. With a kubelet if the hosts are to be nodes.
+    /// Returns the shared layers; creates them if they are missing. `kubelet` is the program for hosts that are nodes.
     ///
     /// The first run takes a minute or two, later ones milliseconds. `BERTH_TEST_BOOTC` may be the path of a real bootc,
     /// `BERTH_TEST_RPM_OSTREE` a directory with a real rpm-ostree.

@@ -19,7 +19,7 @@ pub fn layer_ref(digest: &str) -> String {
     format!("ostree/container/blob/{}", escape(digest))
 }
 
-/// Refs allow fewer characters than image names: others become `_XX_`, as does a slash after a slash.
+/// Escapes a name for a ref: characters that refs do not allow become `_XX_` (hexadecimal), and so do adjacent slashes.
 fn escape(name: &str) -> String {
     let mut out = String::with_capacity(name.len() + 16);
     let mut last = b'/';

@@ -1,4 +1,4 @@
-//! The files of a host for a process outside it, with a usable socket of rpm-ostree's transactions.
+//! Gives a process outside a host access to the host's files and to the socket of rpm-ostree's transactions.
 //!
 //! rpm-ostreed rejects clients outside its PID namespace, because it cannot see their processes. A relay inside passes their
 //! messages on.
@@ -19,9 +19,9 @@ use crate::scratch::Scratch;
 
 /// Directories in the host's `/run` that a client may need before they exist.
 const RUN_DIRECTORIES: [&str; 2] = ["berth", "ostree"];
-/// Runs its arguments as a child, because only child processes enter the PID namespace. nsenter itself must not fork:
-/// it would stop together with the child that systemd's shutdown stops and kills, would never reap it, and the host
-/// would wait forever.
+/// Shell script that runs its arguments as a child, because only child processes enter the PID namespace. nsenter
+/// itself must not fork: systemd's shutdown stops and kills the child, nsenter would stop with it and never reap it,
+/// and the host would wait forever.
 const CHILD: &str = r#""$@"; exit "$?""#;
 const RELAY_TIMEOUT: Duration = Duration::from_secs(20);
 

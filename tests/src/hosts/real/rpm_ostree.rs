@@ -1,5 +1,5 @@
-//! rpm-ostree for hosts: the stand-in for its daemon, as service files below `/etc` and `/var`, which every image keeps; or a
-//! real one, part of every image.
+//! rpm-ostree for hosts. The stand-in for its daemon is installed with files below `/etc` and `/var`, which every
+//! update keeps. A real one is part of every image.
 
 use std::fs;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ const SERVICE: [(&str, &str); 4] = [
     ),
 ];
 
-/// The command line tool, as far as it does not ask the daemon.
+/// Stand-in for the command line tool. Supports only `rollback`, without the daemon.
 const TOOL: &str = "#!/bin/sh
 [ \"$*\" = rollback ] && exec /var/lib/rpm-ostreed/standin roll-back
 exit 1

@@ -14,7 +14,7 @@ use crate::tools::cache_dir;
 /// Resources shared by the hosts of a test.
 #[derive(Debug)]
 pub(super) struct Site {
-    // Drop order: the bridge goes last, because its name also reserves the directory's.
+    // Drop order: the bridge goes last, because its name also reserves the name of the directory.
     pub(super) directory: RunDirectory,
     pub(super) bridge: Bridge,
     pub(super) next: AtomicU8,

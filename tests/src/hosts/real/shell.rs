@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::last_lines;
 
-/// Runs a command; returns its standard output, or an error with the end of its output.
+/// Runs a command; returns its standard output, or an error with the last lines of its standard error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let out = command

@@ -1,7 +1,7 @@
 //! The deployments of a simulated host, as ostree and bootc 1.16 would change them.
 //!
-//! A pure state machine without time, processes or files, so that its rules can be tested one by one. It is the ground truth of
-//! "nothing armed by accident" (I3): only [`Deployments::shut_down`] decides what a reboot boots.
+//! A pure state machine without time, processes or files, so that its rules can be tested one by one. It is the ground
+//! truth of "nothing armed by accident" (I3): only [`Deployments::shut_down`] applies a staged image.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// Simulated ostree commit of the image. Equal images have equal commits, as long as real ones.
+    /// Simulated ostree commit of the image, with the length of a real one. Equal images have equal commits.
     pub(super) fn base(&self) -> String {
         self.digest.trim_start_matches("sha256:").chars().rev().collect()
     }
@@ -144,7 +144,8 @@ impl Deployments {
         self.next_root = false;
     }
 
-    /// A soft reboot, after the shutdown. Only the mounted deployment is booted; without one, the old root stays.
+    /// The boot of a soft reboot, after the shutdown. Boots the deployment mounted for it; without one, the old root
+    /// stays.
     pub fn soft_boot(&mut self) {
         if std::mem::take(&mut self.next_root) {
             self.booted = 0;
@@ -284,7 +285,7 @@ impl Deployments {
         })
     }
 
-    /// Links the state of the staged deployment to the name of its lock file.
+    /// Creates the lock file of the staged deployment as a hard link to its state file.
     pub fn link_lock(&mut self) -> Result<(), String> {
         let staged = self.staged.as_mut().ok_or("No such file or directory")?;
         if std::mem::replace(&mut staged.lock_file, true) {
@@ -338,7 +339,7 @@ impl Deployments {
         Ok(())
     }
 
-    /// An orderly shutdown: an unlocked staged deployment becomes the first, a locked one is lost.
+    /// An orderly shutdown: an unlocked staged deployment becomes the first in the boot order, a locked one is lost.
     ///
     /// Unless `finalization_works`, nothing changes, but the next boot reports the failure.
     pub fn shut_down(&mut self, finalization_works: bool) {

@@ -25,7 +25,8 @@ const USR: &str = "usr/lib/systemd/system";
 const WANTS: &str = "multi-user.target.wants/berth-rollback-guard.service";
 /// Programs that the script calls on the host.
 const PROGRAMS: [&str; 4] = ["bootc", "ostree", "rpm-ostree", "systemctl"];
-/// Passes a call to the host: its words in a file, one per line. Waits for the exit status.
+/// Script in place of each of these programs. It writes the words of its call to a file, one per line, and waits until
+/// the simulated host has written the exit status.
 const PROGRAM: &str = r#"#!/bin/sh
 call=$(mktemp -d "$BERTH_CALLS/XXXXXX") || exit 1
 for word in "${0##*/}" "$@"; do echo "$word"; done >"$call/words.new"
@@ -34,7 +35,7 @@ while [ ! -e "$call/status" ]; do sleep 0.05; done
 cat "$call/out"
 exit "$(cat "$call/status")"
 "#;
-/// Interval between two looks for calls.
+/// Poll interval for such calls.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Makes the host start this unit at boot, as systemd does for `EnableUnitFiles`. Only the guard's unit is known.

@@ -224,7 +224,8 @@ impl SimHost {
         Some(self.root().join(deployments).join(name?))
     }
 
-    /// How long staged images were armed (a shutdown would have applied them), for each time that has ended.
+    /// How long staged images were armed (a shutdown would have applied them): one duration for each period that has
+    /// ended.
     pub fn armed_times(&self) -> Vec<Duration> {
         self.machine().os.armed_times()
     }
@@ -239,12 +240,12 @@ impl SimHost {
         self.machine().power_on().await
     }
 
-    /// Shuts the host down in order and keeps it off. Applies an unlocked staged image.
+    /// Powers the host off with an orderly shutdown, which applies an unlocked staged image. The host stays off.
     pub async fn power_off(&self) {
         self.machine().power_off(Down::Orderly(Duration::ZERO)).await;
     }
 
-    /// Reboots the host in order, without a request from the cluster. Returns when it is up again.
+    /// Reboots the host with an orderly shutdown, without a request from the cluster. Returns when it is up again.
     pub async fn reboot_now(&self) -> Result<()> {
         self.machine().reboot(Down::Orderly(Duration::ZERO), None).await
     }

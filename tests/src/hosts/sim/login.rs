@@ -32,7 +32,7 @@ pub(super) struct Login {
 pub(super) struct Request {
     /// Additional time of the shutdown.
     pub(super) delay: Duration,
-    /// True to keep the kernel.
+    /// True for a soft reboot, which keeps the kernel.
     pub(super) is_soft: bool,
 }
 

@@ -50,7 +50,7 @@ pub(super) enum Down {
 #[derive(Debug)]
 pub(super) struct Up {
     boot: Boot,
-    /// Connections of systemd and logind; replaced with the bus.
+    /// Connections of systemd and logind. A restart of the bus replaces them.
     systemd: Connection,
     login: Connection,
     clients: AbortHandle,
@@ -113,7 +113,7 @@ impl Machine {
         let kernel = matches!(how, Down::Soft(_)).then(|| up.boot.boot_id.clone());
         self.go_down(up, how).await;
         let pause = self.settings.with(|s| s.reboot_time);
-        // The firmware and the kernel take most of a reboot.
+        // A soft reboot skips firmware and kernel, which take most of a reboot's time.
         let pause = if kernel.is_some() { pause / 4 } else { pause };
         tokio::time::sleep(pause).await;
         *power = Some(self.boot(kernel).await?);
@@ -127,7 +127,7 @@ impl Machine {
             return Ok(());
         };
         up.clients.abort();
-        // The task ends with its connection.
+        // rpm-ostreed ends when it loses its bus connection.
         self.rpm_ostree.stop().await;
         self.bus.start().await?;
         self.units.forget_clients();
@@ -279,7 +279,8 @@ impl Machine {
         drop(up.guard);
         self.rpm_ostree.stop().await;
         self.units.clear();
-        // A killed command releases the sysroot a moment later; no change may happen between that and the boot.
+        // Waits until killed commands have released the sysroot, so that they change nothing between the shutdown and
+        // the boot.
         self.os
             .quiesced(|d| match how {
                 Down::Orderly(_) | Down::Soft(_) => {

@@ -204,7 +204,7 @@ impl Os {
         locked(&self.commands).clone()
     }
 
-    /// Changes the deployments while no command runs. Killed commands end first.
+    /// Changes the deployments after all running commands, also killed ones, have ended.
     pub(super) async fn quiesced<T>(&self, f: impl FnOnce(&mut Deployments) -> T) -> T {
         let _lock = self.sysroot.lock().await;
         self.deployments(f)
@@ -455,7 +455,8 @@ impl Os {
         }
     }
 
-    /// Runs `ln` with the only arguments that are used for ostree. It does not take the sysroot lock.
+    /// Runs `ln`, only with the arguments that lock a staged deployment. Like the real program, it ignores the sysroot
+    /// lock.
     fn link(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
         let made = match arguments {
             ["/run/ostree/staged-deployment", "/run/ostree/staged-deployment-locked"]
@@ -527,7 +528,8 @@ impl Os {
         Ok(announcement(target, lock, None, digest))
     }
 
-    /// Fetches the image, unless its layers are on the disk, and stages it; the error follows `Switching (ostree): `.
+    /// Fetches the image, unless its layers are on the disk, and stages it. The caller puts `Switching (ostree): `
+    /// before an error.
     async fn pull(
         &self,
         target: &ImageReference,

@@ -24,7 +24,7 @@ use crate::rpmostreed::{
     SysrootLock, Undeploy,
 };
 
-/// The daemon has failed if it has no bus name after this time.
+/// Timeout for the daemon to take its bus name.
 const NAME_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The service of a host. Cheap to clone.

@@ -172,7 +172,7 @@ struct Manager {
 }
 
 impl Manager {
-    /// Removes the reference of a client that left between its call and this moment.
+    /// Removes the references of a client that has left the bus since its call.
     async fn drop_if_gone(&self, conn: &Connection, client: &str) -> Result<(), NamedError> {
         let name = zbus::names::BusName::try_from(client)?;
         let bus = DBusProxy::new(conn).await?;
@@ -338,7 +338,7 @@ impl Manager {
         Ok(listed)
     }
 
-    /// Lists the units in these active states or sub-states. Only the pattern for all units is known here.
+    /// Lists the units in these active states or sub-states. `patterns` must be empty, which selects all units.
     async fn list_units_by_patterns(
         &self,
         states: Vec<String>,
@@ -444,7 +444,8 @@ impl UnitFace {
         self.units.get(&self.name).sub.to_owned()
     }
 
-    /// greenboot's unit, which marks a boot as good, requires `boot-complete.target`.
+    /// Units that require this one. greenboot's unit, which marks a boot as good, requires `boot-complete.target`.
+    /// ostree's finalization requires [`BOOT_COUNTER`].
     #[zbus(property(emits_changed_signal = "const"))]
     async fn required_by(&self) -> Vec<&'static str> {
         match self.name.as_str() {
@@ -462,7 +463,7 @@ impl UnitFace {
         vec![]
     }
 
-    /// `basic.target` begins with each userspace.
+    /// `basic.target` becomes active at the start of each userspace.
     #[zbus(property(emits_changed_signal = "false"))]
     async fn active_enter_timestamp(&self) -> u64 {
         if self.name == "basic.target" {

@@ -330,7 +330,7 @@ impl Units {
             };
             if let Some(notices) = units.settle(&unit, job, outcome) {
                 notify(notices).await;
-                // Only now: a client that needs the result holds a reference.
+                // Only after the signals. A client that needs the result holds a reference, so its unit stays loaded.
                 units.collect();
             }
         };

@@ -14,7 +14,7 @@ enum Site {
     Serves,
     /// Interrupts the transfer in the middle.
     Truncates,
-    /// Answers, then sends nothing more in the middle.
+    /// Sends a part of the file, then nothing more.
     Stops,
     /// Accepts the connection and never answers.
     Hangs,

@@ -58,7 +58,7 @@ async fn demanding(rig: &Rig, version: &str, minimum: &str) -> Result<Published>
     rig.cluster.publish_labelled(version, &labels).await
 }
 
-/// The pool's own minimum triggers the check, without another image.
+/// The pool's own minimum triggers the check, without a new image.
 async fn the_newest_machine_counts_and_the_others_are_named(rig: &mut Rig) -> Result<()> {
     let newest = newest(rig).await?;
     rule(rig, json!({ "minimumVersion": "5.2" })).await?;

@@ -77,7 +77,7 @@ async fn unit(host: &RealHost, image: &Published) -> Result<String> {
     Ok(id.unwrap_or_default().to_owned())
 }
 
-/// Number of the transaction's socket, which differs for each transaction; empty without a transaction.
+/// Inode number of the transaction's socket, which differs for each transaction; empty without a transaction.
 async fn transaction(host: &RealHost) -> Result<String> {
     let run = host.path("/run")?;
     let daemon = Client::connect(&host.bus_address()?, &run).await?;

@@ -28,7 +28,7 @@ pub(super) async fn scenarios(rig: &mut Rig) -> Result<()> {
 /// Puts rpm-ostree on all hosts, and sets it in the pool. Returns when all nodes report it.
 pub(super) async fn put_on(rig: &mut Rig) -> Result<()> {
     try_join_all(rig.cluster.hosts.iter().map(give_rpm_ostree)).await?;
-    // Nothing has to be pulled for this image. bootc removes whatever bootc has staged.
+    // The hosts already run this image: nothing has to be pulled, and bootc removes the image that it may have staged.
     rig.desire(&rig.now, 1).await?;
     let asked = json!({ "host": { "backend": "RpmOstree" } });
     rig.cluster.patch_pool("workers", asked).await?;

@@ -30,10 +30,10 @@ mount -o remount,bind,ro /run/nextroot/usr
 for directory in sysroot boot var; do mount --bind "/$directory" "/run/nextroot/$directory"; done
 touch /run/ostree/nextroot-booted
 "#;
-/// Makes the stand-in for bootc report staged deployments as capable.
+/// Makes the stand-in for bootc report staged deployments as capable of a soft reboot.
 const CAPABLE: &str = "/var/lib/standin-bootc.soft-reboot";
 
-/// All hosts restart only their userspace for a good image. A bad one is undone by a reboot of the machine.
+/// For a good image, all hosts restart only their userspace. A bad image is undone by a full reboot.
 pub(super) async fn a_soft_reboot_and_its_rollback(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     try_join_all(rig.cluster.hosts.iter().map(prepare)).await?;
@@ -101,7 +101,7 @@ pub(super) async fn a_soft_reboot_and_its_rollback(rig: &mut Rig) -> Result<()> 
         .await
 }
 
-/// Gives a host the wrapper, until its next root.
+/// Installs the wrapper on a host, until the host boots another root.
 async fn prepare(host: &RealHost) -> Result<()> {
     host.exec(&["mkdir", "-p", DIRECTORY]).await?;
     let (copy, wrapper) = (format!("{DIRECTORY}/ostree"), format!("{DIRECTORY}/wrapper"));
@@ -115,7 +115,8 @@ async fn prepare(host: &RealHost) -> Result<()> {
         .map(drop)
 }
 
-/// Waits until systemd counts this number of soft reboots, and records the boot. The harness sees only machines start.
+/// Waits until systemd counts this number of soft reboots, and records the boot, because the harness notices only full
+/// boots.
 async fn notice(host: &RealHost, image: &Published, count: u32) -> Result<()> {
     let count_of = [
         "busctl",

@@ -197,7 +197,7 @@ fn ensure_rebooted_twice(before: &BTreeMap<String, usize>, boots: &BTreeMap<Stri
     Ok(())
 }
 
-/// Each host has rebooted once, and this one twice.
+/// Fails unless this host has rebooted twice and each other host once.
 fn ensure_rebooted_once_more(
     before: &BTreeMap<String, usize>,
     boots: &BTreeMap<String, usize>,

@@ -105,7 +105,7 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
     let (bad, mute) = (part.node(1), part.node(2));
     part.host(1).settings(|s| s.clock_synchronized = Some(false));
     part.host(2).settings(|s| s.clock_synchronized = None);
-    // Reports of the earlier agents remain valid for a while.
+    // The next agents report the new state at once. The reports of these agents would remain valid for a while.
     part.host(1).kill_agent();
     part.host(2).kill_agent();
     let always = json!([{ "schedule": "* * * * *", "duration": "1h" }]);
@@ -165,7 +165,7 @@ pub(crate) async fn the_clock_of_the_controller(cluster: &Cluster) -> Result<()>
     .await?;
     part.until_false("WindowOpen", "ClockNotSynchronized", "the controller's clock")
         .await?;
-    // A new leader stamps each berth, closed or not.
+    // A new leader rewrites each berth, even a closed one, so a value may be repeated.
     let mut ever = part.ever(0)?;
     ever.dedup();
     ensure!(ever == ["closed:new"], "no node was offered a berth: {ever:?}");
@@ -180,7 +180,8 @@ fn whole_minute(t: Timestamp) -> Timestamp {
     t - SignedDuration::from_secs(t.as_second() % 60) - SignedDuration::from_nanos(t.subsec_nanosecond().into())
 }
 
-/// Start of a window that began in the last minutes, delayed by the pool's share of the splay.
+/// Start of a window that began in the last minutes, delayed by the pool's share of the splay. `None` if the window is
+/// open already.
 fn delayed(pool: &str, schedule: &str, splay: u64, now: Timestamp) -> Result<Option<Timestamp>> {
     let window = WindowSpec {
         schedule,
@@ -265,7 +266,7 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
         Ok(part.status().await?.nodes.staged == 3)
     })
     .await?;
-    // Open for another half a minute today, and for three seconds in a year.
+    // The window is open for another 35 s today, and for three seconds in a year.
     let now = Timestamp::now().to_zoned(TimeZone::UTC);
     let schedule = format!("{} {} {} {} *", now.minute(), now.hour(), now.day(), now.month());
     let next = whole_minute((&now + 1.year()).timestamp());

@@ -76,7 +76,8 @@ fn write_as(lease: &mut Lease, releasing: &Berth, holder: &str) {
     hold(lease, holder);
 }
 
-/// Continues from an unproven boot with another digest. No other state allows such a step.
+/// A holder gives its berth another digest to roll forward in place, which is allowed unless the berth is revoked. All
+/// other changes of the digest are refused.
 pub(super) async fn licences(rig: &mut Rig) {
     let uid = rig.uid.clone();
     let offered = closed().offered(offer("n1", &uid)).unwrap();

@@ -53,7 +53,7 @@ async fn a_node_without_a_pool_is_left_alone() -> Result<()> {
     .await
 }
 
-/// bootc stages first and pulls bound images afterwards: an image that is staged before that is incomplete.
+/// bootc stages first and pulls bound images afterwards: until then the staged image is incomplete.
 #[tokio::test]
 async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
     scenario(lively(1), async |cluster| {
@@ -80,7 +80,7 @@ async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
     .await
 }
 
-/// An image is locked as well between the instant when bootc has staged it and the end of bootc.
+/// A staged image is locked even while bootc still runs.
 #[tokio::test]
 async fn a_reboot_during_a_pull_applies_nothing() -> Result<()> {
     scenario(lively(2), async |cluster| {
@@ -265,7 +265,7 @@ async fn a_queued_rollback_is_heeded() -> Result<()> {
     .await
 }
 
-/// A logind that hangs neither silences the agent, nor keeps a node drained that is not to be rebooted any more.
+/// If logind hangs, the agent still reports. A node whose reboot is no longer wanted is given back.
 #[tokio::test]
 async fn a_silent_host_is_reported() -> Result<()> {
     scenario(lively(1), async |cluster| {

@@ -106,7 +106,7 @@ async fn a_composefs_host_without_opt_in_is_left_alone() -> Result<()> {
         host.stage_behind_the_agent(&own.pinned, &own.digest.to_string());
         let v2 = roll_with(cluster, "2.0.0", json!({ "maxUnavailable": 1, "maxStaging": 1 })).await?;
         until_refused(cluster, "node1", "--experimental-composefs").await?;
-        // Its neighbour, which has the same bootc and ostree deployments, is updated.
+        // Its neighbor has the same bootc but ostree deployments, and is updated.
         cluster.until_run(&v2, &[cluster.host(2)], LONG).await?;
         signs_of_life(cluster, "node1", 2).await?;
         is_only_asked(host)?;

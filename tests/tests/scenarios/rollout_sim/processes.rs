@@ -66,7 +66,7 @@ async fn committed_and_away(cluster: &Cluster) -> Result<&SimHost> {
     cluster.settings(|s| s.reboot = Settings::default().reboot);
     cluster.cordon(host.name(), false).await?;
     cluster.deploy("web", cluster.fleet.hosts.len()).await?;
-    // For this long the judge assumes that a reboot from before the pods came may still happen.
+    // For this long, the judge tolerates a reboot that was requested before the pods came.
     tokio::time::sleep(Duration::from_secs(20)).await;
     Ok(host)
 }
@@ -311,7 +311,8 @@ fn says_ready(file: &std::path::Path, within: u64) -> Result<()> {
     Ok(())
 }
 
-/// A bad agent must stop the rollout of its DaemonSet: it is ready only if its loop runs and the API server answers it.
+/// A bad agent must stop the rollout of its DaemonSet: an agent is ready only if its loop runs and the API server
+/// responds to it.
 #[tokio::test]
 async fn an_agent_is_ready_while_the_api_server_answers() -> Result<()> {
     let directory = tempfile::tempdir()?;

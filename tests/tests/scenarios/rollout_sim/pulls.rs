@@ -25,7 +25,7 @@ fn has(host: &SimHost, place: &str, auth: &str) -> bool {
 
 async fn the_file_goes_with_its_secret(part: &Part<'_>, secret: &Path, three: &'static str) -> Result<()> {
     let (cluster, host, node) = (part.cluster, part.host(1), part.node(1));
-    // A killed agent leaves the file, and the next agent knows it.
+    // A killed agent leaves the file. The next agent recognizes the file as Berth's.
     host.kill_agent();
     give(secret, three)?;
     until_has(cluster, three).await?;
@@ -38,7 +38,7 @@ async fn the_file_goes_with_its_secret(part: &Part<'_>, secret: &Path, three: &'
     )
     .await?;
     ensure!(has(host, RUN, three), "the working credentials stay");
-    // An agent that starts looks at once.
+    // An agent checks for the Secret as soon as it starts.
     fs::remove_file(secret)?;
     host.kill_agent();
     until_gone(cluster).await?;
@@ -52,7 +52,7 @@ async fn the_file_goes_with_its_secret(part: &Part<'_>, secret: &Path, three: &'
 
 async fn the_hosts_own_file_counts(part: &Part<'_>, three: &'static str) -> Result<()> {
     let (cluster, host, node) = (part.cluster, part.host(1), part.node(1));
-    // The host's own file remains the one for its pulls.
+    // The host's pulls continue to use the host's own file.
     fs::create_dir_all(host.root().join("etc/ostree"))?;
     fs::write(host.root().join(ETC), "four")?;
     host.settings(|s| s.login = Some("four".to_owned()));
@@ -181,7 +181,7 @@ async fn the_host_requires_a_signature(part: &Part<'_>, v2: &Published) -> Resul
     let switch = pulls_of(host).pop().unwrap_or_default();
     ensure!(switch.contains(" --enforce-container-sigpolicy "), "{switch}");
 
-    // The next agent knows that the image was checked, and which policy applied.
+    // The agent's state file records that the image was checked, and the applied policy, so the next agent knows both.
     let so_far = pulls_of(host).len();
     host.kill_agent();
     policy(host, "signedBy")?;

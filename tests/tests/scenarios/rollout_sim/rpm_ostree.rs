@@ -54,8 +54,8 @@ async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> 
     .await
 }
 
-/// Hosts whose ostree cannot unlock: rpm-ostree unlocks and reboots in one call, with the same commit. A host leaves an
-/// image that does not come up in the same way.
+/// Hosts whose ostree cannot unlock: rpm-ostree unlocks and reboots in one call, with the same commit. A host also
+/// leaves an unproven image in this way.
 #[tokio::test]
 async fn rpm_ostree_finalizes_where_ostree_cannot_unlock() -> Result<()> {
     let options = updated_by(&[Updaters::RpmOstree, Updaters::Layered], |s| s.old_ostree = true);
@@ -109,8 +109,8 @@ async fn a_transaction_that_does_not_answer_is_reported() -> Result<()> {
     .await
 }
 
-/// An admin layers a package on the staged image, and no lock works for that: it is reported until the admin removes
-/// it.
+/// An admin layers a package on the staged image, and locking the new deployment fails. The node reports that until the
+/// admin removes the deployment.
 async fn a_layer_that_cannot_be_locked(cluster: &Cluster, waits: &str) -> Result<()> {
     let host = cluster.host(1);
     host.settings(|s| s.lock_failures = u32::MAX);

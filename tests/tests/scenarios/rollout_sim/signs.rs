@@ -86,7 +86,7 @@ pub async fn ensure_shown(cluster: &Cluster, node: &str, taken_back: bool, admin
         .filter(|ours| **ours != planned)
         .collect();
     walk.dedup();
-    // A drain without pods is over before it shows.
+    // A drain without pods ends before the Node shows it.
     let turns: &[&[_]] = if taken_back {
         &[
             &[&nothing, &draining, &nothing, &draining, &down, &nothing],

@@ -1,4 +1,4 @@
-//! Images that are asked for at a mirror and at the origin.
+//! Images that are resolved at a mirror or at the origin, which is the original registry.
 
 use std::fs;
 
@@ -102,7 +102,7 @@ fn at(version: &str, head: u16) -> impl Fn(&Request) -> Reply + use<> {
     }
 }
 
-/// The methods of the requests for the tag.
+/// Returns the methods of the requests for the tag.
 fn asked(server: &Server) -> String {
     let of_tag = server.seen().into_iter().filter(|r| r.path == "/v2/os/manifests/1");
     of_tag.map(|r| r.method).collect::<Vec<_>>().join(" ")

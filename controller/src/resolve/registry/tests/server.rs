@@ -71,7 +71,7 @@ impl Server {
         self.seen.lock().unwrap().clone()
     }
 
-    /// The different `Authorization` headers that it was sent.
+    /// Returns the different `Authorization` headers in the requests.
     pub(super) fn told(&self) -> Vec<String> {
         let mut told: Vec<_> = self.seen().into_iter().filter_map(|r| r.authorization).collect();
         told.sort();

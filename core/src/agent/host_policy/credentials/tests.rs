@@ -46,8 +46,8 @@ fn files_of_others_are_not_overwritten_or_hidden() {
         ([none.clone(), file(9), none.clone()], &[], (Keep, true), Write),
         ([none.clone(), none.clone(), file(9)], &[], (Keep, true), Write),
         ([none.clone(), link, none.clone()], &[], (Keep, true), Write),
-        // The next boot removes Berth's file in `/run`, and the host would then use the foreign file. So Berth's file
-        // gives way to the foreign file now.
+        // The next boot removes Berth's file in `/run`, and the host would then use the foreign file. So the agent
+        // removes Berth's file now.
         ([file(1), file(9), none.clone()], &[1], (Remove, true), Keep),
         ([file(2), none.clone(), file(9)], &[2], (Remove, true), Write),
         // Berth's file may hide a file with the same content.
@@ -243,8 +243,8 @@ fn place() -> impl Strategy<Value = Place> {
 }
 
 proptest! {
-    /// For any files on a host: files that Berth did not write stay in place and in use, and a second decision
-    /// changes nothing.
+    /// For any files on a host: without `--replace-auth-file`, files that Berth did not write stay in place and in use.
+    /// A second decision changes nothing.
     #[test]
     fn one_change_is_enough_and_nothing_foreign_is_lost(
         places in [place(), place(), place()],
@@ -275,7 +275,7 @@ proptest! {
         prop_assert_eq!(decide(Claim::Member, &given, &host, replace), (Change::Keep, objection));
     }
 
-    /// No text makes the check panic, and no error quotes a value.
+    /// No text makes the check panic.
     #[test]
     fn any_text_is_taken_or_refused(text in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = check(&text);

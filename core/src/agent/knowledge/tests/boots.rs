@@ -1,4 +1,4 @@
-//! Boots of another image without a berth, as the readings show them.
+//! Tests: the agent notices from its readings that the host booted another image without a berth.
 
 use super::*;
 use crate::agent::facts::Deployments;
@@ -20,7 +20,7 @@ fn ready(boot: &str, ready: bool) -> ClusterNode {
     ClusterNode::Is(node)
 }
 
-/// An agent without a berth, under this boot.
+/// Returns the knowledge of an agent that holds no berth in this boot.
 fn idle(past: Past, boot: &str, os: Os, node: ClusterNode) -> Knowledge {
     let mut knowledge = Knowledge::new("n1".into(), boot.into(), past, &at(0));
     ask_for(&mut knowledge, image());
@@ -70,7 +70,7 @@ fn a_boot_under_a_berth_is_expected() {
     after.after(Event::Berths(vec![committed()]), &at(1));
     after.after(look(swapped(2, 1)), &at(2));
     after.after(Event::NodeRead(ready("b2", true)), &at(3));
-    // Another image is desired by the time that the berth is given back.
+    // The pool desires another image before the agent gives the berth back.
     let mut other = image();
     other.digest = digest(3);
     ask_for(&mut after, other);

@@ -56,14 +56,15 @@ fn a_missing_answer_keeps_the_last_one() {
     }
 }
 
-/// An agent probes as soon as it has its BootcNode, even without berths.
+/// The agent probes as soon as it has read its BootcNode, even if the node has no berth and no offer.
 #[test]
 fn an_offer_is_probed_before_it_is_taken() {
     let closed = Berth::new(PoolName::from("p"), 0, 1);
     for (berth, answer, then) in [
         (closed.clone(), Guard::NothingToTry, Guard::NothingToTry),
         (closed, Guard::Refuses, Guard::Refuses),
-        // A single node: its own berth was tried, and there is no other node to write to.
+        // In a cluster with one node, the API server rejected the write to the berth, and the agent found no other node
+        // to try.
         (offered(), Guard::NothingToTry, Guard::Refuses),
         (offered(), allows(), allows()),
     ] {

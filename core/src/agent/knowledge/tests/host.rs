@@ -46,7 +46,7 @@ fn three_failed_locks_remove_the_image() {
         }
         knowledge.after(look_at(Some(deployment(2, false))), &at(4));
         assert!(knowledge.facts(&at(4)).host.lock_failure.is_some());
-        // If the removal fails too, that failure is reported, and the removal is tried again.
+        // If the agent cannot remove the image either, it reports that failure and tries the removal again.
         done(&mut knowledge, &Step::Unstage(deployment(2, false)), failed.clone(), 4);
         knowledge.after(look_at(Some(deployment(2, false))), &at(4));
         assert!(knowledge.facts(&at(4)).host.lock_failure.is_some());
@@ -119,7 +119,8 @@ fn an_unlockable_image_is_staged_again_after_a_pause() {
     }
 }
 
-/// A lock succeeds without effect: the image is removed and pulled again, with growing pauses.
+/// Each lock reports success but has no effect. The agent then removes the image and pulls it again, with growing
+/// pauses. An agent restart does not reset the count.
 #[test]
 fn locks_without_effect_add_up_over_restarts() {
     fn pulled(knowledge: &mut Knowledge, locked: bool) {
@@ -141,7 +142,7 @@ fn locks_without_effect_add_up_over_restarts() {
         assert_eq!((failure.reason.as_str(), failure.attempts), ("LockFailed", cycle));
         let left = knowledge.past.pull_backoff(&image().digest, at(0).wall);
         assert_eq!(left.map(|left| left.as_secs()), Some(pause), "{cycle}");
-        // Another process reads the count from the status.
+        // The next agent process takes the count from the BootcNode's status.
         let status = BootcNodeStatus {
             failure: Some(failure),
             ..BootcNodeStatus::default()
@@ -155,7 +156,8 @@ fn locks_without_effect_add_up_over_restarts() {
     assert_eq!(knowledge.past.failure, None, "it is locked");
 }
 
-/// In composefs, only bootc locks an image. After a pull that leaves it unlocked, the next pull must wait.
+/// On composefs, only bootc can lock an image, and only while it stages the image. A pull that leaves its image
+/// unlocked counts as failed, so the next pull waits.
 #[test]
 fn an_unlocked_pull_on_composefs_has_failed() {
     for (storage, locked, reason) in [
@@ -315,8 +317,8 @@ fn an_unsigned_pull_fails_if_a_signature_is_required() {
     for (staged_signed, policy, fails) in [
         (true, Some(digest(7)), false),
         (false, Some(digest(7)), true),
-        // The image was already in the repository, or was pulled under another policy, or by an agent that did not
-        // check it.
+        // `None`: the host already had the image, or an agent that did not check the policy pulled it. Digest 8: the
+        // image was pulled under another policy.
         (true, None, true),
         (true, Some(digest(8)), true),
     ] {
@@ -370,8 +372,8 @@ fn a_verified_pull_counts_until_the_next_begins() {
     assert_eq!(knowledge.past.verified, None::<Verified>);
 }
 
-/// While the agent cannot write the result of a failed pull, the pull's unit keeps it for the next agent process. The
-/// failure counts only once.
+/// If the agent cannot write its memory file, the pull's unit keeps the result for the next agent process. The failure
+/// counts only once.
 #[test]
 fn a_stored_pull_is_forgotten_and_counts_once() {
     let mut knowledge = knowing(&offered());
@@ -396,7 +398,7 @@ fn a_stored_pull_is_forgotten_and_counts_once() {
     assert_eq!(knowledge.past.failure.unwrap().attempts, 3);
 }
 
-/// Each pass over a silent host waits for an answer, so a heartbeat may be due in every pass.
+/// Each pass of the agent's loop waits for a silent host to answer, so a heartbeat may be due in every pass.
 #[test]
 fn heartbeats_keep_the_node_read_on_a_silent_host() {
     for (silent, kept) in [(true, true), (false, false)] {

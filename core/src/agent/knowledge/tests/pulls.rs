@@ -1,6 +1,6 @@
 use super::*;
 
-/// A holder may boot the image before the end of its pull is processed.
+/// A holder may boot the image before the agent has processed the end of that image's pull.
 #[test]
 fn a_pull_of_the_booted_image_succeeded() {
     for (booted, fails) in [(2, false), (1, true)] {
@@ -15,7 +15,7 @@ fn a_pull_of_the_booted_image_succeeded() {
     }
 }
 
-/// The failures also end if the pool no longer wants the image.
+/// A successful pull clears the failures of its image even if the pool no longer desires that image.
 #[test]
 fn a_pull_that_succeeds_ends_the_failures_before() {
     for (locked, kept) in [(true, false), (false, true)] {
@@ -47,7 +47,7 @@ fn the_desired_image_ends_its_failures_once_locked() {
     }
 }
 
-/// A pull may stage its image at any moment.
+/// A pull may stage its image at any moment, so the agent must not forget that Berth staged it.
 #[test]
 fn what_is_being_pulled_is_not_forgotten() {
     let pull = PullFacts {
@@ -72,7 +72,8 @@ fn what_is_being_pulled_is_not_forgotten() {
     }
 }
 
-/// Only the desired image is pulled again. A leftover of a failed pull does not count as a failed lock.
+/// Only the desired image is pulled again, so only its failed lock causes a pause. The removal of an incomplete image
+/// does not count as a failed lock.
 #[test]
 fn a_pause_is_for_the_desired_image_alone() {
     for (staged, incomplete, pauses) in [(2, None, true), (3, None, false), (2, Some(digest(2)), false)] {

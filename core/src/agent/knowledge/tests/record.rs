@@ -50,7 +50,7 @@ fn next_process(former: &Knowledge, boot: &str, seconds: u64) -> Knowledge {
     next
 }
 
-/// A node with a staged image, whose berth is taken at 20 and committed at 30.
+/// Returns the knowledge of a node with a staged image. It took its berth at second 20 and committed at second 30.
 fn rebooting() -> Knowledge {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     ask_for(&mut knowledge, image());
@@ -80,7 +80,7 @@ fn an_update_keeps_its_chapters_over_a_reboot() {
     after.after(Event::Berths(vec![updated.clone()]), &at(80));
     let give_back = Step::GiveBack(updated.clone());
     after.after(Event::Begins(&give_back), &at(82));
-    // The process dies before the berth is closed; the next one closes it.
+    // The agent process dies before it has closed the berth. The next process closes the berth.
     let mut last = next_process(&after, "b2", 90);
     last.after(Event::Berths(vec![updated]), &at(91));
     looked(&mut last, 2, None, 91);
@@ -173,7 +173,7 @@ fn a_failed_turn_ends_by_the_booted_image() {
     }
 }
 
-/// The agent reads the booted image only at the end of the turn.
+/// The agent reads the booted image only when it gives the berth back.
 #[test]
 fn a_late_look_still_tells_a_rollback() {
     for (booted, outcome) in [(1, TurnOutcome::RolledBack), (2, TurnOutcome::Failed)] {
@@ -243,7 +243,7 @@ fn a_repeated_turn_starts_its_chapters_again() {
 #[test]
 fn another_image_ends_the_way_to_the_former_one() {
     let mut knowledge = rebooting();
-    // A holder continues from an unproven boot, under the same berth.
+    // The holder of a berth moves from an unproven boot to another image, under the same berth.
     let mut stuck = next_process(&knowledge, "b2", 70);
     stuck.after(Event::Berths(vec![committed()]), &at(75));
     looked(&mut stuck, 2, Some(3), 76);
@@ -253,7 +253,7 @@ fn another_image_ends_the_way_to_the_former_one() {
     assert_eq!(chapters(&stuck, 0), "Rebooted 80-?");
     assert_eq!(stuck.past.turns.len(), 1, "it is one turn");
     assert_eq!(stuck.past.turns[0].to, digest(3));
-    // Without a berth, an image that was only staged leaves no trace when the next update begins.
+    // Without a berth, the update to a staged image ends as `Withdrawn` when the pool desires another image.
     knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     ask_for(&mut knowledge, image());
     knowledge.after(Event::Berths(vec![]), &at(1));
@@ -320,7 +320,7 @@ fn a_returning_node_joins_its_pool_again() {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     for (seconds, desired, expected) in [
         (5, &member, Some(("p", 5))),
-        // A BootcNode that could not be read for a while is still the same.
+        // While the agent cannot read the BootcNode, the node stays a member.
         (10, &Desired::Unknown, Some(("p", 5))),
         (15, &member, Some(("p", 5))),
         (20, &Desired::Release, None),
@@ -381,7 +381,7 @@ fn a_node_joins_each_pool_once() {
             BootcNodeStatus::default(),
             [("p", Some(("p", 5))), ("q", Some(("q", 6)))],
         ),
-        // The node left the other pool while no agent ran.
+        // The node moved from pool x to pool p while no agent ran.
         (known, [("p", Some(("p", 5))), ("p", Some(("p", 5)))]),
         // If the agent did not see the node join, the time stays unknown.
         (unknown, [("p", None), ("p", None)]),

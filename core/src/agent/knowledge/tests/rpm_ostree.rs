@@ -4,7 +4,7 @@ use berth_api::node::{BootcNode, BootcNodeSpec};
 use super::*;
 use crate::agent::step::step;
 
-/// A staged, unlocked deployment with packages that Berth did not request.
+/// Returns the state of a host with a staged, unlocked deployment that has packages Berth did not request.
 fn armed() -> Os {
     Os::Bootc(Box::new(Deployments {
         booted: deployment(2, false),
@@ -14,7 +14,8 @@ fn armed() -> Os {
     }))
 }
 
-/// Runs decisions until the agent waits, with a failing lock. Returns the number of attempts and the wait.
+/// Performs the agent's decisions until it waits. Each lock fails. Returns the number of lock attempts and the length
+/// of the wait.
 fn until_it_rests(knowledge: &mut Knowledge, seconds: u64) -> (u32, Duration) {
     for tries in 0..10 {
         knowledge.after(look(armed()), &at(seconds));
@@ -123,7 +124,7 @@ fn a_busy_host_is_unlocked_and_rebooted_later() {
         }
         let shown = knowledge.facts(&at(9)).trouble.unwrap();
         assert_eq!((shown.reason, shown.attempts), (Reason::HostBusy, 9));
-        // The step succeeded in between, so the time starts again.
+        // The step succeeds in between, so the ten minutes start again.
         done(&mut knowledge, &step, Ending::Done, 10);
         done(&mut knowledge, &step, busy.clone(), 602);
         assert_eq!(knowledge.turn.reboot.blocked, None);

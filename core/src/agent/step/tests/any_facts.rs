@@ -1,4 +1,4 @@
-//! Facts for the properties: arbitrary facts, and facts of a turn with some fields replaced.
+//! Generators of facts for the property tests: arbitrary facts, and facts of a turn with some fields replaced.
 
 use berth_api::pool::SignatureRule;
 use proptest::prelude::*;
@@ -132,7 +132,8 @@ fn any_past() -> impl Strategy<Value = Past> {
     })
 }
 
-/// A host policy that accepts any image, and requires a signature each time.
+/// Returns a host policy that Berth has no objection to, even if the pool requires signatures: it accepts no unsigned
+/// image.
 fn enforcing() -> Rules {
     let policy = Policy::parse(PLACES[0], br#"{"default": [{"type": "reject"}]}"#);
     Rules {
@@ -200,7 +201,7 @@ prop_compose! {
     }
 }
 
-/// Consistent facts: for each step of a turn, the facts of a node that performs this step next.
+/// Returns, for each kind of step, consistent facts of a node whose next step is of that kind.
 fn coherent() -> Vec<(&'static str, AgentFacts)> {
     let unstaged = change(facts(), |f| os(f, 1, None));
     let nobodys = change(facts(), |f| {
@@ -282,7 +283,7 @@ const TAKE_OVER: [fn(&mut AgentFacts, &AgentFacts); 22] = [
     |facts, from| facts.host.rules = from.host.rules.clone(),
 ];
 
-/// Consistent facts with up to three fields replaced.
+/// Returns consistent facts with up to three fields replaced by arbitrary values.
 fn nearly_coherent() -> impl Strategy<Value = AgentFacts> {
     let bases: Vec<AgentFacts> = coherent().into_iter().map(|(_, facts)| facts).collect();
     let base = prop::sample::select(bases);
@@ -298,12 +299,13 @@ fn nearly_coherent() -> impl Strategy<Value = AgentFacts> {
     })
 }
 
-/// About half of the facts are nearly consistent: arbitrary facts alone hardly ever get as far as a reboot.
+/// Returns arbitrary facts and nearly consistent facts, half of each. With arbitrary facts alone, hardly any node would
+/// get as far as a reboot.
 pub(super) fn all_kinds() -> impl Strategy<Value = AgentFacts> {
     prop_oneof![any_facts(), nearly_coherent()]
 }
 
-/// Returns the name of the step in [`coherent`].
+/// Returns the name that [`coherent`] uses for this kind of step.
 pub(super) fn name(step: &Step) -> &'static str {
     match step {
         Step::Wait(..) => "wait",

@@ -6,7 +6,8 @@ use crate::agent::past::MAX_NOT_APPLIED;
 fn a_boot_is_proven_before_the_give_back() {
     let mut stale = rebooted(&committed(), 2);
     node_of(&mut stale, |node| node.boot_id = Some(BootId::from("b1")));
-    // A Ready from before the reboot proves nothing. The longer the boot takes, the rarer are the reads.
+    // A Ready report from before the reboot proves nothing. The longer the boot takes, the less often the agent reads
+    // the Node.
     for (seconds, millis) in [(0, 100), (4, 500), (60, 1000)] {
         stale.proving_for = Duration::from_secs(seconds);
         let again = Some(Duration::from_millis(millis));
@@ -163,7 +164,7 @@ fn a_proven_boot_gives_back_instead_of_continuing() {
         matches!(step(&third), Step::Relicense(_, target) if target == digest(3)),
         "a third image has no other way"
     );
-    // The previous image runs again, unproven. The holder continues to image 3 in this case too, even if the host
+    // The previous image runs again, unproven. The holder continues to image 3 in this case too, even if the host had
     // rebooted before the commit.
     for berth in [committed(), taken()] {
         assert_eq!(step(&stuck(&berth, 1)), Step::Relicense(berth, digest(3)));
@@ -195,7 +196,7 @@ fn a_useless_pull_does_not_delay_the_proof() {
 
 #[test]
 fn a_target_desired_again_is_proven_without_a_reboot() {
-    // The berth is licensed for 3; now 2 is desired again, and still runs.
+    // The berth licenses a reboot into image 3. Now the pool wants image 2 again, which still runs.
     let mut f = stuck(&relicensed(), 2);
     f.desired = Desired::Member(Box::new(member(2)));
     assert_eq!(step(&f), Step::Relicense(relicensed(), digest(2)));
@@ -207,13 +208,13 @@ fn a_target_desired_again_is_proven_without_a_reboot() {
     assert_eq!(step(&f), not_ready());
     ready(&mut f, true);
     assert!(matches!(step(&f), Step::Release(_, Outcome::Updated, _)));
-    // The previous image is desired again: a reboot leads there.
+    // The pool wants the previous image again, so the node must reboot into it.
     let mut f = stuck(&committed(), 2);
     f.desired = Desired::Member(Box::new(member(1)));
     assert_eq!(step(&f), Step::Unstage(deployment(3, true)));
     os(&mut f, 2, Some(deployment(1, true)));
     assert_eq!(step(&f), Step::Relicense(committed(), digest(1)));
-    // The previous image runs again: only its proof is missing.
+    // The previous image already runs again, so only its proof is missing.
     let mut f = stuck(&committed(), 1);
     f.desired = Desired::Member(Box::new(member(1)));
     os(&mut f, 1, None);
@@ -251,7 +252,7 @@ fn there_is_no_way_back_from_a_new_licence() {
         f.host.reboot = again;
         assert_eq!(step(&f), Step::Reboot);
     }
-    // Nothing is desired any more: the image is locked and kept.
+    // The node has no desired image any more, so the agent locks the staged image and keeps it.
     f.desired = Desired::Unknown;
     f.host.reboot = Reboot::NotAsked;
     assert_eq!(step(&f), lock());
@@ -281,7 +282,8 @@ fn blocks() -> [(&'static str, Change); 3] {
     ]
 }
 
-/// The berth names the current boot, and the last proven image runs. Only the host's record shows an unproven boot.
+/// The berth names the current boot, and the host runs the last proven image. Only the host's record shows that the
+/// boot is unproven.
 #[test]
 fn the_host_remembers_an_unproven_boot() {
     let mut f = stuck(&relicensed(), 1);
@@ -354,7 +356,7 @@ fn an_excluded_node_gives_back_an_unproven_boot() {
         (committed(), 1, false, Outcome::NotApplied),
         (committed(), 7, true, Outcome::Failed),
         (taken(), 1, false, Outcome::Withdrawn),
-        // 3 was never booted.
+        // Image 3 was never booted.
         (relicensed(), 2, false, Outcome::Withdrawn),
     ] {
         let mut facts = stuck(&berth, booted);

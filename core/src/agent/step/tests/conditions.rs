@@ -141,7 +141,7 @@ fn each_step_without_a_berth_has_its_phase() {
     }
 }
 
-/// Only a licence for this boot, with its image still staged, leads to a reboot.
+/// A reboot follows only if the berth is committed under this boot and its image is still staged.
 #[test]
 fn an_unproven_boot_without_a_licence_is_proving() {
     let gone = change(stuck(&relicensed(), 2), |f| os(f, 2, None));
@@ -368,7 +368,7 @@ fn a_failed_digest_is_reported_unless_it_runs() {
     assert_eq!(shown(&facts, types::NODE_DEGRADED), "False AsExpected ");
 }
 
-/// Until the Node is read again, its last known role is kept.
+/// Until the agent reads the Node again, the insight shows the Node's last known role.
 #[test]
 fn an_insight_knows_a_node_of_the_control_plane() {
     for (control_plane, scope) in [(true, ScopeType::ControlPlane), (false, ScopeType::WorkerPool)] {

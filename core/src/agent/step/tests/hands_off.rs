@@ -1,9 +1,9 @@
-//! Nodes that are in no pool (I12), and images and packages that Berth did not stage.
+//! Tests of nodes that are in no pool (I12), and of images and packages that Berth did not stage.
 
 use super::reports::shown;
 use super::*;
 
-/// Each case of a node in no pool, and its reason to wait.
+/// Returns the facts of a node for each way to be in no pool, with the reason to wait.
 fn in_no_pool() -> [(AgentFacts, WaitReason); 5] {
     let ways: [(Change, WaitReason); 5] = [
         (|f| f.desired = Desired::Unknown, WaitReason::NothingAsked),
@@ -109,7 +109,7 @@ fn berths_staged_image_is_locked_or_removed() {
     }
 }
 
-/// Layered packages were added to Berth's staged image: a node that leaves its pool must not lose them.
+/// Another program has layered packages on Berth's staged image. A node that leaves its pool must not lose them.
 #[test]
 fn a_leaving_node_keeps_packages_layered_over_berths_image() {
     let mut left = facts();
@@ -137,7 +137,7 @@ fn layered(booted: u8, staged: Deployment) -> AgentFacts {
     facts
 }
 
-/// Packages that Berth did not request are not lost, and no reboot applies their deployment.
+/// Berth locks a deployment with packages that it did not request, and the packages are not lost.
 #[test]
 fn packages_of_others_are_locked_and_kept() {
     let mut plain = layered(1, deployment(1, true));
@@ -169,7 +169,7 @@ fn packages_of_others_are_locked_and_kept() {
     }
 }
 
-/// A removal would lose the packages.
+/// The agent retries the lock, because a removal of the deployment would lose the packages.
 #[test]
 fn a_failing_lock_of_packages_is_retried() {
     for n in [1, 2] {
@@ -243,7 +243,7 @@ fn removing_an_image_of_others_is_reported() {
     }
 }
 
-/// Facts of a host that Berth does not update. Berth staged the image `ours`.
+/// Returns the facts of a member whose host Berth does not update. Berth staged the image `ours`.
 fn refused(booted: u8, staged: Option<Deployment>, ours: u8) -> AgentFacts {
     let mut facts = facts();
     facts.past.staged_by_us = Some(digest(ours));
@@ -262,7 +262,8 @@ fn removed(n: u8, locked: bool) -> Step {
     Step::Unstage(deployment(n, locked))
 }
 
-/// On a host that Berth does not update, no update begins. Berth's staged image stays only while a turn could boot it.
+/// Berth begins no update on a host that it does not update. It keeps its staged image there only if that image is
+/// desired, locked, complete and not failed.
 #[test]
 fn a_refused_host_keeps_a_useful_image() {
     let rests = Step::Wait(WaitReason::HostUnusable, None);

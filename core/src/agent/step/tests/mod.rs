@@ -64,7 +64,7 @@ fn lock() -> Step {
     Step::Lock(Storage::Ostree.ostree_lock().unwrap())
 }
 
-/// Returns the pull on an ostree host whose bootc stages images unlocked.
+/// Returns the step that pulls image `n` on an ostree host whose bootc stages images unlocked.
 fn pull(n: u8) -> Step {
     Step::StartPull(image(n), StagingLock::of(Storage::Ostree, false).unwrap())
 }
@@ -267,7 +267,7 @@ fn with(berth: &Berth) -> AgentFacts {
     }
 }
 
-/// The node after the reboot, in boot b2, running the image `booted`.
+/// Returns the facts of a node after its reboot: it runs the image `booted` in boot b2.
 fn rebooted(berth: &Berth, booted: u8) -> AgentFacts {
     let mut facts = with(berth);
     facts.host.boot_id = BootId::from("b2");
@@ -276,8 +276,8 @@ fn rebooted(berth: &Berth, booted: u8) -> AgentFacts {
     facts
 }
 
-/// The node after the reboot, in boot b2, with a Node that is not Ready. The pool now wants image 3, which is staged
-/// and locked.
+/// Returns the facts of a node after its reboot into `booted`, in boot b2. The Node is not Ready. The pool now wants
+/// image 3, which is staged and locked.
 fn stuck(berth: &Berth, booted: u8) -> AgentFacts {
     let mut facts = rebooted(berth, booted);
     os(&mut facts, booted, Some(deployment(3, true)));
@@ -291,7 +291,7 @@ fn ready(facts: &mut AgentFacts, ready: bool) {
     node_of(facts, |node| node.ready = ready);
 }
 
-/// The berth, committed again for image 3 in boot b2, which is not proven.
+/// Returns a berth that was committed again for image 3 in boot b2, which is unproven.
 fn relicensed() -> Berth {
     committed().relicensed(digest(3), BootId::from("b2")).unwrap()
 }

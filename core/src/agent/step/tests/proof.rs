@@ -7,7 +7,8 @@ use super::reports::shown;
 use super::*;
 use crate::agent::facts::{BootComplete, CheckAnswer, CheckReading, Checks, HealthBefore, PodReading};
 
-/// A node that runs image 2 in boot b2. The Node is Ready, so that only the host's health is missing.
+/// Returns the facts of a node that runs image 2 in boot b2. The host is healthy and the Node is Ready, so the proof is
+/// complete.
 fn booted() -> AgentFacts {
     let mut facts = rebooted(&committed(), 2);
     ready(&mut facts, true);
@@ -97,7 +98,8 @@ fn with_rollback(facts: AgentFacts) -> AgentFacts {
     })
 }
 
-/// An agent that returns after the deadline has not run the checks yet, and has not seen the Node stay Ready.
+/// An agent that starts after the deadline has not run the checks yet, and has not seen the Node stay Ready. That must
+/// not undo the boot.
 #[test]
 fn a_part_that_comes_with_time_does_not_undo_the_boot() {
     let unread = change(booted(), |facts| facts.host.health = None);

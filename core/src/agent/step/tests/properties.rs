@@ -1,4 +1,4 @@
-//! The invariants, for decisions on arbitrary facts.
+//! Property tests: the agent's decisions keep the invariants for arbitrary facts.
 
 use berth_api::pool::SignatureRule;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// True if the agent knows that a shutdown now would apply nothing.
+/// True if the deployments show that a shutdown now would not apply a staged image.
 fn is_disarmed(facts: &AgentFacts) -> bool {
     facts
         .host
@@ -27,7 +27,8 @@ fn holding(facts: &AgentFacts) -> Option<&Holding> {
     facts.berths.as_ref()?.first()?.holding()
 }
 
-/// True for a new boot, and for an unproven boot whose berth was licensed again.
+/// True if the host has rebooted since the boot that the berth names, or this boot is unproven and its berth was
+/// committed again.
 fn is_unproven_boot(facts: &AgentFacts, held: &Holding) -> bool {
     held.boot_id != facts.host.boot_id
         || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id)
@@ -42,9 +43,9 @@ fn is_rollback_queued(facts: &AgentFacts) -> bool {
     facts.host.os.deployments().is_some_and(|d| d.rollback_queued)
 }
 
-/// True if the host runs the target or the previous image, and the Node is Ready under this boot. If the target runs,
-/// but the next boot would take a rollback, the boot counts as proven only on an excluded Node: there, the turn may
-/// end with any image.
+/// True if the host runs the target or the previous image, and the Node is Ready under this boot. False if the target
+/// runs but the next boot would take a rollback. On an excluded Node, that rollback does not matter: there, the turn
+/// may end with any image.
 fn is_proven(facts: &AgentFacts, held: &Holding) -> bool {
     let booted = facts.host.os.booted();
     let runs_target = booted == Some(&held.target);
@@ -71,7 +72,7 @@ fn is_nobodys(facts: &AgentFacts) -> bool {
     !has_pool(facts) || (facts.host.os.refusal().is_some() && holding(facts).is_none())
 }
 
-/// True if nothing is armed that Berth must lock.
+/// True if no image is armed that Berth must lock.
 fn is_settled(facts: &AgentFacts) -> bool {
     let staged = facts.host.os.staged();
     let others = staged.is_some_and(|s| !is_ours(facts, s.digest.as_ref()));
@@ -119,8 +120,8 @@ fn only_a_commit_licenses() {
     );
 }
 
-/// I2, I8, I10: a licence, first or repeated, is only for a desired, complete image that has not failed, on a cordoned
-/// and drained node within its window, with all gates open.
+/// I2, I8, I10: both a commit and a repeated commit need a desired, complete image that has not failed. The node must
+/// be cordoned, drained and within its window, and all gates must be open.
 #[test]
 fn a_licence_needs_all_its_conditions() {
     check(
@@ -159,7 +160,8 @@ fn a_licence_needs_all_its_conditions() {
                 Step::Commit(_) => prop_assert!(held.phase == HoldPhase::Taken && !is_unproven_boot(&facts, held)),
                 _ => {
                     prop_assert!(is_unproven_boot(&facts, held) && !is_proven(&facts, held));
-                    // A holder that runs neither the previous image nor the target has rebooted, whatever its boot ID.
+                    // A holder that has not committed and does not run the previous image has rebooted, even if the
+                    // berth names this boot.
                     let is_third = held.phase == HoldPhase::Taken && facts.host.os.booted() != held.from.as_ref();
                     prop_assert!(*digest != held.target || held.boot_id != facts.host.boot_id || is_third);
                     // Without `from`, nothing would show later that this boot was not proven.
@@ -191,12 +193,12 @@ fn nothing_is_left_armed() {
             reached.note(name(&next));
             // A running pull locks its image. The agent reads the image when the pull ends.
             let disarmed = is_settled(&facts) || facts.host.pull.is_some();
-            // While packages that Berth did not request can be neither locked nor removed, nothing else begins.
+            // If the host has packages that Berth did not request and cannot lock, the agent only retries that lock.
             let layered = facts.host.os.deployments().is_some_and(|d| d.staged_layers);
             let unlockable =
                 layered && facts.host.lock_failure.is_some() && matches!(next, Step::Wait(WaitReason::Unlockable, _));
             let disarmed = disarmed || unlockable;
-            // A turn that has armed nothing also ends while the host is silent.
+            // A turn that has armed no image may end even while the host is silent.
             let is_silent = matches!(facts.host.os, Os::Unusable { .. }) || facts.host.unreachable.is_some();
             let unseen = facts.host.disarmed && is_silent;
             let disarmed = disarmed || (unseen && matches!(next, Step::Release(..) | Step::GiveBack(_)));
@@ -225,7 +227,7 @@ fn nothing_is_left_armed() {
     );
 }
 
-/// While the host's services are silent, the agent asks nothing of them, and only a turn that has armed nothing ends.
+/// While the host's services are silent, the agent sends them no request, and ends only turns that have armed no image.
 #[test]
 fn nothing_is_asked_of_a_silent_host() {
     check(
@@ -277,7 +279,7 @@ fn a_staged_image_is_locked_by_the_hosts_lock() {
     );
 }
 
-/// I12: on a node without a pool, outside of a turn, the host is read only if Berth staged an image there.
+/// I12: on a node without a pool, outside of a turn, the agent reads the host only if Berth staged an image there.
 #[test]
 fn nobodys_host_is_left_alone() {
     check(
@@ -303,7 +305,8 @@ fn nobodys_host_is_left_alone() {
     );
 }
 
-/// Whatever the cluster publishes, an image that the host's own policy rejects is neither pulled nor given a turn.
+/// An image that the host's own policy rejects is neither pulled nor booted in a new turn, even if the pool publishes
+/// it.
 #[test]
 fn an_image_that_the_host_rejects_is_not_begun() {
     check(
@@ -334,7 +337,7 @@ fn an_image_that_the_host_rejects_is_not_begun() {
     );
 }
 
-/// I3, I12: on a host that Berth does not update, no update begins, and only what Berth staged is touched.
+/// I3, I12: on a host that Berth does not update, the agent begins no update and touches only images that Berth staged.
 #[test]
 fn a_refused_host_finishes_what_was_begun() {
     check(
@@ -381,8 +384,9 @@ fn a_refused_host_finishes_what_was_begun() {
     );
 }
 
-/// I5: a berth is given back, or its commit taken back, only when a known image runs and the Node is Ready under this
-/// boot, or is excluded. A boot whose berth was licensed again counts as new, although the berth names that boot.
+/// I5: in an unproven boot, the agent never takes the commit back. It gives the berth back only if a known image runs
+/// and the Node is Ready under this boot, or if the Node is excluded. A boot whose berth was committed again is
+/// unproven, although the berth names it.
 #[test]
 fn only_a_proven_boot_is_given_back() {
     check(
@@ -393,7 +397,7 @@ fn only_a_proven_boot_is_given_back() {
             let Some(held) = holding(&facts) else { return Ok(()) };
             let next = step(&facts);
             let releasing = matches!(held.phase, HoldPhase::Releasing(_));
-            // A give-back that began under this boot began after the proof of this boot.
+            // If the give-back began under this boot, this boot had been proven before.
             let unproven = if releasing {
                 held.boot_id != facts.host.boot_id
             } else {

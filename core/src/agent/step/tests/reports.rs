@@ -37,7 +37,7 @@ pub(super) fn shown(facts: &AgentFacts, type_: &str) -> String {
     format!("{} {} {}", c.status, c.reason, c.message)
 }
 
-/// Returns the pool's digest, the manifest and the time of each deployment.
+/// Returns the pool, the first byte of the digest and of the manifest's digest, and the time of each deployment.
 fn deployments(status: &BootcNodeStatus) -> Vec<(String, u8, u8, Option<i64>)> {
     let mut lines = vec![];
     for d in &status.deployments {
@@ -173,7 +173,7 @@ fn a_silent_host_is_not_reported_as_pulling() {
     let pulled = condition::find(&after.conditions, types::IMAGE_PULLED).unwrap();
     assert_eq!((pulled.status.as_str(), pulled.reason.as_str()), ("Unknown", "Blocked"));
 
-    // The reason stays after a failed pull too.
+    // The reason stays `Blocked` even after a failed pull.
     let desired = facts.desired.image().unwrap().digest.clone();
     facts
         .past
@@ -207,7 +207,7 @@ fn an_unread_node_keeps_its_conditions() {
     facts.cluster_node = ClusterNode::Unread;
     let unread = status_after(&facts, &cordoned);
     assert!(condition::is_true(&unread.conditions, types::CORDONED));
-    // A new agent knows nothing of its Node yet.
+    // A new agent process has not read its Node yet, and without an earlier status the condition is not True.
     assert!(!condition::is_true(&status(&facts).conditions, types::CORDONED));
 }
 
@@ -480,7 +480,8 @@ fn what_the_controller_plans_with_is_reported() {
     assert_eq!(status.turns, [ended], "a turn that runs is not on record yet");
 }
 
-/// Earlier agent versions stored durations in other fields. They count until the timeline has its own.
+/// Earlier agent versions stored durations in other fields. Each of these durations counts until the timeline has a new
+/// one.
 #[test]
 fn durations_of_an_earlier_version_are_kept() {
     let old: BootcNodeStatus = serde_json::from_str(r#"{"drainSeconds": 40, "rebootSeconds": 90}"#).unwrap();
@@ -676,7 +677,7 @@ fn a_reboot_timeout_and_the_first_boot_are_reported() {
     assert_eq!(status.insight.unwrap().message, "does not come back");
 }
 
-/// A host's tool that fails once still exists.
+/// A host tool that failed once is still installed.
 #[test]
 fn the_backend_is_shown_until_the_host_has_none() {
     let mut facts = facts();

@@ -1,4 +1,4 @@
-//! Images that the host's own policy rejects.
+//! Tests of images that the host's own policy rejects.
 
 use berth_api::condition::{self, node as types};
 use berth_api::node::BootcNodeStatus;
@@ -24,7 +24,7 @@ fn wants_signatures(facts: &mut AgentFacts) {
     facts.host.rules.policy = Policy::parse(PLACES[0], br#"{"default": [{"type": "reject"}]}"#);
 }
 
-/// The pool requires signed images; the host has this policy.
+/// Returns the facts of a host with this policy. Its pool requires signed images.
 fn signed(policy: &str) -> AgentFacts {
     let mut facts = facts();
     let image = DesiredImage {

@@ -7,7 +7,7 @@ use crate::agent::maintenance::wanted;
 const PLANNED: Wanted = [true, false, false, false];
 const DRAINING: Wanted = [false, true, false, true];
 const DOWN: Wanted = [false, false, true, true];
-/// A turn that does not drain, or whose drain was ended by a boot.
+/// Conditions during a turn that does not drain, or whose drain a reboot has ended.
 const WORK: Wanted = [false, false, false, true];
 
 fn uncordoned(berth: &Berth) -> AgentFacts {
@@ -59,7 +59,7 @@ fn a_turn_is_shown_from_cordon_to_restore() {
             change(with(&committed()), without_drain),
             Some(WORK),
         ),
-        // The state is about to change, or is not known.
+        // `None`: the state is unknown or about to change.
         (
             "uncordoned meanwhile",
             change(with(&taken()), uncordoned_by_somebody),

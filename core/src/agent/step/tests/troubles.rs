@@ -64,7 +64,7 @@ fn stranded(mut facts: AgentFacts) -> AgentFacts {
     facts
 }
 
-/// The link in `/etc` survives the update, but the unit it requires does not.
+/// The link in `/etc` requires a unit. The link survives the update, but the unit does not.
 #[test]
 fn a_kubelet_that_would_never_start_keeps_its_image() {
     let mut offer = stranded(facts());
@@ -99,8 +99,8 @@ fn fallen_back(mut facts: AgentFacts) -> AgentFacts {
     facts
 }
 
-/// The image counts as failed at once, so the rollout does not continue. Its queued deployment does not block a
-/// better image.
+/// The image counts as failed on this node at once. Even if the next boot would take that image again, the node can
+/// take a berth for a better one.
 #[test]
 fn an_image_fails_after_a_boot_loader_fallback() {
     let (outcome, why) = release(&fallen_back(rebooted(&committed(), 1)));
@@ -148,7 +148,8 @@ fn unread(berth: &Berth, disarmed: bool) -> AgentFacts {
     facts
 }
 
-/// A drained node does not wait for a host whose deployments cannot be read.
+/// If the agent cannot read the host's deployments, a turn that armed no image still ends, for example after a revoke
+/// or a drain timeout.
 #[test]
 fn an_unarmed_turn_ends_without_a_host_status() {
     let revoked = taken().revoked(Some("Paused".into())).unwrap();
@@ -190,7 +191,8 @@ fn silent(berth: &Berth, disarmed: bool) -> AgentFacts {
     facts
 }
 
-/// A drained node also ends its turn while the bus is silent, whatever the last read of the host found.
+/// A turn that armed no image also ends while the host's bus is silent, even if the last read of the deployments
+/// succeeded.
 #[test]
 fn an_unarmed_turn_ends_while_the_bus_is_silent() {
     let waits = Step::Wait(WaitReason::HostUnreachable, Some(LOOK_INTERVAL_MAX));
@@ -247,7 +249,7 @@ fn unguarded(mut facts: AgentFacts, answer: Guard) -> AgentFacts {
     facts
 }
 
-/// I6: a node takes no berth while other nodes may write it. A turn that has begun is finished.
+/// I6: a node takes no berth while the agents of other nodes could write that berth. It finishes a turn that has begun.
 #[test]
 fn an_unguarded_node_takes_no_offer() {
     let mut offer = facts();
@@ -316,7 +318,7 @@ fn nothing_is_staged_beside_an_applying_rival() {
         });
         assert_eq!(step(&tolerated), step(&none), "the pool says otherwise");
     }
-    // A turn that has begun continues: its end is near.
+    // A turn that has begun continues, because it ends soon.
     let mut held = with(&taken());
     held.host.rivals = vec![applies.to_owned()];
     assert_eq!(step(&held), step(&with(&taken())));
@@ -341,7 +343,7 @@ fn nothing_is_staged_beside_an_applying_rival() {
     );
 }
 
-/// The node is already down, and its next boot is under its berth (I10).
+/// The rival does not matter: the node is already down, and its next boot is under its berth (I10).
 #[test]
 fn a_rival_does_not_stop_a_stuck_holder() {
     let mut bad = stuck(&committed(), 2);
@@ -389,7 +391,7 @@ fn only_steps_towards_a_reboot_need_the_memory() {
     }
 }
 
-/// The turn may end because the host is silent. The message then names the silence only once.
+/// If a turn ends because the host is silent, its message names the silence only once.
 #[test]
 fn the_silence_of_a_host_is_reported_once() {
     let mut facts = with(&taken());

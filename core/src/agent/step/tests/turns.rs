@@ -100,7 +100,8 @@ fn an_offer_for_another_target_is_left_alone() {
     }
 }
 
-/// Facts of a node whose window has closed or cannot be checked.
+/// Returns these facts with a window that has closed or cannot be checked. Each comes with a part of the expected
+/// message.
 fn out_of_window(facts: &AgentFacts) -> [(AgentFacts, &'static str); 3] {
     let mut late = facts.clone();
     late.now = now() + SignedDuration::from_secs(60);
@@ -130,7 +131,7 @@ fn a_closed_window_ends_an_uncommitted_turn() {
     }
 }
 
-/// The commit may be hours old if the agent was not running.
+/// If the agent was not running, the commit may be hours old.
 #[test]
 fn an_old_commit_is_taken_back_unless_drained() {
     let mut clear = with(&committed());

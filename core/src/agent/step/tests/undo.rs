@@ -5,7 +5,8 @@ use super::reports::shown;
 use super::*;
 use crate::agent::facts::{Fired, Undone};
 
-/// A node that runs 2 under b2, not Ready after its deadline. The rollback deployment is 1.
+/// Returns the facts of a node that runs image 2 in boot b2 and is not Ready after `health.deadline`. Image 1 is its
+/// rollback deployment.
 fn failing() -> AgentFacts {
     let mut facts = rebooted(&committed(), 2);
     ready(&mut facts, false);
@@ -27,7 +28,7 @@ fn begun(boot_id: &str) -> AgentFacts {
     facts
 }
 
-/// The rollback of a boot whose Node does not become Ready.
+/// Returns the step that rolls back a boot whose Node does not become Ready.
 fn back() -> Step {
     let why = "the Node did not become Ready under this boot".to_owned();
     Step::Rollback(digest(1), CommonReason::NodeNotReady, why)
@@ -102,7 +103,7 @@ fn a_boot_without_a_new_licence_is_not_undone() {
         deployments_of(facts, |deployments| deployments.booted = deployment(7, false));
     });
     assert!(!matches!(step(&third), Step::Rollback(..)), "not the target");
-    // The berth is licensed for 3 in this boot, so the agent continues to 3.
+    // The berth licenses a reboot into image 3 from this boot, so the agent continues to image 3.
     let forward = change(stuck(&relicensed(), 2), |facts| {
         deployments_of(facts, |deployments| deployments.rollback = Some(deployment(1, false)));
         facts.proving_for = HOUR;

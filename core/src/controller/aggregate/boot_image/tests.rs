@@ -49,7 +49,7 @@ fn image(version: &str, minimum: Option<&str>) -> Target {
     }
 }
 
-/// Members by name and creation time, each with the version of its boot image.
+/// Inputs of the checks: the pool's machines, its policy, and its current status and condition.
 struct Pool {
     nodes: Vec<(NodeView, BootcNodeView)>,
     policy: BootImagePolicy,
@@ -279,7 +279,7 @@ fn a_deleted_machine_still_counts() {
         // The Node was created again, so the machine counts as reinstalled.
         (vec![("new", 4, Some("9.4"))], false, ""),
         (vec![old, ("newer", 4, Some("9.4"))], false, ""),
-        // The boot image of these machines is unknown: not reported, not recorded, or recorded without a version.
+        // The boot image versions of these machines are unknown.
         (vec![("new", 4, None)], true, gone),
         (vec![old, ("newer", 4, None)], true, gone),
         (
@@ -327,12 +327,12 @@ fn a_manual_record_replaces_the_remembered_one() {
     pool.policy.source = Some(BootImageSource::Manual);
     pool.policy.manual = Some(ManualBootImage { version: "9.4".into() });
     assert_eq!(pool.refusal(&target), None);
-    // The admin's record ends when the admin removes it from the spec.
+    // The version that the admin recorded counts until the admin removes it from the spec.
     pool.before = pool.assess(Some(&target), &Next::Clear).1;
     pool.policy = BootImagePolicy::default();
     let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
     assert_eq!((status.version, status.node), (None, None));
-    // An older controller recorded no time: its record counts only if no member has a version.
+    // An older controller recorded no creation time. Its record counts only if no member has a version.
     pool.before = Some(BootImageStatus {
         version: Some("9.0".to_owned()),
         node: Some("new".to_owned()),
@@ -367,7 +367,8 @@ fn an_unreadable_record_is_reported() {
 fn a_node_registered_again_is_not_new() {
     let target = image("9.6", Some("9.2"));
     let mut pool = Pool::of(&[("new", 300, None), ("old", 400, None)]);
-    // The machine was provisioned at 290, and its Node was created again at 400.
+    // Machine `new` was provisioned at 290. Machine `old` was provisioned at 100, and its Node was created again at
+    // 400.
     pool.nodes[0].1 = provisioned(Some("9.4"), Some(290));
     pool.nodes[1].1 = provisioned(Some("8.6"), Some(100));
     assert_eq!(pool.refusal(&target), None);
@@ -381,7 +382,7 @@ fn a_node_registered_again_is_not_new() {
     pool.before = Some(status);
     pool.nodes.remove(0);
     assert_eq!(pool.refusal(&target), None);
-    // A machine whose clock is ahead is not newer than its Node.
+    // If a machine's clock is ahead, the machine does not count as newer than its Node.
     pool.nodes
         .push((node("ahead", 200), provisioned(Some("9.0"), Some(i64::MAX))));
     assert_eq!(pool.refusal(&target), None);

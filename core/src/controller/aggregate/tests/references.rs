@@ -1,4 +1,4 @@
-//! Statuses of pools whose reference was changed.
+//! Tests of the status of a pool whose image reference was changed.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_digest_keeps_its_publish_time() {
         }),
         ..BootcNodePoolStatus::default()
     };
-    // Digest 2 is the target already, under another name.
+    // Digest 2 is the target already, from another reference.
     for (n, publish_second) in [(2, 7), (3, 9)] {
         let answers = answered(&Target {
             digest: digest(n),
@@ -51,7 +51,7 @@ fn a_refusal_ends_with_the_reference() {
         image: "quay.io/os:v3".into(),
         ..target()
     });
-    // The registry has not answered yet which image the reference names.
+    // The registry has not resolved the reference yet.
     for (what, old, generation, is_refused) in [
         ("the same spec", &refused, 1, true),
         ("another reference", &refused, 2, false),

@@ -1,5 +1,5 @@
-//! States of a pool that tools wait for, as a golden file. The scenarios run the Argo CD and Flux checks of
-//! `docs/gitops.md` on it.
+//! Checks the golden file with pool states that tools wait for. The scenarios run the Argo CD and Flux checks of
+//! `docs/gitops.md` on that file.
 
 use std::path::Path;
 

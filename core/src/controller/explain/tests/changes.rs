@@ -1,4 +1,4 @@
-//! Effect of each change on a case, and the smallest number that is enough for a change of a numeric setting.
+//! Tests of the effect of each change on a case, and of the smallest numbers that are enough.
 
 use berth_api::BootId;
 use berth_api::berth::Outcome;
@@ -12,7 +12,7 @@ use crate::controller::plan::{MAX_NAMED, SeenBerth};
 use crate::controller::quorum::Cause;
 use crate::controller::usage::{CapacityUse, UseKind};
 
-/// A case about n1, the first of three members; `change` edits the facts and the rules.
+/// Returns a case about n1, the first of three members. `change` edits the facts and the rules.
 pub(super) fn first(change: impl FnOnce(&mut PoolFacts, &mut Rules)) -> Case {
     let (mut facts, mut rules) = (pool(|_, _| ()), rules(Rollout::default()));
     change(&mut facts, &mut rules);
@@ -46,7 +46,7 @@ fn in_waves(facts: &mut PoolFacts, soaked: u64) {
     }
 }
 
-/// A fleet whose limit is used up by a node of another pool.
+/// Returns a fleet whose limit is used up by one node of another pool.
 pub(super) fn used_up_by(node: &str, how: UseKind) -> FleetUse {
     FleetUse {
         limit: 1,
@@ -269,7 +269,7 @@ fn fewer_members_are_a_smaller_share() {
     assert_eq!(after.facts.capacity, 2, "half of the four remaining members");
 }
 
-/// n1 to n3 belong to this pool, b1 and b2 to others.
+/// Nodes n1 to n3 belong to this pool, b1 and b2 to other pools.
 #[test]
 fn a_change_counts_once_in_the_fleet() {
     for berth in [taken(0, "n2"), offered(0, "n2")] {

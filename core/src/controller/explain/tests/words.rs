@@ -1,4 +1,4 @@
-//! Messages about changes.
+//! Tests of the messages about changes.
 
 use super::changes::{first, used_up_by};
 use super::*;

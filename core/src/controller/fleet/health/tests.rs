@@ -67,7 +67,7 @@ fn facts<'a>(old: &'a BootcFleetStatus, pools: &'a [PoolState<'a>], agents: &'a 
     }
 }
 
-/// `status reason: message` of a condition.
+/// Returns a condition as `status reason: message`.
 fn said(status: &BootcFleetStatus, type_: &str) -> String {
     let c = find(&status.conditions, type_).unwrap();
     format!("{} {}: {}", c.status, c.reason, c.message)
@@ -101,7 +101,7 @@ fn one_object_answers_whether_nodes_are_updated() {
     }
 }
 
-/// An updated pool with one more condition, set at second 60.
+/// Returns the status of an updated pool with one more condition, set at second 60.
 fn updated_with(type_: &str, verdict: Verdict) -> BootcNodePoolStatus {
     let mut status = pool(3, "Ready", CommonReason::AllUpdated);
     condition::set(&mut status.conditions, type_, verdict, None, at(60));

@@ -35,7 +35,7 @@ fn found(n: u8) -> Answer {
     }
 }
 
-/// Answer of a registry that returned `before` earlier and fails now.
+/// Answer to a query that now fails with `reason`. `before` is the previous answer.
 fn fails(reason: &'static str, before: Answer) -> Answer {
     Answer {
         trouble: Some(QueryFailure {
@@ -49,8 +49,8 @@ fn fails(reason: &'static str, before: Answer) -> Answer {
     }
 }
 
-/// Status and reason of `FeedFailing`; `-` if it stays. The target is image 1 of the reference `of`; the spec names
-/// `reference`.
+/// Returns status and reason of `FeedFailing`, or `-` if the condition stays. The target is image 1, resolved from the
+/// reference `of`. The spec has the reference `reference`.
 fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: bool) -> String {
     let target = image(of, 1);
     let answers = Answers {
@@ -122,7 +122,7 @@ fn what_is_not_followed_does_not_fail() {
     let other = "quay.io/os:other";
     let lost = fails("ImageNotFound", Answer::default());
     for (reference, of, answer, is_refused, polled, expected) in [
-        // A pinned reference adopts nothing, but an admin relies on its tag being watched.
+        // A pinned reference adopts nothing, but an admin relies on reports about its tag.
         (&*pinned, &*pinned, &lost, false, true, "True ImageNotFound"),
         (&pinned, &pinned, &found(2), true, true, "False AsExpected"),
         (&by_digest, &by_digest, &lost, false, true, "False AsExpected"),

@@ -1,4 +1,4 @@
-//! The plan by example: its writes for small pools.
+//! Unit tests of the plan: its writes for small pools.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub(crate) fn changed(mut member: Member, change: impl FnOnce(&mut Member)) -> M
     member
 }
 
-/// Verdict on a control plane node that must not go down for a known reason.
+/// Verdict on a control plane node that must stop its turn, because no other API server answers.
 pub(crate) fn asked_back() -> Verdict {
     let cause = Some(Cause::NoOtherServer);
     Verdict {
@@ -192,7 +192,7 @@ fn a_large_capacity_creates_few_berths() {
     let closed_berths = [0, 1].map(|index| seen(closed(index)));
     let plan = now(&facts(1_000_000, names(&["n1", "n2"]), closed_berths.into()));
     assert_eq!(words(&plan), ["p-0 Offer n1", "p-1 Offer n2"]);
-    // A member cannot use berths of other nodes, unreadable berths, or berths with an unrecorded failure.
+    // None of these berths can be offered to a member: held by another node, unreadable, or with an unrecorded failure.
     let failed = committed(2, "n9").ended(ClosedReason::Gone).unwrap();
     let theirs = vec![seen(taken(0, "n8")), unreadable(1), seen(failed)];
     let and_refused = [theirs.clone(), vec![refused(closed(3))]].concat();
@@ -287,7 +287,7 @@ fn a_member_that_finishes_elsewhere_counts_here() {
     assert_eq!(plan.waiting[&"n1".into()], BlockReason::HasBerth);
     f.elsewhere = [uid("a-stranger")].into();
     assert_eq!(words(&now(&f)), ["p-0 Offer n1"]);
-    // Unavailable nodes can be offered berths until berths use up the capacity.
+    // All nodes are down, and n1 holds a berth of another pool. The capacity of 2 allows one more offer.
     let mut broken = names(&["n1", "n2", "n3"]);
     broken.iter_mut().for_each(|m| m.node.ready = false);
     let mut f = facts(2, broken, vec![seen(closed(0)), seen(closed(1))]);

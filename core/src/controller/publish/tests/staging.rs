@@ -160,7 +160,7 @@ fn a_holder_that_cannot_prove_its_boot_pulls_first() {
 
 #[test]
 fn a_stuck_holder_pulls_as_well() {
-    // The node's reboot was refused while its boot was unproven, and another image is wanted now.
+    // n2 holds a berth and runs its earlier image. Now another image is published.
     let mut world = world(&["n1", "n2"], 1);
     world.commit("n2");
     world.holdings.get_mut(&"uid-n2".into()).unwrap().phase = HoldPhase::Taken;
@@ -202,7 +202,7 @@ fn a_stuck_holder_passes_unused_permits_on() {
     let mut world = world(&["n1", "n2", "n3"], 1);
     world.commit("n2");
     world.step();
-    // For example, the node's host refuses the image.
+    // n2 never pulls, for example because its host refuses the image.
     world.report_of_boot("n2", "boot-2");
     let mut turns = BTreeSet::new();
     for minute in 0..80 {

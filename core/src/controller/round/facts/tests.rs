@@ -1,4 +1,4 @@
-//! Input for plans, by example.
+//! Unit tests of the plans' input.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +75,7 @@ fn a_node_counts_until_it_is_released() {
         ),
         ("the node goes", &infra, None, "Waiting", "", Some((true, false))),
         ("the node is released", &infra, None, "Released", "", None),
-        // The node counts until its BootcNode is deleted.
+        // An abandoned node still counts, until its BootcNode is deleted.
         ("the node is lost", &infra, None, "Waiting", "h1", Some((true, true))),
         ("the node is excluded", &excluded, None, "Waiting", "", None),
     ] {
@@ -99,7 +99,7 @@ pub(crate) fn lease(pool: &str, index: u32, (node, uid): (&str, &str), is_held: 
     LeaseView::of(lease)
 }
 
-/// Input for pool `a`, which selects these Nodes by `role: worker`.
+/// Returns the plan's input for pool `a`, which selects nodes with `role: worker`.
 fn facts_of(nodes: &[serde_json::Value], leases: &[LeaseView]) -> PoolFacts {
     let mut snapshot = Snapshot::default();
     for node in nodes {

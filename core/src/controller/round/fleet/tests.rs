@@ -1,4 +1,4 @@
-//! Two pools of one fleet by example: the offers of one pass, and why the others wait.
+//! Unit tests of two pools in one fleet: the offers of one pass, and why the other nodes wait.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::controller::view::{BadTurn, BootcNodeView, FleetView, LeaseView, Node
 
 const EPOCH: u64 = 7;
 
-/// A BootcNode of this pool that is prepared for image 2 and runs image `booted`.
+/// Returns a BootcNode of this pool that runs image `booted` and is prepared for image 2.
 pub(crate) fn prepared_host(name: &str, pool: &str, booted: u8) -> BootcNodeView {
     let [booted, staged] =
         [booted, 2].map(|n| json!({ "image": "i", "digest": digest(n), "architecture": "amd64", "locked": true }));
@@ -45,7 +45,7 @@ pub(crate) fn prepared_host(name: &str, pool: &str, booted: u8) -> BootcNodeView
     BootcNodeView::of(serde_json::from_value(host).unwrap())
 }
 
-/// A cluster whose nodes run image 1 and have image 2 staged as their target.
+/// A cluster whose nodes run image 1. Image 2 is the target, and is staged.
 #[derive(Default)]
 struct Site {
     snapshot: Snapshot,
@@ -58,7 +58,8 @@ struct Site {
 }
 
 impl Site {
-    /// Pools `a` and `b` with these nodes. Each pool has capacity for all of its nodes; the fleet has a limit.
+    /// Creates pools `a` and `b` with these nodes. Each pool has capacity for all of its nodes. `limit` is the fleet's
+    /// limit.
     fn new(limit: Value, a: &[&str], b: &[&str]) -> Self {
         let mut this = Self {
             servers_listed: true,
@@ -174,7 +175,7 @@ impl Site {
         self.plans()[&pool.into()].fleet.clone().unwrap()
     }
 
-    /// Plans while these pools are outdated.
+    /// Returns the plans of a pass that treats these pools as outdated.
     fn plans_without(&self, outdated: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Plan> {
         let membership = MembershipCache::default().of(&self.snapshot);
         let heard: BTreeSet<NodeName> = self.snapshot.nodes.keys().map(|name| name.as_str().into()).collect();
@@ -210,7 +211,8 @@ impl Site {
         offered(&self.plans())
     }
 
-    /// Returns the nodes that are offered a berth after live reads showed these changes, and the pools that were read.
+    /// Plans again after live reads that show changes: of the pools in `changed`, and of the BootcFleet if
+    /// `fleet_changed`. Returns the nodes that are then offered a berth, and the pools that were read.
     fn offered_after(&self, changed: &[&str], fleet_changed: bool) -> (Vec<String>, Vec<String>) {
         let pools = Pool::readable(&self.snapshot.pools);
         let plans = self.plans();
@@ -276,7 +278,7 @@ fn the_pools_share_what_the_fleet_has_left() {
         (json!(1), &["a1"]),
         (json!(3), &["a1", "a2", "b1"]),
         (json!("75%"), &["a1", "a2", "b1"]),
-        // A percentage gives at least one node.
+        // A percentage is rounded down, but to at least one node.
         (json!("1%"), &["a1"]),
         (json!(100), &["a1", "a2", "b1", "b2"]),
     ] {
@@ -342,7 +344,7 @@ fn unlabelled_api_servers_go_one_at_a_time() {
 
 #[test]
 fn a_refused_stamp_affects_only_its_own_pool() {
-    // A late offer of a pool without control plane nodes cannot go to a control plane node.
+    // Pool b has no control plane nodes, so a late offer in pool b cannot go to a control plane node.
     let mut site = unstamped(Value::Null, "b");
     site.servers = ["a1", "a2"].into();
     site.refused.insert("b-0".to_owned());
@@ -465,7 +467,7 @@ fn a_pool_that_cannot_be_drained_starves_no_other() {
         ["b1"],
         "nodes that let an offer lapse come later, in any pool"
     );
-    // Lapsed offers of a node that is no longer a candidate do not affect the order of its pool.
+    // b1 let an offer lapse, but runs the target now. Its lapsed offer does not delay pool b.
     site.offers.lapsed(&Offer {
         node: "b1".into(),
         uid: "b1".into(),
@@ -494,7 +496,7 @@ fn a_pool_waits_until_those_before_it_are_updated() {
     site.ready("b2", false);
     assert!(site.offered().is_empty(), "b2 is no longer proven");
     site.ready("b2", true);
-    // Turns that have begun are not stopped.
+    // The open offer of pool a stays, although pool b now has a node to update again.
     site.offer("a", 0, "a1");
     site.node("b2", "b", 1);
     let plans = site.plans();
@@ -527,7 +529,7 @@ fn a_pool_changed_since_the_watch_offers_nothing() {
     assert_eq!(offered, ["b1"]);
     assert_eq!(read, ["a", "b"]);
     assert!(site.offered_after(&[], true).0.is_empty());
-    // The pool that goes first is read too, although it offers nothing.
+    // Pool b goes first, so it is read too, although it offers nothing.
     site.pool("c", 1, &["b"]);
     site.node("b1", "b", 2);
     site.pool("a", 1, &["b"]);

@@ -195,7 +195,8 @@ fn status_of_other_kinds_of_hosts() {
     assert_eq!(layered["spec"]["image"], Value::Null);
 }
 
-/// rpm-ostree locks a staged image with a key in its state, which bootc shows. Locked again, it also has the file.
+/// rpm-ostree locks a staged image with a key in its state, which bootc shows. If ostree unlocks and locks the image
+/// again, the lock file exists too.
 #[test]
 fn rpm_ostree_locks_with_a_key() {
     let mut host = host("1");
