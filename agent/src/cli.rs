@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 const AFTER: &str = "\
 EXIT STATUS
   0  Ended by SIGTERM or SIGINT. A running pull continues, and the next agent adopts it.
-  1  Could not start, or needs a restart; standard error has the reason.
+  1  Could not start, or stopped because it must be restarted; standard error has the reason.
   2  The command line was wrong.
   `ready`: 0 if the agent is ready, 1 if not; standard error has the reason.
   `firstboot`: 0 if the boot continues, 3 if the machine is refused and its kubelet held back, 2 if the configuration
@@ -18,27 +18,27 @@ EXIT STATUS
 
 FILES, as the host sees them
   /etc/kubernetes/kubelet.conf   the kubelet's identity, unless --kubelet-kubeconfig names another file
-  /etc/berth/allowed-registries  prefixes of images that may be staged, one per line; without the file, all may
+  /etc/berth/allowed-registries  prefixes of images that may be staged, one per line; without the file, all images may
   /etc/containers/policy.json, /usr/share/containers/policy.json   the signature policy, if the pool requires signatures
   /run/dbus/system_bus_socket    the system bus, unless --bus is given
-  /run/rpm-ostree-transaction.sock  progress of rpm-ostree, on hosts that it updates
-  /run/ostree/auth.json          content of --auth-file, for the host's pulls
+  /run/rpm-ostree-transaction.sock  progress of rpm-ostree, on hosts where it updates the OS
+  /run/ostree/auth.json          copy of --auth-file, for the host's pulls
   /run/berth/                    lock, progress and output of host commands; cleared by a reboot
   /var/lib/berth/                failed digests, result of the last turn; kept when the BootcNode is deleted
   /etc/berth/firstboot.toml      configuration of `firstboot`; its outcome is in /var/lib/berth/firstboot.json
-  /var/run/secrets/kubernetes.io/serviceaccount/  (in a pod)   the agent's identity without --kubeconfig
+  /var/run/secrets/kubernetes.io/serviceaccount/  the agent's identity in a pod, without --kubeconfig
 
 ENVIRONMENT
   NODE_NAME, BERTH_LOG           same as --node-name and --log-level
-  BERTH_READY_FILE               same as --ready-file, and the file of `ready`
+  BERTH_READY_FILE               same as --ready-file; also the file that `ready` checks
   BERTH_AUTH_FILE                same as --auth-file
   BERTH_METRICS_ADDRESS          same as --metrics-address
   BERTH_HEALTH_ADDRESS           same as --health-address
-  HTTPS_PROXY, NO_PROXY          proxy for the API server, and hosts to reach without it; a proxy in the kubeconfig
-                                 takes precedence. Pulls run as units of the host and do not see these: give
-                                 berth-pull-.service a drop-in with Environment=, and for `firstboot` also
-                                 berth-inspect-.service
-  NOTIFY_SOCKET                  socket for notifying systemd that the agent is ready and, for its watchdog, alive
+  HTTPS_PROXY, NO_PROXY          proxy for the API server, and hosts to reach without a proxy; a proxy in the
+                                 kubeconfig takes precedence. Pulls run as systemd units of the host, which do not
+                                 get these variables: set them with Environment= in a drop-in for
+                                 berth-pull-.service, and for `firstboot` also in one for berth-inspect-.service
+  NOTIFY_SOCKET                  socket for notifying systemd that the agent is ready, and its watchdog that it is alive
 
 EXAMPLES
   In the pod of the shipped DaemonSet:
@@ -50,12 +50,13 @@ EXAMPLES
   To see why a node is not updated:
       BERTH_LOG=info,berth_agent=debug berth-agent --node-name=worker-1 --kubeconfig=agent.kubeconfig";
 
-/// Updates the bootc host that it runs on, under a berth.
+/// Updates the bootc host that this agent runs on, when the controller offers it a berth.
 ///
-/// The agent reads the BootcNode of its own node, lets bootc stage the desired image locked, and waits until the controller
-/// offers it a berth. It then takes the berth, cordons and drains its own node, commits, unlocks the image and reboots. After
-/// the boot it proves the running image, uncordons the node, and gives the berth back. When it starts, it reads its state
-/// from the objects and the host, so it may be stopped and started at any time.
+/// The agent reads the BootcNode of its own node, and lets bootc stage the desired image locked, so that no reboot applies
+/// it yet. When the controller offers it a berth, the agent takes the berth, cordons and drains its own node, records in the
+/// berth that the node will reboot, unlocks the image and reboots. After the boot it checks that the node works with the new
+/// image, uncordons the node, and gives the berth back. When the agent starts, it reads its state from the API objects and
+/// the host, so it may be stopped and started at any time.
 ///
 /// The agent uses two identities: its own for the status of its BootcNode and for its berths, and the kubelet's for cordons
 /// and evictions. So the API server confines it to its own node.
@@ -76,8 +77,8 @@ pub struct Args {
     pub node_name: Option<String>,
     /// Kubeconfig of the agent's own identity.
     ///
-    /// Without it, the agent uses the pod's service account with the API server from the kubelet's kubeconfig. Its token must
-    /// be bound to the agent's pod or Node, because the admission policies check that.
+    /// Without this option, the agent uses the pod's service account, and takes the API server's address from the kubelet's
+    /// kubeconfig. The account's token must be bound to the agent's pod or Node, because the admission policies check that.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Kubeconfig of the kubelet on this host. Paths in it are looked up under --host-root.
@@ -97,8 +98,8 @@ pub struct Args {
     pub heartbeat: u64,
     /// Trust the host's clock without asking org.freedesktop.timedate1.
     ///
-    /// For machines with another source of time, such as a hypervisor. Without it, a host whose clock is not reported as
-    /// synchronized does not reboot in pools with windows or exclusions.
+    /// For machines with another source of time, such as a hypervisor. Without this flag, a host whose clock is not reported
+    /// as synchronized does not reboot in pools with windows or exclusions.
     #[arg(long)]
     pub trust_clock: bool,
     /// Also update hosts with bootc's composefs backend. Experimental: tested only on simulated hosts.
@@ -161,12 +162,13 @@ pub enum Command {
         /// The agent's --ready-file.
         #[arg(env = "BERTH_READY_FILE", value_name = "FILE")]
         file: PathBuf,
-        /// Longest age of the file of a ready agent, in seconds. An idle agent touches it every 20 seconds, but a host command
-        /// may take a minute.
+        /// Maximum age of the file in seconds; with an older file, the agent is not ready. An idle agent touches the file
+        /// every 20 seconds, but a host command may take a minute.
         #[arg(long, value_name = "SECONDS", default_value_t = 120)]
         within: u64,
     },
-    /// Compare this machine with its target image before its kubelet runs. See docs/boot-images.md.
+    /// Check whether this machine's boot image is new enough for its target image, before its kubelet runs. See
+    /// docs/boot-images.md.
     ///
     /// Run by berth-firstboot.service. May be run by hand to check a refused machine again.
     Firstboot {

@@ -107,7 +107,11 @@ pub async fn client_of(path: &Path) -> anyhow::Result<Client> {
 /// # Errors
 /// When the address is invalid, or no answer arrives within [`REQUEST_TIMEOUT`].
 pub async fn http_status(origin: &str, path: &str) -> anyhow::Result<u16> {
-    let mut config = Config::new(origin.parse().with_context(|| format!("{origin} is not an address"))?);
+    let mut config = Config::new(
+        origin
+            .parse()
+            .with_context(|| format!("{origin} is not a valid address"))?,
+    );
     config.accept_invalid_certs = true;
     config.root_cert = Some(vec![]);
     let request = http::Request::get(path).body(Body::empty())?;
@@ -180,7 +184,8 @@ enum KubeconfigParts {
 /// Reads the kubelet's kubeconfig. Paths in that file are paths on the host.
 async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -> anyhow::Result<KubeletConfig> {
     let mut files = vec![path.to_path_buf()];
-    let path = locate(root, path).with_context(|| format!("cannot find {}", path.display()))?;
+    let path =
+        locate(root, path).with_context(|| format!("cannot find the kubelet's kubeconfig {}", path.display()))?;
     let kubeconfig = format!("the kubelet's kubeconfig {}", path.display());
     let mut file = Kubeconfig::read_from(&path).with_context(|| format!("cannot read {kubeconfig}"))?;
     for cluster in file.clusters.iter_mut().filter_map(|c| c.cluster.as_mut()) {
@@ -211,7 +216,9 @@ async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -
 /// to `files`.
 fn resolve_file(root: &HostRoot, path: &mut Option<String>, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     if let Some(path) = path {
-        let found = root.resolve(&*path).with_context(|| format!("cannot find {path}"))?;
+        let found = root
+            .resolve(&*path)
+            .with_context(|| format!("cannot find {path}, which the kubelet's kubeconfig names"))?;
         files.push(root.path(std::mem::replace(path, found.to_string_lossy().into_owned())));
     }
     Ok(())
@@ -269,7 +276,7 @@ impl KubeletClient {
         }
         match &self.made {
             Some(made) => Ok(&made.client),
-            None => bail!("there is no client for the kubelet's credentials"),
+            None => bail!("no client was created from the kubelet's credentials"),
         }
     }
 

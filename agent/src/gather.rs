@@ -52,7 +52,7 @@ impl Agent {
             && let Err(error) = self.host.forget_pull(digest).await
         {
             // The next pass finds the pull again, but does not log its end again.
-            tracing::warn!(%error, %digest, "cannot forget the ended pull; retrying");
+            tracing::warn!(%error, %digest, "cannot clean up after the ended pull; retrying");
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Agent {
     /// Reads the health of the running boot. Runs the host's checks only while the boot waits for its proof.
     async fn ask_health(&self, boot_id: &BootId) -> Result<HostHealth> {
         let health = self.host.boot_health().await;
-        let mut health = health.context("cannot ask systemd for the health of the boot")?;
+        let mut health = health.context("cannot ask systemd whether this boot is healthy")?;
         if self.knowledge.turn.proving.is_some() {
             let node = self.knowledge.cluster.node.get();
             let is_ready = node.is_some_and(|node| node.is_ready(boot_id));

@@ -26,8 +26,8 @@ const PAGE: u32 = 20;
 /// Advice if the API server accepts a write that a policy must reject.
 const POLICIES: &str = "apply manifests/admission-policies.yaml again, with its bindings";
 /// Advice if the kubelet's credentials permit too much.
-const RESTRICTION: &str = "turn on NodeRestriction in the API server (--enable-admission-plugins), or give --kubelet-kubeconfig the \
-     kubelet's own credentials";
+const RESTRICTION: &str = "turn on NodeRestriction in the API server (--enable-admission-plugins), or set --kubelet-kubeconfig to \
+     the kubelet's own kubeconfig";
 
 #[derive(Debug)]
 pub(crate) struct GuardProbe {
@@ -49,18 +49,21 @@ impl GuardProbe {
     /// kubelet's identity, which the agent also uses. Returns [`Guard::NothingToTry`] if the cluster has no object for
     /// one of these writes.
     pub(crate) async fn ask(&self, kubelet: &Client) -> Result<Guard> {
-        let berth = self.write_berth().await.context("cannot try to write a berth")?;
+        let berth = self
+            .write_berth()
+            .await
+            .context("cannot send the dry-run write of a berth")?;
         if let Guard::Allows(_) = berth {
             return Ok(berth);
         }
         for other in self.others().await.context("cannot list the BootcNodes")? {
             let status = self.write_another_status(&other).await;
-            let status = status.context("cannot try to write another node's status")?;
+            let status = status.context("cannot send the dry-run write of another node's status")?;
             if let Guard::Allows(_) = status {
                 return Ok(status);
             }
             let node = write_another_node(kubelet, &other).await;
-            match node.context("cannot try to write another Node as the kubelet")? {
+            match node.context("cannot send the dry-run write of another Node as the kubelet")? {
                 Guard::Refuses => return Ok(berth),
                 // The Node was deleted, so the API server's answer shows nothing: try another node.
                 Guard::NothingToTry => {}
@@ -87,7 +90,7 @@ impl GuardProbe {
         };
         let answer = with_deadline(TIMEOUT, self.berths.replace(&name, &params, &berth)).await;
         guard(answer, || {
-            format!("this node's agent could write Lease {name} as it likes; {POLICIES}")
+            format!("this node's agent could write Lease {name} without limits; {POLICIES}")
         })
     }
 
@@ -110,7 +113,9 @@ impl GuardProbe {
         let nothing = Patch::Merge(json!({ "status": {} }));
         let answer = with_deadline(TIMEOUT, self.nodes.patch_status(other, &params, &nothing)).await;
         guard(answer, || {
-            format!("this node's agent could write the status of BootcNode {other}, which is not its own; {POLICIES}")
+            format!(
+                "this node's agent could write the status of BootcNode {other}, which belongs to another node; {POLICIES}"
+            )
         })
     }
 }
@@ -123,7 +128,7 @@ async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
         return Ok(Guard::NothingToTry);
     }
     guard(answer, || {
-        format!("the credentials of this node's kubelet could write Node {other}, which is not its own; {RESTRICTION}")
+        format!("this node's agent, as the kubelet, could write Node {other}, which is another node; {RESTRICTION}")
     })
 }
 
@@ -188,7 +193,7 @@ mod tests {
         for (end, said) in [
             (
                 "/leases/workers-0",
-                "agent could write Lease workers-0 as it likes; apply manifests",
+                "agent could write Lease workers-0 without limits; apply manifests",
             ),
             (
                 "/bootcnodes/n2/status",
@@ -196,7 +201,7 @@ mod tests {
             ),
             (
                 "/api/v1/nodes/n2",
-                "kubelet could write Node n2, which is not its own; turn on NodeRestriction",
+                "kubelet, could write Node n2, which is another node; turn on NodeRestriction",
             ),
         ] {
             async fn ask(client: Client) -> Result<Guard> {

@@ -149,7 +149,7 @@ async fn serve(args: &Args, metrics: &Metrics, ready: &ReadyFile) {
             let error = format!("{error:#}");
             tracing::error!(
                 error,
-                "cannot serve on this address; choose another one, or stop the process that uses it"
+                "cannot serve metrics or probes on this address; choose another address, or stop the process that uses it"
             );
         }
     }

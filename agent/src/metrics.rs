@@ -58,7 +58,7 @@ impl Metrics {
     pub fn families(&self) -> Families {
         let mut families = Families::default();
         families.counter("berth_agent_passes", "Passes of the agent's loop", self.passes.clone());
-        let help = "Passes that failed and are retried";
+        let help = "Failed passes of the agent's loop";
         families.counter("berth_agent_failures", help, self.failures.clone());
         let help = "Bytes that pulls have downloaded since this agent started, as far as bootc reports them";
         families.counter("berth_node_pulled_bytes", help, self.pulled.clone());

@@ -28,7 +28,7 @@ impl Agent {
             Err(error) => {
                 tracing::warn!(
                     error = format!("{error:#}"),
-                    "cannot run the pool's checks: no client of the API server"
+                    "cannot run the pool's checks: the agent cannot use the kubelet's credentials"
                 );
                 return;
             }
@@ -59,7 +59,7 @@ impl Agent {
                 Ok(pods) => ids.extend(pods.into_iter().flat_map(|pod| pod.containers)),
                 Err(error) => tracing::warn!(
                     error = format!("{error:#}"),
-                    "cannot read the containers before the reboot; every Ready pod counts after it"
+                    "cannot read the node's containers before the reboot; afterwards, a pod may count as Ready only because it was Ready before the reboot"
                 ),
             }
         }
@@ -89,7 +89,7 @@ async fn read(client: &Client, node: &str, check: &PoolCheck) -> CheckReading {
             Err(error) => CheckAnswer::Unread(one_line(&format!("{error:#}"))),
         }
     } else {
-        CheckAnswer::Unread("this agent version does not know the kind of the check".to_owned())
+        CheckAnswer::Unread("this agent version does not support this kind of check; upgrade the agent".to_owned())
     };
     CheckReading {
         name: check.name.clone(),

@@ -48,7 +48,10 @@ impl Health for LoopHealth {
     fn alive(&self) -> Result<(), String> {
         let age = self.lock().turned.elapsed();
         if age >= LIVENESS_TIMEOUT {
-            return Err(format!("the agent's loop has not begun a pass for {} s", age.as_secs()));
+            return Err(format!(
+                "the agent's loop has begun no pass for {} s, so the agent hangs",
+                age.as_secs()
+            ));
         }
         Ok(())
     }
@@ -57,7 +60,7 @@ impl Health for LoopHealth {
         let is_ready = self.lock().ready.is_some_and(|last| last.elapsed() <= READY_TIMEOUT);
         if !is_ready {
             return Err(format!(
-                "the agent has not completed a pass with an answer from the API server within {} s; see its log",
+                "the agent has completed no pass in the last {} s, or the API server did not answer; see the agent's log",
                 READY_TIMEOUT.as_secs()
             ));
         }
@@ -130,7 +133,7 @@ impl ReadyFile {
         if let Some(path) = &self.path
             && let Err(error) = fs::write(path, "\n")
         {
-            tracing::warn!(path = %path.display(), %error, "cannot touch the file that shows that this agent is ready");
+            tracing::warn!(path = %path.display(), %error, "cannot touch the ready file, so this agent will count as not ready");
         }
     }
 }
@@ -147,7 +150,7 @@ pub fn check(path: &Path, within: Duration) -> Result<()> {
     let age = metadata.modified()?.elapsed().unwrap_or_default();
     ensure!(
         age <= within,
-        "not ready: the agent has not completed a pass with an answer from the API server for {} s; see its log",
+        "not ready: the agent has completed no pass for {} s, or the API server did not answer; see the agent's log",
         age.as_secs()
     );
     Ok(())

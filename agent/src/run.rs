@@ -108,7 +108,7 @@ impl ApiServer {
         match &*self.object.borrow_and_update() {
             Seen::Is(object) => Some(object.as_ref().clone()),
             Seen::Unreadable(error) => {
-                tracing::error!(%error, "the BootcNode cannot be read; nothing new starts until an admin repairs it");
+                tracing::error!(%error, "cannot parse the BootcNode; the agent starts nothing new until an admin repairs the object");
                 None
             }
             Seen::Absent | Seen::NotYet => None,
@@ -125,7 +125,7 @@ impl Agent {
         if let Err(error) = setup.host.show_agent_to_guard(&boot_id) {
             tracing::warn!(
                 error = format!("{error:#}"),
-                "cannot show the rollback guard that an agent runs"
+                "cannot notify the rollback guard that an agent runs"
             );
         }
         let machine = Machine {
@@ -195,7 +195,7 @@ impl Agent {
             self.telemetry.notify_alive();
             match timeout(LONGEST_WAIT, self.api.object.changed()).await {
                 Ok(changed) => return changed.context("the watch of the BootcNode ended"),
-                Err(_) => tracing::warn!("the API server has not answered yet"),
+                Err(_) => tracing::warn!("waiting for the BootcNode: the API server has not answered yet"),
             }
         }
     }
@@ -264,7 +264,10 @@ impl Agent {
             && let Err(error) = self.refresh_berths().await
         {
             // The last known berths still count, as they do between two heartbeats.
-            tracing::warn!(error = format!("{error:#}"), "using the last known berths; retrying");
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "cannot read the berths; using the last known ones and retrying"
+            );
         }
         if self.api.berths.catch_up() {
             self.learn_berths();
@@ -351,7 +354,7 @@ impl Agent {
             error = format!("{error:#}"),
             attempts,
             wait_ms = wait.as_millis() as u64,
-            "step failed; retrying"
+            "a pass of the agent's loop failed; retrying"
         );
         self.learn(Event::Unreadable);
         wait

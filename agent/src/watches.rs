@@ -179,7 +179,7 @@ impl Berths {
         let name = berth.name();
         let known = self.known.get_or_insert_default();
         let Some(mut lease) = known.get(&name).cloned() else {
-            anyhow::bail!("no Lease of berth {name} has this node's label any more");
+            anyhow::bail!("the Lease of berth {name} no longer has this node's label");
         };
         lease::write(berth, &mut lease, jiff::Timestamp::now());
         if Bug::NoCas.is_awake() {

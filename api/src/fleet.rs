@@ -65,7 +65,7 @@ pub struct BootcFleetSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
     #[x_kube(merge_strategy = ListMerge::Set, validation = Rule::new(PREFIX_RULE)
-        .message("allowedRegistries must be prefixes of references without scheme, tag, digest or wildcard, such as quay.io/example or registry.example.com:5000"))]
+        .message("each entry of allowedRegistries must be the beginning of an image reference, without scheme, tag, digest or wildcard, such as quay.io/example or registry.example.com:5000"))]
     pub allowed_registries: Vec<String>,
 }
 

@@ -46,7 +46,7 @@ impl Conflict {
             None => "the node joins no pool".to_owned(),
         };
         format!(
-            "selected by more than one pool: {}; {fate} until only one selects it",
+            "selected by more than one pool: {}; {fate} until only one pool selects it",
             pools.join(", ")
         )
     }

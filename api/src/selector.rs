@@ -60,7 +60,7 @@ fn expression() -> Schema {
         },
         "x-kubernetes-validations": [{
             "rule": "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
-            "message": "write values with the operators In and NotIn, and none with Exists and DoesNotExist",
+            "message": "the operators In and NotIn need values; Exists and DoesNotExist must not have any",
         }],
     })
 }

@@ -32,7 +32,7 @@ EXAMPLES
   The same preview with two nodes down at once; this changes nothing:
       kubectl berth status workers --preview --what-if rollout.maxUnavailable=2
 
-  Why a node is not updated now, when it may be, and which change would get it a berth:
+  Why a node gets no berth now, when it may get one, and which change would help:
       kubectl berth explain worker-3
 
   Problems, their impact, and what to do:
@@ -91,7 +91,7 @@ ENVIRONMENT
       Proxy to the API server, and hosts that need no proxy. A proxy in the kubeconfig
       takes precedence.
   NO_COLOR
-      Turns colours off if it is not empty. Only terminals get colours.
+      Turns colors off if it is not empty. Only terminals get colors.
 
 EXIT STATUS
   0  Done, or nothing to do, or --dry-run has shown the plan.
@@ -139,7 +139,7 @@ fn request_timeout(text: &str) -> Result<Duration, String> {
     let with_unit = if seconds { format!("{text}s") } else { text.to_owned() };
     match berth_api::duration::parse(&with_unit) {
         Ok(Duration::ZERO) => {
-            Err("0 is not possible, since every wait must end; write a long time, such as 10m".to_owned())
+            Err("0 (no timeout) is not supported; give a long timeout instead, such as 10m".to_owned())
         }
         Ok(time) => Ok(time),
         Err(error) => Err(error.to_string()),
@@ -171,7 +171,7 @@ pub enum Command {
     /// update that reached a reboot; its last turns with a berth; and advice. Times are by the node's own clock.
     #[command(long_about)]
     Node(NodeStory),
-    /// Explain why a node is offered no berth now, when it may be, and which change would get it one.
+    /// Explain why a node gets no berth now, when it may get one, and which change would help.
     ///
     /// Makes the controller's plan for the node's pool several times, each time with one change: a turn has ended, a
     /// node is Ready again, a limit is higher, or a pause is over. Lists each change that is sufficient alone, the
@@ -217,10 +217,10 @@ pub enum Command {
     Include(OfNode),
     /// Hold back a node: offer it no berth for now.
     ///
-    /// Adds the label berth.dev/hold to the Node. The node stays a member of its pool, counts as before and stages its
-    /// image. It is offered no berth, so Berth neither drains nor reboots it. The controller withdraws an offer that
-    /// the agent has not taken; a turn that has begun continues to its end. Later waves, and pools that are updated
-    /// after its own, wait for the node.
+    /// Adds the label berth.dev/hold to the Node. The node stays a member of its pool, with the same effect on
+    /// the pool's capacity, and stages its image. It is offered no berth, so Berth neither drains nor reboots it. The
+    /// controller withdraws an offer that the agent has not taken; a turn that has begun continues to its end. Later
+    /// waves, and pools that are updated after the node's pool, wait for the node.
     #[command(long_about)]
     Hold(OfNode),
     /// Release a node that is held back.
@@ -232,7 +232,7 @@ pub enum Command {
     ///
     /// A machine whose boot image is too old does not start its kubelet and never becomes a node. The condition
     /// BootstrapHealthy of the BootcFleet names it until it joins. Dismiss the machine if it was deleted or should not
-    /// join. It is reported again if it starts and is refused again.
+    /// join. It is reported again if it boots and is held back again.
     #[command(long_about)]
     Dismiss(Dismiss),
     /// Close the berth of a node that is up, but cannot be proven.
@@ -465,7 +465,7 @@ pub struct Pause {
     pub consent: Consent,
 }
 
-/// One pool, or all pools.
+/// A single pool, or all pools.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct OneOrAll {

@@ -121,7 +121,7 @@ fn of_pool(
         answer.why.extend(shown.blocks);
         answer
             .notes
-            .push("more is known only after the image is resolved".to_owned());
+            .push("everything that depends on the image, until the image is resolved".to_owned());
         return;
     }
     let Some(case) = case(roster, pool, member, now) else {
@@ -129,7 +129,9 @@ fn of_pool(
         return;
     };
     let Some(found) = explain(&case) else {
-        answer.why.push("the pool's plan does not include it yet".to_owned());
+        answer
+            .why
+            .push("the controller's plan does not include it yet".to_owned());
         return;
     };
     answer.offered = found.wait.is_none();
@@ -233,7 +235,7 @@ fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &Bo
 fn times(found: &Explanation, case: &Case, shown: &PoolPreview, pool: &BootcNodePool, now: Timestamp) -> Vec<String> {
     let mut when = vec![];
     let Some(wait) = found.wait else {
-        when.push("the plan offers it a berth now".to_owned());
+        when.push("now: the controller's plan offers it a berth".to_owned());
         return when;
     };
     if matches!(wait, BlockReason::UpToDate | BlockReason::HasBerth) {
@@ -290,7 +292,8 @@ fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
     {
         return vec![];
     }
-    let mut notes = vec!["earlier lapsed offers and in-flight writes, which only the controller knows".to_owned()];
+    let mut notes =
+        vec!["which nodes let earlier offers lapse, and which writes of the controller are in progress".to_owned()];
     if is_server {
         let is_closed = matches!(
             found.wait,
@@ -298,11 +301,17 @@ fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
         );
         let reported = match control_plane_wait(member) {
             // The controller does not judge the control plane while no node may start.
-            Some((cause, _)) if is_closed => format!("; last reported for this node: {}", cause.as_str()),
-            Some((cause, _)) => format!("; the controller reports for this node: {}", cause.as_str()),
-            None => "; the controller reports nothing for this node".to_owned(),
+            Some((cause, _)) if is_closed => format!(
+                "; the controller last reported this reason for the node to wait: {}",
+                cause.as_str()
+            ),
+            Some((cause, _)) => format!(
+                "; the controller reports this reason for the node to wait: {}",
+                cause.as_str()
+            ),
+            None => "; the controller reports no reason for this node to wait".to_owned(),
         };
-        notes.push(format!("which API servers answer is not visible here{reported}"));
+        notes.push(format!("which API servers answer{reported}"));
     }
     notes
 }

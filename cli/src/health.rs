@@ -61,7 +61,7 @@ impl HealthInsight {
                 (Some(pool), of_nodes(findings, pool.as_str()), Some(details))
             }
         };
-        let same = (findings.len() > 1).then(|| "do the same for the others".to_owned());
+        let same = (findings.len() > 1).then(|| "do the same for the other nodes".to_owned());
         let remedy = [first.remedy()].into_iter().chain(same).chain(then);
         Some(Self {
             level: first.level(),

@@ -13,7 +13,7 @@ pub fn pool_history(snapshot: &Snapshot, pool: &str, now: Timestamp, width: usiz
     let found = snapshot.pools.iter().find(|p| p.name_any() == pool);
     let found = found.ok_or_else(|| {
         let names: Vec<_> = snapshot.pools.iter().map(ResourceExt::name_any).collect();
-        format!("there is no pool {pool:?}; there are: {}", names.join(", "))
+        format!("there is no pool {pool:?}; existing pools: {}", names.join(", "))
     })?;
     let images = found
         .status

@@ -41,7 +41,7 @@ fn pool(view: &PoolView, width: usize) -> String {
         0 => String::new(),
         n => {
             cut(
-                &format!("  {n} more are left out: too long, too many, or not plain text"),
+                &format!("  labels left out (too long, too many, or not plain text): {n}"),
                 width,
             ) + "\n"
         }

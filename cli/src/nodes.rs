@@ -185,7 +185,7 @@ fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> NodeMe
         return NodeMessage::with(&format!("last turn: {}: {}", turn.outcome, turn.message), &times);
     }
     if status.phase == Some(Phase::Pending) && node.spec.image.is_some() && node.spec.staging == Staging::Held {
-        return NodeMessage::new("waits for a permit to pull");
+        return NodeMessage::new("waits until the controller permits the pull");
     }
     NodeMessage::default()
 }

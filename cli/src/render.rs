@@ -213,7 +213,7 @@ fn failure_text(failures: &DigestFailures, view: &PoolView) -> String {
     let count = failures.count as usize;
     let nodes = names(&failures.nodes, count);
     format!(
-        "{} failed on {nodes} ({count}; the rollout halts at {})",
+        "{} failed on {nodes} (failures: {count}; the rollout halts at {})",
         short(&failures.digest),
         view.max_failures
     )

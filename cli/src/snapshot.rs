@@ -91,16 +91,16 @@ impl Snapshot {
         };
         match leases {
             Ok(leases) => this.leases = leases,
-            Err(error) if scope == Scope::Admin => return Err(error).context("reading the berths"),
+            Err(error) if scope == Scope::Admin => return Err(error).context("cannot read the berths"),
             Err(error) => this.notes.push(format!(
-                "cannot read the berths; the last reported numbers are shown: {error}"
+                "cannot read the berths, so the numbers are the controller's last report: {error}"
             )),
         }
         match fleet {
             Ok(fleet) => this.fleet = fleet,
             Err(error) => {
                 this.notes.push(format!(
-                    "it is not known whether the fleet is paused or has a limit: {error}"
+                    "cannot read BootcFleet cluster, so the fleet may be paused or have a limit: {error}"
                 ));
                 this.fleet_unread = Some(error.to_string());
             }
@@ -108,9 +108,9 @@ impl Snapshot {
         match nodes {
             Ok(nodes) => this.nodes = nodes,
             Err(error) if scope == Scope::Status => this.notes.push(format!(
-                "it is not known whether nodes are Ready, cordoned or excluded: {error}"
+                "cannot read the Nodes, so some may be NotReady, cordoned or excluded: {error}"
             )),
-            Err(error) => return Err(error).context("reading the Nodes"),
+            Err(error) => return Err(error).context("cannot read the Nodes"),
         }
         Ok(this)
     }
@@ -166,7 +166,11 @@ impl Snapshot {
 /// Returns the name if it is in `pools`, else an error that lists them.
 pub(crate) fn known(pool: &str, pools: &[String]) -> Result<String> {
     let is_there = pools.iter().any(|name| name == pool);
-    anyhow::ensure!(is_there, "there is no pool {pool:?}; there are: {}", pools.join(", "));
+    anyhow::ensure!(
+        is_there,
+        "there is no pool {pool:?}; existing pools: {}",
+        pools.join(", ")
+    );
     Ok(pool.to_owned())
 }
 

@@ -121,8 +121,8 @@ fn berth_line(lease: &Lease, node: &str) -> Option<BerthLine> {
         BerthState::Closed(_) => return None,
         BerthState::Offered(_) => "offered",
         BerthState::Held(holding) => match holding.phase {
-            HoldPhase::Taken => "taken: it may cordon and drain",
-            HoldPhase::Committed => "committed: it may reboot",
+            HoldPhase::Taken => "taken: the node may be cordoned and drained",
+            HoldPhase::Committed => "committed: the node may be rebooted",
             HoldPhase::Releasing(_) => "being given back",
         },
     };
@@ -169,7 +169,10 @@ pub fn render_story(snapshot: &Snapshot, node: &str, now: Timestamp, width: usiz
         out += &columns(&["CHAPTER", "BEGAN", "TOOK"], &chapters(update, now), width);
         out += &proof(&update.proof, width);
         if update.clock_set {
-            out += &(cut("  the clock was set back; times from before that are not shown", width) + "\n");
+            out += &(cut(
+                "  the node's clock was set back; times before that are not shown",
+                width,
+            ) + "\n");
         }
     }
     if !story.turns.is_empty() {
@@ -195,7 +198,7 @@ fn or_dash(text: &str) -> &str {
 fn head(story: &Story, now: Timestamp) -> Vec<String> {
     let row = &story.row;
     let of = if story.pool.is_empty() {
-        "of no pool".to_owned()
+        "in no pool".to_owned()
     } else {
         format!("of pool {}", story.pool)
     };
@@ -247,7 +250,7 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
     lines
 }
 
-/// Returns, for example, `updated by rpm-ostree: packages are layered on its image (layered: htop, strace)`.
+/// Returns, for example, `updated by rpm-ostree: packages are layered on the host's image (layered: htop, strace)`.
 fn backend(backend: &NodeBackend) -> String {
     let why = backend::CommonReason::from_word(&backend.reason)
         .map_or_else(|| clean(&backend.reason), |why| why.words().to_owned());
@@ -268,7 +271,9 @@ fn safeguards(story: &Story) -> Option<String> {
         words.push("Berth's rollback guard");
     }
     if words.is_empty() {
-        return Some("  no boot counting, greenboot, hardware watchdog or rollback guard guards its boots".to_owned());
+        return Some(
+            "  boots are not guarded: no boot counting, greenboot, hardware watchdog or rollback guard".to_owned(),
+        );
     }
     Some(format!("  boots are guarded by {}", words.join(", ")))
 }

@@ -68,7 +68,7 @@ pub struct Span {
 pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Picture, String> {
     let found = snapshot.pool(pool).ok_or_else(|| {
         let names: Vec<_> = snapshot.pools.iter().map(ResourceExt::name_any).collect();
-        format!("there is no pool {pool:?}; there are: {}", names.join(", "))
+        format!("there is no pool {pool:?}; existing pools: {}", names.join(", "))
     })?;
     let members: Vec<&BootcNode> = snapshot
         .bootc_nodes
@@ -94,7 +94,9 @@ pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Pictur
     let begin = rows.iter().flat_map(|row| &row.spans).map(|span| span.start).min();
     let end = rows.iter().flat_map(|row| &row.spans).map(|span| span.end).max();
     let (Some(begin), Some(end)) = (begin, end) else {
-        return Err(format!("no node of pool {pool} has a timeline yet: none was updated"));
+        return Err(format!(
+            "no node of pool {pool} has been updated yet, so there is no timeline"
+        ));
     };
     Ok(Picture {
         pool: clean(pool),
@@ -190,7 +192,10 @@ impl Picture {
             0 => "less than a second".to_owned(),
             cell => seconds(cell),
         };
-        out + &cut(&format!("  one column is {column}, by each node's own clock"), width) + "\n"
+        out + &cut(
+            &format!("  each column is {column}; times are by each node's own clock"),
+            width,
+        ) + "\n"
     }
 
     /// Returns the letter of a cell. Of several chapters in one cell, the last is shown.

@@ -74,7 +74,7 @@ pub fn render_report(report: &Report, width: usize) -> String {
     }
     section(&mut text, width, "Violations", report.violations.iter(), |v| {
         let ids = match v.audit_ids.as_slice() {
-            [] => "no line of the log shows it".to_owned(),
+            [] => "no audit ID: no single line of the log shows this".to_owned(),
             ids => format!("audit ID {}", ids.join(", ")),
         };
         format!("{v}\n{ids}")
@@ -86,11 +86,11 @@ pub fn render_report(report: &Report, width: usize) -> String {
         report.others.iter(),
         |r| {
             let image = if r.other_image {
-                "runs another image since then"
+                "then booted another image"
             } else {
-                "runs the same image as before"
+                "then booted the same image again"
             };
-            format!("{} by {:.0}, {image}", r.node, r.at)
+            format!("{} went down at {:.0} or earlier and {image}", r.node, r.at)
         },
     );
     section(&mut text, width, "Not judged", report.not_judged.iter(), String::clone);
@@ -140,19 +140,19 @@ fn row(turn: &Turn) -> Vec<String> {
         Verdict::NotJudged => "not judged".to_owned(),
         Verdict::Open => "not ended".to_owned(),
     };
-    let outcome = turn.outcome.unwrap_or("closed by others");
+    let outcome = turn.outcome.unwrap_or("closed by the controller or an admin");
     let proof = match &turn.proof {
         Proof::NoReboot => format!("{outcome}: given back without a reboot"),
         Proof::Booted { digest, .. } => {
             let boot = clean(turn.final_boot.as_deref().unwrap_or_default());
             if *digest == turn.to {
-                format!("{outcome}: Ready with the target under boot {boot}")
+                format!("{outcome}: Ready with the target in boot {boot}")
             } else {
-                format!("{outcome}: Ready with {} under boot {boot}", digits(digest))
+                format!("{outcome}: Ready with {} in boot {boot}", digits(digest))
             }
         }
         Proof::Missing { what } => format!("{outcome}: the log lacks {what}"),
-        Proof::Failed => format!("{outcome}: nothing was proven"),
+        Proof::Failed => format!("{outcome}: the update was not proven"),
         Proof::Open => "not given back yet".to_owned(),
     };
     vec![

@@ -147,7 +147,7 @@ fn unknown(spec: &JSONSchemaProps, setting: &WhatIf, depth: usize) -> String {
         .map(String::as_str)
         .collect();
     format!(
-        "the spec of a pool has no field {name}; there are: {}",
+        "the spec of a pool has no field {name}; existing fields: {}",
         level.join(", ")
     )
 }
@@ -271,7 +271,10 @@ mod tests {
             ("rollout", "write a field of the pool's spec and a value"),
             ("rollout.maxUnavailabel=3", "similar fields: rollout.maxUnavailable"),
             ("maxUnavailable=3", "similar fields: rollout.maxUnavailable"),
-            ("rollout.something=3", "there are: rollout.after, rollout.exclusions"),
+            (
+                "rollout.something=3",
+                "existing fields: rollout.after, rollout.exclusions",
+            ),
             ("rollout.windows.schedule=x", "rollout.windows is a list"),
             ("rollout.paused=yes", "rollout.paused takes true or false, not \"yes\""),
             (

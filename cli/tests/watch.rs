@@ -180,18 +180,18 @@ async fn lines_follow_the_watches_through_an_outage() {
             "pool workers: Pending, 0% (0/1): 1 Available, 0 Progressing, 0 Draining\n",
         ),
         (DRAINS, "node n1: Progressing, Draining, v1\n"),
-        (AWAY, "not updated for "),
+        (AWAY, " old ("),
         (BACK, "up to date again\n"),
     ];
     let (text, done) = story(watching(Some("workers"), None), 0, &says).await;
     done.unwrap();
     assert!(!text.contains('\x1b'), "{text}");
-    assert_eq!(text.matches("not updated for ").count(), 1, "{text}");
+    assert_eq!(text.matches(" old (").count(), 1, "{text}");
 }
 
 #[tokio::test]
 async fn a_terminal_is_drawn_again_and_given_back() {
-    let says = [(0, "Outdated"), (DRAINS, "1 Draining"), (AWAY, "! not updated for ")];
+    let says = [(0, "Outdated"), (DRAINS, "1 Draining"), (AWAY, "! the data is ")];
     let (text, done) = story(watching(None, Some(true)), 0, &says).await;
     done.unwrap();
     assert!(text.starts_with("\x1b[?25l"), "the cursor is hidden: {text:?}");
@@ -204,14 +204,14 @@ async fn a_missing_server_or_pool_ends_the_watch() {
     let (text, done) = story(watching(None, Some(false)), AWAY, &[]).await;
     let error = format!("{:#}", done.unwrap_err());
     assert!(
-        error.contains("could not be watched within 2 s") && error.contains("connection refused"),
+        error.contains("did not return all objects within 2 s") && error.contains("connection refused"),
         "{error}"
     );
     assert_eq!(text, "", "nothing is drawn");
     let (_, done) = story(watching(Some("infra"), None), 0, &[]).await;
     assert_eq!(
         done.unwrap_err().to_string(),
-        "there is no pool \"infra\"; there are: workers"
+        "there is no pool \"infra\"; existing pools: workers"
     );
 }
 

@@ -130,7 +130,7 @@ fn an_unreadable_fleet_is_an_error_or_a_warning() {
         let said = berth(&server, &arguments);
         let error = String::from_utf8(said.stderr).unwrap();
         assert!(
-            !said.status.success() && error.contains("reading BootcFleet cluster"),
+            !said.status.success() && error.contains("cannot read BootcFleet cluster"),
             "{error}"
         );
         assert_eq!(server.asked(), vec![], "{arguments:?}");
@@ -139,7 +139,8 @@ fn an_unreadable_fleet_is_an_error_or_a_warning() {
     let said = berth(&server, &["resume", "workers", "--yes"]);
     let text = String::from_utf8(said.stdout).unwrap();
     assert!(
-        said.status.success() && text.contains("! it is not known whether the fleet is paused or has a limit"),
+        said.status.success()
+            && text.contains("! cannot read BootcFleet cluster, so the fleet may be paused or have a limit"),
         "{text}"
     );
     assert_eq!(server.asked().len(), 1);

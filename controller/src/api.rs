@@ -49,13 +49,13 @@ pub enum CallError {
     #[error("the object has changed: {0}")]
     Conflict(String),
     /// The server refused this write and would refuse it again. Nothing was written.
-    #[error("refused: {0}")]
+    #[error("the API server refused the request: {0}")]
     Refused(String),
     /// The server currently rejects every request of this process. Nothing was written.
-    #[error("rejected for now: {0}")]
+    #[error("the API server rejects requests for now: {0}")]
     NotNow(String),
     /// The write may have been stored, or may still be in flight.
-    #[error("no answer: {0}")]
+    #[error("the API server did not confirm the request: {0}")]
     Unknown(String),
 }
 
@@ -270,10 +270,16 @@ mod tests {
             classified(&status).to_string()
         }
         for (codes, expected) in [
-            (&[400, 403, 405, 413, 422][..], "refused: words"),
-            (&[401, 429], "rejected for now: words"),
+            (
+                &[400, 403, 405, 413, 422][..],
+                "the API server refused the request: words",
+            ),
+            (&[401, 429], "the API server rejects requests for now: words"),
             (&[404, 409], "the object has changed: words"),
-            (&[408, 500, 503, 504], "no answer: words"),
+            (
+                &[408, 500, 503, 504],
+                "the API server did not confirm the request: words",
+            ),
         ] {
             for code in codes {
                 assert_eq!(of(*code), expected, "{code}");

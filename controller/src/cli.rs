@@ -135,8 +135,8 @@ pub struct Cli {
 
     /// Address to serve /healthz and /readyz on: HOST:PORT, or :PORT for all addresses. Empty: off.
     ///
-    /// /healthz answers ok unless this controller leads and its passes hang. /readyz also requires that the API server
-    /// answers this controller, whether it leads or waits.
+    /// /healthz answers ok unless this controller leads and its reconcile loop hangs. /readyz also requires that the
+    /// API server answers this controller, whether it leads or waits.
     #[arg(long, value_name = "ADDRESS", env = "BERTH_HEALTH_ADDRESS", default_value = "")]
     pub health_address: String,
 
@@ -213,7 +213,7 @@ mod tests {
         assert!(parse(&["--log-level=warn,kube=debug"]).is_ok());
         let refused = parse(&["--log-level=loud"]).unwrap_err().to_string();
         assert!(
-            refused.contains("--log-level") && refused.contains("\"loud\" is not a level"),
+            refused.contains("--log-level") && refused.contains("\"loud\" is not a log level"),
             "{refused}"
         );
     }

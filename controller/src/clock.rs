@@ -66,13 +66,14 @@ pub fn is_kept(max_error: i64) -> bool {
 
 fn log_state(synchronized: bool, error: &io::Result<i64>) {
     match error {
-        Ok(_) if synchronized => tracing::info!("the clock of this machine is synchronised"),
+        Ok(_) if synchronized => tracing::info!("the clock of this machine is synchronized"),
         Ok(_) => tracing::warn!(
-            "the clock of this machine is not synchronised; windows stay closed until it is, or --trust-clock is set"
+            "the clock of this machine is not synchronized; windows stay closed until it is synchronized or \
+             --trust-clock is set"
         ),
         Err(error) => tracing::warn!(
             %error,
-            "cannot read from the kernel whether the clock is synchronised; windows stay closed unless --trust-clock is set"
+            "cannot read from the kernel whether the clock is synchronized; windows stay closed unless --trust-clock is set"
         ),
     }
 }
@@ -83,7 +84,7 @@ mod tests {
     use crate::time;
 
     #[test]
-    fn a_synchronised_clock_has_a_small_error() {
+    fn a_synchronized_clock_has_a_small_error() {
         assert!(is_kept(0) && is_kept(250_000) && is_kept(15_999_999));
         assert!(!is_kept(16_000_000) && !is_kept(16_000_500) && !is_kept(-1));
     }

@@ -99,7 +99,10 @@ async fn list(events: &Api<Event>) -> Result<Vec<Refusal>, String> {
     match tokio::time::timeout(LIST_TIMEOUT, events.list(&params)).await {
         Ok(Ok(list)) => Ok(list.items.iter().filter_map(refusal).collect()),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", LIST_TIMEOUT.as_secs())),
+        Err(_) => Err(format!(
+            "the API server gave no answer within {} s",
+            LIST_TIMEOUT.as_secs()
+        )),
     }
 }
 

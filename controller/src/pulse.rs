@@ -57,7 +57,7 @@ impl Pulse {
 impl Health for Pulse {
     fn alive(&self) -> Result<(), String> {
         if self.is_lost() {
-            Err("the controller's passes hang; see the last lines of the log".to_owned())
+            Err("the controller's reconcile loop hangs; see the last lines of the log".to_owned())
         } else {
             Ok(())
         }

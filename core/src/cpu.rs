@@ -64,7 +64,7 @@ impl Features {
         self.levels = Some(self.levels.unwrap_or(u8::MAX) & has);
     }
 
-    /// Returns the highest level for which all CPUs support that level and all lower levels. `None` if the file listed
+    /// Returns the highest level that all CPUs support, together with all lower levels. `None` if the file listed
     /// no CPU, or if the architecture has no levels.
     pub fn variant(&self, architecture: &str) -> Option<&'static str> {
         let has = self.levels?;

@@ -163,9 +163,10 @@ fn updating(facts: &Inputs<'_>) -> Verdict {
         Some(Phase::Draining) => Verdict::yes(CommonReason::Draining, ""),
         Some(Phase::Rebooting | Phase::Proving) => Verdict::yes(CommonReason::Rebooting, ""),
         Some(Phase::Staging | Phase::Releasing) => Verdict::yes(CommonReason::Updating, ""),
-        _ if facts.desired.is_none() => {
-            Verdict::unknown(CommonReason::CannotDetermine, "no image is published for this node")
-        }
+        _ if facts.desired.is_none() => Verdict::unknown(
+            CommonReason::CannotDetermine,
+            "the controller has published no image for this node",
+        ),
         None => Verdict::unknown(CommonReason::CannotDetermine, "no agent has reported yet"),
         Some(_) if runs_desired(facts) => Verdict::no(CommonReason::Updated, ""),
         Some(_) if facts.held.is_some() => Verdict::no(CommonReason::Paused, ""),

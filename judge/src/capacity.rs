@@ -60,7 +60,10 @@ impl Judge<'_> {
             let Others { held, nodes } = Others::of(of_pool.map(|(_, s)| *s));
             match (before, &state.berth.state) {
                 (Some(BerthState::Offered(_)), BerthState::Held(h)) if h.phase == HoldPhase::Taken && held >= k => {
-                    let text = format!("{} took {lease} at {} while {held} of {k} were held", h.node, state.at);
+                    let text = format!(
+                        "{} took {lease} at {} while {held} of {k} berths were held",
+                        h.node, state.at
+                    );
                     wrong.push(Violation::of_write("I1c", state, text));
                 }
                 (Some(BerthState::Closed(_)) | None, BerthState::Offered(offer)) => {
@@ -69,9 +72,9 @@ impl Judge<'_> {
                     let down = self.unavailable(&cordoned, state).into_iter();
                     all.extend(down.filter(|uid| pool_of(&members, uid, state.version) == Some(pool)));
                     let in_use = if used >= k {
-                        format!("{used} of {k} were held or open")
+                        format!("{used} of {k} berths were held or offered")
                     } else if all.len() >= k && !all.contains(&uid) && !self.is_repaired(&cordoned, state, &uid) {
-                        format!("{} of {k} were held, open or cordoned", all.len())
+                        format!("berths and cordoned nodes used {} of the capacity of {k}", all.len())
                     } else {
                         continue;
                     };
@@ -105,7 +108,10 @@ impl Judge<'_> {
             all.extend(down.filter(|uid| pool_of(&members, uid, state.version).is_some_and(|pool| !pool.is_empty())));
             let is_down = all.contains(&uid) || self.is_repaired(&cordoned, state, &uid);
             if used >= limit || all.len() >= limit && !is_down {
-                let in_use = format!("{} of the fleet's {limit} were held, open or cordoned", all.len());
+                let in_use = format!(
+                    "berths and cordoned nodes used {} of the fleet's limit of {limit}",
+                    all.len()
+                );
                 wrong.push(opened(state, offer, &in_use));
             }
         }

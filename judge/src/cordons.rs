@@ -52,7 +52,7 @@ impl Judge<'_> {
             }
             if !*state && unschedulable && !our_cordon(node) {
                 let text = format!(
-                    "{name} was left cordoned at {} although no cordon of an admin was in place",
+                    "{name} was left cordoned at {} although no admin had cordoned it",
                     record.at
                 );
                 wrong.push(Violation::of_record("I4", name, record, text));

@@ -96,7 +96,7 @@ impl Judge<'_> {
                     }
                     (
                         "I2",
-                        format!("{host} went down at {at} with a commit to {target} and booted {after}"),
+                        format!("{host} went down at {at} with a commit for {target}, but booted {after}"),
                     )
                 }
                 None if self.is_excused(host, at) => {
@@ -114,7 +114,7 @@ impl Judge<'_> {
                 None if !self.is_accused(history, host, at, &before, &after) => continue,
                 None => (
                     "I2",
-                    format!("{host} went down at {at} under boot {boot} without a committed berth"),
+                    format!("{host} went down at {at}, at the end of boot {boot}, without a committed berth"),
                 ),
             };
             wrong.push(self.of_boot(text.0, host, at, &boot, text.1));
@@ -268,7 +268,7 @@ impl Judge<'_> {
             }
             let at = record.received;
             if !holds(history, host, at, slack) && !self.is_unknown(history, host, at - slack, at + slack) {
-                let what = if cordons { "cordoned" } else { "evicted a pod" };
+                let what = if cordons { "cordoned its Node" } else { "evicted a pod" };
                 let text = format!("{host} {what} at {} without a berth", record.received);
                 wrong.push(Violation::of_record("I1", host, record, text));
             }

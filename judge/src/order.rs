@@ -67,7 +67,7 @@ impl Judge<'_> {
                 });
                 if let Some((node, member)) = left {
                     let text = format!(
-                        "{} was opened for {} at {} although {node} of {}, which goes before {pool}, was not updated to {}",
+                        "{} was opened for {} at {} although {node} of pool {}, which goes before {pool}, was not updated to {}",
                         state.berth.name(),
                         offer.node,
                         state.at,

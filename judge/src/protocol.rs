@@ -101,7 +101,7 @@ impl Judge<'_> {
                         && releasing_since == states.first().map(|s| s.version),
                 };
                 if after.berth.epoch < before.berth.epoch {
-                    wrong.push(change.wrong("Fence", "the epoch went back"));
+                    wrong.push(change.wrong("Fence", "the epoch decreased"));
                 }
                 wrong.extend(match after.program.as_str() {
                     "berth-agent" => self.by_agent(&change),
@@ -130,7 +130,7 @@ impl Judge<'_> {
             (BerthState::Held(before), BerthState::Held(after)) => self.holder_moved(change, before, after),
             (BerthState::Held(holding), BerthState::Closed(_)) => match holding.phase {
                 HoldPhase::Releasing(_) => self.unrestored(change, holding),
-                _ => vec![change.wrong("I4", "it gave the berth back without Releasing")],
+                _ => vec![change.wrong("I4", "it gave the berth back without the phase Releasing")],
             },
             _ => vec![change.wrong("I1", "an agent may not make this change")],
         }
@@ -167,7 +167,7 @@ impl Judge<'_> {
                 let anew = change.taken_under.is_some_and(|boot| *boot != after.boot_id);
                 let is_known = self.evidence.whole || change.taken_under.is_some();
                 if before.phase == HoldPhase::Committed && same_boot && !anew && is_known {
-                    wrong.push(change.wrong("I5", "it gave a committed berth back under the same boot"));
+                    wrong.push(change.wrong("I5", "it gave a committed berth back before the reboot"));
                 }
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
                 if (!same_boot || anew) && *outcome != Outcome::Failed {
@@ -240,7 +240,7 @@ impl Judge<'_> {
         {
             wrong.push(change.wrong(
                 "I5",
-                &format!("{booted} is booted, which is neither the target nor the previous image"),
+                &format!("the host booted {booted}, which is neither the target nor the previous image"),
             ));
         }
         let begins_here = self.evidence.whole || change.taken_under.is_some();
@@ -251,7 +251,7 @@ impl Judge<'_> {
         let mut within = events.filter(|e| e.at <= change.after.received + self.slack());
         let is_ready = within.any(|e| matches!(&e.change, HostChange::Ready { boot_id } if boot_id == boot));
         if recorded && !is_ready {
-            wrong.push(change.wrong("I5", "the Node was not Ready under this boot"));
+            wrong.push(change.wrong("I5", "the Node was not Ready in this boot"));
         }
         wrong
     }
@@ -273,9 +273,12 @@ impl Judge<'_> {
             nodes.filter(|(_, record, _)| record.program() == "berth-agent" && record.name == holding.node.as_str());
         match between.last() {
             None if self.doubtful("nodes").any(|r| r.name == holding.node.as_str()) => vec![],
-            None => vec![change.wrong("I4", "it gave the berth back without writing its Node")],
+            None => vec![change.wrong("I4", "it gave the berth back without writing its Node first")],
             Some((_, _, node)) if our_cordon(node) => {
-                vec![change.wrong("I4", "it gave the berth back with its cordon in place")]
+                vec![change.wrong(
+                    "I4",
+                    "it gave the berth back while Berth's cordon was still on the Node",
+                )]
             }
             Some(_) => vec![],
         }
@@ -309,7 +312,12 @@ impl Judge<'_> {
         lately.extend(desired);
         let target = taken.target.to_string();
         let fits = lately.is_empty() || lately.iter().any(|digest| digest.ends_with(&target));
-        (!fits).then(|| change.wrong("I2", &format!("it took {target}, but {lately:?} was published")))
+        (!fits).then(|| {
+            change.wrong(
+                "I2",
+                &format!("it took the berth for {target}, but the published image was {lately:?}"),
+            )
+        })
     }
 
     /// I2: the berth's UID is the UID of the Node that exists, or existed when the write was sent.
@@ -347,7 +355,10 @@ impl Judge<'_> {
                 _ => vec![],
             },
             (BerthState::Closed(before), BerthState::Offered(_)) => match before.outcome {
-                Some(Outcome::Failed) => vec![change.wrong("I8", "it was opened before its failure was on record")],
+                Some(Outcome::Failed) => vec![change.wrong(
+                    "I8",
+                    "it opened the berth before the pool's status recorded the failure",
+                )],
                 _ => vec![],
             },
             (BerthState::Offered(_), BerthState::Closed(_)) => vec![],
@@ -356,14 +367,14 @@ impl Judge<'_> {
                 if of_holder(before) == of_holder(after) {
                     return vec![];
                 }
-                vec![change.wrong("I1", "it changed fields of the holder")]
+                vec![change.wrong("I1", "it changed fields that only the holder may change")]
             }
             (BerthState::Held(holding), BerthState::Closed(closed)) => match closed.reason {
                 ClosedReason::Gone if !self.may_be_gone(holding, change) => {
                     vec![change.wrong("I5", "it closed a held berth although its Node was not deleted")]
                 }
                 ClosedReason::Gone | ClosedReason::Excluded => vec![],
-                _ => vec![change.wrong("I5", "it closed a held berth")],
+                _ => vec![change.wrong("I5", "it closed a held berth for a reason other than gone or excluded")],
             },
             _ => vec![change.wrong("I1", "a controller may not make this change")],
         }
@@ -399,7 +410,10 @@ impl Judge<'_> {
         if is_recorded || self.doubtful("bootcnodepools/status").next().is_some() {
             return vec![];
         }
-        vec![change.wrong("I8", "its failure was acknowledged before it was on record")]
+        vec![change.wrong(
+            "I8",
+            "it removed the failure from the berth before the pool's status recorded it",
+        )]
     }
 
     fn may_be_gone(&self, holding: &Holding, change: &Change<'_>) -> bool {
@@ -416,7 +430,7 @@ impl Judge<'_> {
             let newest = opened.entry(state.berth.pool.as_str()).or_default();
             if state.berth.epoch < *newest {
                 let text = format!(
-                    "a leader of epoch {} wrote {} at {}, after one of epoch {newest} had opened a berth",
+                    "a controller with epoch {} wrote {} at {}, after a controller with epoch {newest} had opened a berth",
                     state.berth.epoch,
                     state.berth.name(),
                     state.at

@@ -216,10 +216,10 @@ fn proof(last: &Holding, committed: Option<&Holding>, outcome: Outcome, hosts: &
     });
     match (booted, ready) {
         (None, _) => Proof::Missing {
-            what: "a status of the agent under the new boot",
+            what: "a status of the agent in the new boot",
         },
         (_, None) => Proof::Missing {
-            what: "a status of the Node under the new boot",
+            what: "a status of the Node in the new boot",
         },
         (Some(digest), Some(ready)) => Proof::Booted { digest, ready },
     }

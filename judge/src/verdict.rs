@@ -109,38 +109,38 @@ impl Log {
         let missing = [
             (
                 self.sightings.agents,
-                "I2, I3, I5 (booted image): no status of a BootcNode has its body",
+                "I2, I3, I5 (booted image): the log has no bodies of BootcNode statuses",
             ),
             (
                 self.sightings.kubelets,
-                "I5 (Ready under the new boot), order of the pools: no status of a Node has its body",
+                "I5 (Ready in the new boot), order of the pools: the log has no bodies of Node statuses",
             ),
             (
                 evidence.nodes,
-                "I1 (cordoned before the reboot), I4: no write of a Node has its body",
+                "I1 (cordoned before the reboot), I4: the log has no bodies of Node writes",
             ),
             (
                 evidence.published,
-                "I2 (published image), order of the pools: no write of a BootcNode has its body",
+                "I2 (published image), order of the pools: the log has no bodies of BootcNode writes",
             ),
             (
                 evidence.pool_statuses,
-                "I1 (capacity), I8: no status of a BootcNodePool has its body",
+                "I1 (capacity), I8: the log has no bodies of BootcNodePool statuses",
             ),
             (
                 terms.fleet.is_some(),
-                "I1 (limit of the fleet): the log does not show it; give it with --fleet-limit",
+                "I1 (limit of the fleet): the log does not contain the limit; pass it with --fleet-limit",
             ),
             (
                 evidence.pods,
-                "I1 (no pod left behind): the log does not show the end of each pod",
+                "I1 (no pod left behind): the log does not show when each pod ended",
             ),
         ];
         let missing = missing.into_iter().filter(|(is_there, _)| !is_there);
         let mut said: Vec<String> = missing.map(|(_, words)| words.to_owned()).collect();
         let bare = self.bare();
         if bare > 0 {
-            said.push(format!("{bare} writes of Leases: without a body"));
+            said.push(format!("writes of Leases without a body: {bare}"));
         }
         for (lease, states) in history {
             let gaps: Vec<String> = states
@@ -150,7 +150,7 @@ impl Log {
                 .collect();
             if !gaps.is_empty() {
                 said.push(format!(
-                    "{lease}: writes are missing before {}; the turns of that time are not judged",
+                    "{lease}: the log lacks writes before {}; turns at that time are not judged",
                     gaps.join(", ")
                 ));
             }

@@ -23,7 +23,7 @@ pub fn filter(text: &str) -> Result<Filter, String> {
     for word in text.split(',').filter(|word| !word.contains('=')) {
         if word.is_empty() || word.parse::<LevelFilter>().is_err() {
             return Err(format!(
-                "{word:?} is not a level; use error, warn, info, debug, trace or off, or MODULE=LEVEL for one module"
+                "{word:?} is not a log level; use error, warn, info, debug, trace or off, or MODULE=LEVEL for one module"
             ));
         }
     }

@@ -63,7 +63,7 @@ impl Agent {
         }
         self.save_memory().with_context(|| {
             format!(
-                "cannot perform {}, since the agent's memory cannot be written on the host",
+                "step {} is not started, because the agent cannot save its memory in /var/lib/berth on the host",
                 describe(step)
             )
         })
@@ -128,7 +128,7 @@ impl Agent {
             Step::Relicense(berth, digest) => {
                 self.record_more_containers().await;
                 let stored = self.store(berth.relicensed(digest.clone(), self.boot_id())?).await?;
-                tracing::warn!(berth = berth.name(), %digest, "the boot is unproven; the berth has a new target");
+                tracing::warn!(berth = berth.name(), %digest, "the running image is unproven; the node reboots into this digest under the same berth");
                 Ok(stored)
             }
             Step::Release(berth, outcome, _) => self.store(berth.releasing(*outcome, self.boot_id())?).await,
@@ -151,8 +151,8 @@ impl Agent {
     /// previous step, and that change had no effect.
     fn change_staged(&self, step: &Step, done: Result<(), HostError>, repeats: bool) -> Result<Ending> {
         let name = describe(step);
-        done.with_context(|| format!("{name} failed on the host"))?;
-        anyhow::ensure!(!repeats, "{name} succeeded on the host but had no effect");
+        done.with_context(|| format!("step {name} failed on the host"))?;
+        anyhow::ensure!(!repeats, "step {name} succeeded on the host but changed nothing");
         Ok(Ending::Done)
     }
 
@@ -166,7 +166,11 @@ impl Agent {
             begun: self.knowledge.past.staged_with,
             experimental_composefs: self.experimental_composefs,
         };
-        let survey = self.host.survey(&terms).await.context("cannot survey the host")?;
+        let survey = self
+            .host
+            .survey(&terms)
+            .await
+            .context("cannot read the host's deployments")?;
         self.look_for_boot_image().await;
         self.look_for_safeguards().await;
         if rollback_guard::is_wanted(&self.knowledge.desired, &survey.os) {
@@ -193,7 +197,7 @@ impl Agent {
         match self.host.boot_image().await {
             Ok(found) => self.machine.boot_image = Some(found),
             Err(error) => {
-                tracing::warn!(%error, "cannot read the machine's boot image; the next survey of the host retries")
+                tracing::warn!(%error, "cannot read the machine's boot image; retrying with the next read of the host")
             }
         }
     }
@@ -207,7 +211,7 @@ impl Agent {
         match self.host.boot_safeguards().await {
             Ok(found) => self.machine.boot_safeguards = Some(found),
             Err(error) => {
-                tracing::warn!(%error, "cannot read what guards the host's boots; the next survey of the host retries")
+                tracing::warn!(%error, "cannot read the host's boot safeguards, such as greenboot; retrying with the next read of the host")
             }
         }
     }
@@ -220,7 +224,7 @@ impl Agent {
         let found = match self.host.install_guard().await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "cannot install the rollback guard; the next survey of the host retries");
+                tracing::warn!(%error, "cannot install the rollback guard; retrying with the next read of the host");
                 GuardUnit::Missing(one_line(&error.to_string()))
             }
         };
@@ -261,7 +265,7 @@ impl Agent {
         match &answer {
             Ok(Guard::Allows(what)) => tracing::error!(
                 what,
-                "the API server accepts a write that it must reject; this agent takes no berth"
+                "the API server accepts a write that it must reject; this agent takes no berth until that is fixed"
             ),
             Ok(_) => {}
             Err(error) => tracing::warn!(error, "cannot check whether the API server rejects forbidden writes"),
@@ -342,7 +346,7 @@ impl Agent {
             .await
             .with_context(|| format!("cannot write berth {}", berth.name()))?;
         self.learn_berths();
-        tracing::info!(berth = berth.name(), state, "berth");
+        tracing::info!(berth = berth.name(), state, "wrote the berth");
         Ok(Ending::Done)
     }
 
@@ -367,7 +371,7 @@ impl Agent {
         cordon::cordon(client, self.node.as_str(), node, &berth.name())
             .await
             .context("cannot cordon the Node")?;
-        tracing::info!(berth = berth.name(), "cordoned");
+        tracing::info!(berth = berth.name(), "cordoned the Node");
         Ok(Ending::Done)
     }
 
@@ -381,8 +385,8 @@ impl Agent {
         let mark = Timestamp::now().to_string();
         cordon::restore(client, self.node.as_str(), node, &mark)
             .await
-            .context("cannot restore the Node")?;
-        tracing::info!("restored the Node");
+            .context("cannot undo the cordon of the Node")?;
+        tracing::info!("restored the Node to its state before the cordon");
         Ok(Ending::Done)
     }
 

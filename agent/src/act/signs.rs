@@ -95,5 +95,5 @@ fn message(berth: &Berth) -> String {
 
 fn planned(facts: &AgentFacts) -> String {
     let digest = facts.desired.digest().map(ToString::to_string).unwrap_or_default();
-    format!("{digest} is staged; the node is drained and rebooted when it is offered a berth")
+    format!("{digest} is staged; the node will be drained and rebooted when the controller offers it a berth")
 }

@@ -130,7 +130,7 @@ async fn connect(setup: &Setup, give_up: Instant) -> Result<Host> {
     if !setup.dry_run {
         // Only the holder of the host's lock may change the host.
         let claimed = timeout_at(give_up, host.claim()).await;
-        claimed.context("another agent holds this host's lock")??;
+        claimed.context("another agent holds this host's lock, /run/berth/lock")??;
     }
     Ok(host)
 }
@@ -253,7 +253,7 @@ impl Run<'_> {
                 Step::Ask => self.ask().await,
                 Step::Pivot(target, verdict) if self.setup.dry_run => {
                     println!(
-                        "would change to {} ({}): {}",
+                        "would update to {} ({}): {}",
                         self.config.image,
                         target.digest,
                         verdict.message()
@@ -272,7 +272,7 @@ impl Run<'_> {
         self.answer = self.host.look_up(&self.config.image, left.min(ASK_TIMEOUT)).await;
         self.asked = self.asked.saturating_add(1);
         if let Answer::HostFailed(why) | Answer::Away(why) | Answer::Withheld(why) = &self.answer {
-            tracing::warn!(why, asked = self.asked, image = %self.config.image, "cannot get the target from the registry");
+            tracing::warn!(why, asked = self.asked, image = %self.config.image, "cannot get the target image from the registry");
         }
     }
 
@@ -287,7 +287,7 @@ impl Run<'_> {
     async fn pivot(&mut self, target: &Target, verdict: &Verdict) {
         self.pause(self.tried).await;
         self.tried = self.tried.saturating_add(1);
-        tracing::info!(image = %self.config.image, digest = %target.digest, "changing to the target");
+        tracing::info!(image = %self.config.image, digest = %target.digest, "updating the machine to the target image");
         let staged = pivot::stage(&self.host, &self.config.image, target, self.give_up).await;
         let trouble = match staged {
             Ok(()) => self.reboot_into(target, verdict).await,
@@ -296,7 +296,7 @@ impl Run<'_> {
                 trouble
             }
         };
-        tracing::warn!(why = trouble.message, "the machine did not change to the target");
+        tracing::warn!(why = trouble.message, "the machine was not updated to the target image");
         self.trouble = Some(trouble);
     }
 
@@ -328,7 +328,7 @@ impl Run<'_> {
         };
         if self.setup.dry_run {
             println!(
-                "nothing to do: the first boot of this machine is over ({})",
+                "nothing to do: the first-boot check of this machine has already ended ({})",
                 record.status.outcome.as_str()
             );
         } else if !record.finished {

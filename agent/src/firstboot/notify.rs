@@ -41,7 +41,7 @@ pub fn locally(root: &HostRoot, config: Option<&Config>, verdict: &Verdict) {
     let notice = messages::notice(config, verdict);
     for path in [ISSUE, MOTD] {
         if let Err(error) = show(&root.path(path), notice.as_deref()) {
-            tracing::warn!(path, %error, "cannot write the notice");
+            tracing::warn!(path, %error, "cannot write the notice about the first-boot check");
         }
     }
     // O_NONBLOCK, since the file may be a FIFO without a reader.
@@ -53,7 +53,7 @@ pub fn locally(root: &HostRoot, config: Option<&Config>, verdict: &Verdict) {
         .open(root.path(GETTY));
     drop(touched);
     if let Err(error) = journal(&root.path(JOURNAL), &messages::journal(config, verdict)) {
-        tracing::warn!(%error, "cannot write the record in the journal");
+        tracing::warn!(%error, "cannot write the result of the first-boot check to the journal");
     }
 }
 
@@ -106,7 +106,7 @@ pub fn cluster(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Resu
 async fn event(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Result<()> {
     anyhow::ensure!(
         kubeconfig.is_file(),
-        "kubeconfig {} is not a file; name one that the first-boot unit can see",
+        "kubeconfig {} is not a file; in firstboot.toml, name a file that berth-firstboot.service can read",
         kubeconfig.display()
     );
     let client = clients::client_of(kubeconfig).await?;

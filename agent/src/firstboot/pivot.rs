@@ -53,7 +53,7 @@ async fn read_deployments(host: &Host) -> Result<Result<Box<Deployments>, String
             Err(HostError::Tool(Failure::new(reason, &message)))
         }
         Os::Unusable { message, .. } => Ok(Err(message)),
-        Os::Unknown => Ok(Err("the host was not surveyed".to_owned())),
+        Os::Unknown => Ok(Err("the host's deployments were not read".to_owned())),
     }
 }
 
@@ -61,7 +61,10 @@ pub async fn booted(host: &Host) -> Result<Booted, HostError> {
     Ok(match read_deployments(host).await? {
         Ok(known) => match known.booted.digest {
             Some(digest) => Booted::Digest(digest),
-            None => Booted::Unknown(format!("{} reports no digest", known.backend.name.tool())),
+            None => Booted::Unknown(format!(
+                "{} reports no digest for the running image",
+                known.backend.name.tool()
+            )),
         },
         Err(message) => Booted::Unknown(message),
     })
@@ -98,7 +101,7 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
                 host.cancel_pull(&target.digest).await?;
                 return Err(trouble("the pull did not end before the deadline"));
             }
-            None => return Err(trouble("no trace of the pull is left; its result is unknown")),
+            None => return Err(trouble("the pull can no longer be found, so its result is unknown")),
         }
     };
     host.forget_pull(&target.digest).await?;
@@ -116,7 +119,7 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
 async fn staging_lock(host: &Host) -> Result<StagingLock, PivotError> {
     let known = read_deployments(host).await?.map_err(final_trouble)?;
     let lock = known.staging_lock().filter(|lock| lock.ostree().is_some());
-    lock.ok_or_else(|| final_trouble("hosts with composefs are not changed on their first boot"))
+    lock.ok_or_else(|| final_trouble("Berth does not update hosts with the composefs backend on their first boot"))
 }
 
 /// Returns whether the staged target is locked; `None` if the target is not staged. Fails if the kubelet would never
@@ -144,7 +147,7 @@ pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> PivotError {
                 // unreachable.
                 let is_going = host.shutting_down().await.unwrap_or_else(|_| Instant::now() < begins);
                 if !is_going && Instant::now() > begins {
-                    break trouble("logind accepted the reboot, but it did not begin");
+                    break trouble("logind accepted the request, but the reboot did not begin");
                 }
             }
         }
@@ -158,7 +161,9 @@ pub(super) async fn unlock_and_ask(host: &Host, target: &Target, signs: &Signs) 
     check_no_node(host, signs)?;
     host.unlock().await?;
     if is_staged(host, target).await? != Some(false) {
-        return Err(trouble("the target was unlocked, but the next boot would not apply it"));
+        return Err(trouble(
+            "after the unlock, the target image is still locked or no longer staged",
+        ));
     }
     check_no_node(host, signs)?;
     Ok(host.reboot().await?)
@@ -182,7 +187,7 @@ pub async fn disarm(host: &Host, target: &Target) {
         Ok(Ok(known)) => (known.storage, known.staged),
         Ok(Err(_)) => return,
         Err(error) => {
-            tracing::error!(error, digest = %target.digest, "cannot check whether the next reboot applies the target");
+            tracing::error!(error, digest = %target.digest, "cannot check whether the next reboot applies the target image");
             return;
         }
     };

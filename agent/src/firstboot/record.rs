@@ -20,7 +20,7 @@ impl RecordFile {
     /// Reads the record; `None` if the file is missing or cannot be parsed. An invalid file is renamed, so that an
     /// admin can inspect it.
     pub fn load(&self) -> Option<Record> {
-        files::load(&self.0, "the record of the first boot")
+        files::load(&self.0, "the record of the first-boot check")
     }
 
     /// Writes the record, durably. After an error, the old content stays.

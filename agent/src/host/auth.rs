@@ -90,8 +90,8 @@ impl HostAuth {
             }
             Err(error) => {
                 let message = format!(
-                    "cannot update the host's credentials in {path}: {error}; let the agent write in that directory, or \
-                     start it without --auth-file"
+                    "cannot update the host's credentials in {path}: {error}; make that directory writable for the agent, or \
+                     start the agent without --auth-file"
                 );
                 AuthOutcome {
                     changed: false,
@@ -162,7 +162,7 @@ fn place(root: &HostRoot, path: &str) -> Place {
         Ok(found) => found.file_type(),
         // The path, or a directory in it, does not exist, so the host's tools find no file there either.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Place::Empty,
-        Err(error) => return Place::Odd(format!("which cannot be examined: {error}")),
+        Err(error) => return Place::Odd(format!("cannot be examined: {error}")),
     };
     if kind.is_symlink() {
         let target = fs::read_link(&path).map(|to| format!(" to {}", to.display()));
@@ -172,9 +172,9 @@ fn place(root: &HostRoot, path: &str) -> Place {
         return Place::Odd("not a file".to_owned());
     }
     match files::read_bounded(&path, MAX_LENGTH) {
-        Ok(text) if text.len() > MAX_LENGTH => Place::Odd("a large file".to_owned()),
+        Ok(text) if text.len() > MAX_LENGTH => Place::Odd("a file that is too large".to_owned()),
         Ok(text) => Place::File(digest(&text)),
-        Err(error) => Place::Odd(format!("which cannot be read: {error}")),
+        Err(error) => Place::Odd(format!("cannot be read: {error}")),
     }
 }
 

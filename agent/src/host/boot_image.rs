@@ -60,7 +60,7 @@ fn parse(output: &str) -> Option<NodeBootImage> {
     let note = match times.as_slice() {
         ["missing"] => Err("it is a broken link".to_owned()),
         ["special"] => Err("it is not a regular file".to_owned()),
-        ["outside"] => Err("it is a link that leads out of /sysroot, which is not followed".to_owned()),
+        ["outside"] => Err("it is a link that leads out of /sysroot, and Berth does not follow such links".to_owned()),
         _ => Ok(note.as_bytes()),
     };
     // Some file systems record no creation time. Then use the time of the last change, because nothing changes the

@@ -188,7 +188,7 @@ impl CheckRuns {
         let failure = match result {
             Ok(None) => return None,
             Ok(Some(failure)) => words(&failure),
-            Err(error) => format!("the agent cannot run it: {error}"),
+            Err(error) => format!("the agent cannot run this check: {error}"),
         };
         let [errors, output] = [stderr, stdout].map(|path| files::tail(&self.tools.root.path(path), OUTPUT_TAIL));
         let text = if errors.trim().is_empty() { output } else { errors };
@@ -256,7 +256,7 @@ fn names(root: &HostRoot, dir: &str) -> io::Result<Vec<String>> {
         let name = entry?.file_name();
         let Some(name) = name.to_str() else {
             return Err(io::Error::other(format!(
-                "the name of {name:?} is not UTF-8; rename the file"
+                "the file name {name:?} is not UTF-8; rename the file"
             )));
         };
         names.push(name.to_owned());
@@ -291,7 +291,7 @@ fn words(failure: &UnitFailure) -> String {
     match (failure.result.as_str(), failure.status) {
         ("timeout", _) => format!("did not end within {} s", CHECK_TIMEOUT.as_secs()),
         ("exit-code", EXIT_EXEC) => "cannot be executed".to_owned(),
-        ("canceled", _) => "was stopped before its end".to_owned(),
+        ("canceled", _) => "was stopped before it ended".to_owned(),
         ("exit-code", status) => format!("exit status {status}"),
         (result, status) => format!("{result} {status}"),
     }
@@ -395,7 +395,7 @@ mod tests {
             ("exit-code", 203, "cannot be executed"),
             ("exit-code", 2, "exit status 2"),
             ("signal", 9, "signal 9"),
-            ("canceled", 0, "was stopped before its end"),
+            ("canceled", 0, "was stopped before it ended"),
         ] {
             let failure = UnitFailure {
                 result: result.to_owned(),

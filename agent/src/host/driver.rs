@@ -87,7 +87,8 @@ impl HostStatus {
         let digest = self.rollback.as_ref().and_then(|rollback| rollback.digest.as_ref());
         if digest != Some(to) {
             let found = digest.map_or_else(|| "none".to_owned(), ToString::to_string);
-            let why = format!("the host's rollback deployment is {found} instead of {to}; the agent queued nothing");
+            let why =
+                format!("the host's rollback deployment is {found} instead of {to}, so the agent queued no rollback");
             return Err(HostError::tool_failed(&why));
         }
         Ok(!self.rollback_queued)
@@ -99,7 +100,7 @@ impl HostStatus {
         match &self.staged {
             Some(staged) if (&staged.digest, &staged.image) != (&meant.digest, &meant.image) => {
                 let why = format!(
-                    "{} is staged instead of {}; the agent did not remove it",
+                    "{} is staged instead of {}, so the agent did not remove the staged image",
                     staged.image, meant.image
                 );
                 Err(HostError::tool_failed(&why))

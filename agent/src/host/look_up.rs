@@ -55,7 +55,7 @@ impl Host {
                 Some(digest) => digest.clone(),
                 None => digest(manifest.as_bytes()),
             },
-            Document::Index { platforms, .. } => for_machine(&platforms, own, "the index names no image")?.clone(),
+            Document::Index { platforms, .. } => for_machine(&platforms, own, "the image index has no image")?.clone(),
         };
         // Query by digest, so that manifest and config match even if the tag moves between the queries.
         let pinned = image.at(&of_platform);
@@ -103,7 +103,7 @@ fn for_machine<'a>(images: &'a [PlatformDigest], own: Platform<'_>, none: &str) 
         Choice::VariantUnknown => {
             let there: Vec<String> = images.iter().map(ToString::to_string).collect();
             let there = there.join(", ");
-            let why = format!("it has images for {there}, but this machine's CPU variant is unknown");
+            let why = format!("images exist for {there}, but this machine's CPU variant is unknown");
             Err(LookUpError::OtherMachine(why))
         }
     }
@@ -115,7 +115,10 @@ fn answer(found: Result<Target, LookUpError>) -> Answer {
         Err(LookUpError::Host(error)) => {
             let mut words = plain(&error.to_string());
             if CLOCK.iter().any(|said| words.contains(said)) {
-                words.push_str(&format!("; the clock of this machine says {:.0}", Timestamp::now()));
+                words.push_str(&format!(
+                    "; the clock of this machine says {:.0}; correct the clock if that is wrong",
+                    Timestamp::now()
+                ));
             }
             match (error.reason(), error) {
                 (Reason::HostToolMissing, _) => Answer::HostFailed(words),
@@ -185,7 +188,7 @@ mod tests {
                 architecture,
                 variant: variant.map_or(Variant::Unknown, Variant::Known),
             };
-            match for_machine(platforms, own, "the index names no image") {
+            match for_machine(platforms, own, "the image index has no image") {
                 Ok(digest) => digest.to_string()[7..8].to_owned(),
                 Err(error) => error.to_string(),
             }
@@ -197,12 +200,15 @@ mod tests {
         assert_eq!(found(&platforms, "arm64", None), "b");
         assert_eq!(
             found(&platforms, "amd64", Some("v1")),
-            "the index names no image for amd64/v1"
+            "the image index has no image for amd64/v1"
         );
-        assert_eq!(found(&platforms, "s390x", None), "the index names no image for s390x");
+        assert_eq!(
+            found(&platforms, "s390x", None),
+            "the image index has no image for s390x"
+        );
         assert_eq!(
             found(&platforms, "amd64", None),
-            "it has images for arm64, amd64/v2, amd64/v3, but this machine's CPU variant is unknown"
+            "images exist for arm64, amd64/v2, amd64/v3, but this machine's CPU variant is unknown"
         );
     }
 

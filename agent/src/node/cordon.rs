@@ -35,7 +35,7 @@ pub enum NodeError {
     #[error("the Node does not exist")]
     Gone,
     /// The API server does not permit the request to the kubelet's identity.
-    #[error("the API server refuses the kubelet's identity: {0}")]
+    #[error("the API server refuses this request with the kubelet's credentials: {0}")]
     Forbidden(String),
     /// The API server failed or is unreachable.
     #[error(transparent)]
@@ -154,7 +154,7 @@ impl From<RawNode> for NodeFacts {
 /// Otherwise the node would stay cordoned forever, without a report.
 fn record(text: &str) -> CordonRecord {
     serde_json::from_str(text).unwrap_or_else(|error| {
-        tracing::warn!(text, %error, "cannot parse the record of our cordon; assuming the node was schedulable");
+        tracing::warn!(text, %error, "cannot parse the record of Berth's cordon; assuming that the node was schedulable before it");
         CordonRecord::default()
     })
 }

@@ -14,7 +14,7 @@ use crate::names::{BootId, NodeName, NodeUid, PoolName};
 
 /// A Lease that should be a berth but cannot be read as one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("Lease {lease} is not a valid berth: {what}; restore it, or delete it if no node holds it")]
+#[error("Lease {lease} is not a valid berth: {what}; restore the Lease, or delete it if no node holds it")]
 pub struct LeaseError {
     /// Name of the Lease.
     pub lease: String,

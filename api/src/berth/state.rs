@@ -367,7 +367,7 @@ impl Berth {
         };
         let licensed = holding.target == target && holding.boot_id == boot_id;
         if matches!(holding.phase, HoldPhase::Releasing(_)) || holding.revoke.is_some() || licensed {
-            return self.refused("in this phase, the berth cannot be committed to another digest");
+            return self.refused("the berth is being released, was revoked, or is already committed to this digest");
         }
         let phase = HoldPhase::Committed;
         Ok(self.with(BerthState::Held(Holding {

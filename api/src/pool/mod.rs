@@ -63,7 +63,7 @@ pub use status::{
     validation = Rule::new("self.metadata.name.size() <= 63")
         .message("the name of a BootcNodePool must have at most 63 characters, because it is also a label value; choose a shorter name"),
     validation = Rule::new("!has(self.spec.rollout) || !has(self.spec.rollout.after) || !(self.metadata.name in self.spec.rollout.after)")
-        .message("rollout.after names the pool itself, so it would never be updated; name the pools to update before it"),
+        .message("rollout.after names the pool itself, so the pool would never be updated; remove its name from rollout.after"),
 )]
 #[x_kube(
     validation = Rule::new("has(self.nodeSelector)")

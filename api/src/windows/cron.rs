@@ -29,7 +29,7 @@ const FIELDS: [Field; 5] = [
     },
     Field {
         name: "day of month",
-        instead: "1 to 31, *, lists, ranges and steps of them, L for the last day, or 15W for the weekday nearest to it",
+        instead: "1 to 31, *, lists, ranges and steps of them, L for the last day, or 15W for the weekday nearest to the 15th",
         accepts: is_day_of_month,
     },
     Field {

@@ -87,7 +87,7 @@ impl Schedule {
         for (index, &(from, to)) in exclusions.iter().enumerate() {
             if to <= from {
                 return Err(WindowError(format!(
-                    "exclusions[{index}] ends at {to}, which is not after its start {from}; write a later time in to"
+                    "exclusions[{index}] ends at {to}, which is not after its start {from}; write a later time as exclusions[{index}].to"
                 )));
             }
         }

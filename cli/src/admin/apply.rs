@@ -90,7 +90,7 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
             close(client, lease, closed, now).await?;
             let mut done = vec![format!("Berth {} is closed.", closed.name())];
             if let Err(error) = write_event(client, lease, (node, uid), note, now).await {
-                done.push(format!("No event records this: {error:#}"));
+                done.push(format!("The event that records this was not written: {error:#}"));
             }
             Ok(done)
         }
@@ -102,14 +102,14 @@ async fn label(client: &Client, (node, uid): (&str, &str), mark: Mark, on: bool)
     let patch = json!({ "metadata": { "uid": uid, "labels": { mark.key(): value } } });
     let nodes = Api::<Node>::all(client.clone());
     let patched = nodes.patch(node, &params(), &Patch::Merge(patch)).await;
-    patched.map(drop).with_context(|| format!("changing Node {node}"))
+    patched.map(drop).with_context(|| format!("cannot change Node {node}"))
 }
 
 async fn change_rollout(client: &Client, (pool, uid): (&str, &str), rollout: Value) -> Result<()> {
     let patch = json!({ "metadata": { "uid": uid }, "spec": { "rollout": rollout } });
     let pools = Api::<BootcNodePool>::all(client.clone());
     let patched = pools.patch(pool, &params(), &Patch::Merge(patch)).await;
-    patched.map(drop).with_context(|| format!("changing pool {pool}"))
+    patched.map(drop).with_context(|| format!("cannot change pool {pool}"))
 }
 
 /// Writes the annotation with the dismissed machines to the BootcFleet.
@@ -118,7 +118,7 @@ async fn dismiss(client: &Client, uid: &str, value: &str) -> Result<()> {
     let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
     let fleets = Api::<BootcFleet>::all(client.clone());
     let patched = fleets.patch(fleet::NAME, &params(), &Patch::Merge(patch)).await;
-    patched.map(drop).context("changing BootcFleet cluster")
+    patched.map(drop).context("cannot change BootcFleet cluster")
 }
 
 /// Writes `spec.paused` of the BootcFleet. Creates the BootcFleet if `uid` is `None`.
@@ -134,11 +134,11 @@ async fn pause_fleet(client: &Client, uid: Option<&str>, paused: bool) -> Result
             ..PostParams::default()
         };
         let created = fleets.create(&params, &BootcFleet::new(fleet::NAME, spec)).await;
-        return created.map(drop).context("creating BootcFleet cluster");
+        return created.map(drop).context("cannot create BootcFleet cluster");
     };
     let patch = json!({ "metadata": { "uid": uid }, "spec": { "paused": paused } });
     let patched = fleets.patch(fleet::NAME, &params(), &Patch::Merge(patch)).await;
-    patched.map(drop).context("changing BootcFleet cluster")
+    patched.map(drop).context("cannot change BootcFleet cluster")
 }
 
 /// Maximum number of attempts to write a pool. An attempt fails if another program has just written the pool.
@@ -149,25 +149,28 @@ const TRIES: usize = 5;
 async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest), to: &str) -> Result<()> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     for _ in 0..TRIES {
-        let now = pools.get(pool).await.with_context(|| format!("reading pool {pool}"))?;
+        let now = pools
+            .get(pool)
+            .await
+            .with_context(|| format!("cannot read pool {pool}"))?;
         let available = now.status.as_ref().and_then(|s| s.available.as_ref());
         let same = now.uid().as_deref() == Some(uid)
             && now.spec.image_ref().as_str() == was.0
             && available.is_some_and(|available| available.digest == *was.1);
         if !same {
             return Err(anyhow!(
-                "pool {pool} has changed since it was read, so it was not changed; run the command again to see the new plan"
+                "pool {pool} was not changed, because another program just changed it; run the command again for a new plan"
             ));
         }
         let metadata = json!({ "uid": uid, "resourceVersion": now.resource_version() });
         let patch = json!({ "metadata": metadata, "spec": { "image": { "ref": to } } });
         match pools.patch(pool, &params(), &Patch::Merge(patch)).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {}
-            other => return other.map(drop).with_context(|| format!("changing pool {pool}")),
+            other => return other.map(drop).with_context(|| format!("cannot change pool {pool}")),
         }
     }
     Err(anyhow!(
-        "pool {pool} keeps changing, so it was not changed; run the command again"
+        "pool {pool} was not changed, because other programs keep changing it; run the command again"
     ))
 }
 
@@ -186,7 +189,7 @@ pub async fn would_accept(client: &Client, pool: &str, spec: &Value) -> Result<O
             clean(&status.message)
         )),
         Err(error) => Ok(Some(format!(
-            "it is not known whether the API server would accept this change: {error}"
+            "the dry run failed, so the API server may refuse this change: {error}"
         ))),
     }
 }
@@ -203,7 +206,7 @@ async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -
     let name = closed.name();
     if lease.uid().is_none() || lease.resource_version().is_none() {
         return Err(anyhow!(
-            "Lease {name} was read without UID or resourceVersion, so it was not changed"
+            "Lease {name} was not changed, because the API server returned it without UID or resourceVersion"
         ));
     }
     let leases = Api::<Lease>::namespaced(client.clone(), &lease.namespace().unwrap_or_default());
@@ -216,9 +219,9 @@ async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -
     match leases.replace(&name, &params, &changed).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => Err(anyhow!(
-            "berth {name} has changed since it was read, so it was not closed; run the command again to see the new plan"
+            "berth {name} was not closed, because another program just changed it; run the command again for a new plan"
         )),
-        Err(error) => Err(error).with_context(|| format!("closing berth {name}")),
+        Err(error) => Err(error).with_context(|| format!("cannot close berth {name}")),
     }
 }
 
@@ -226,13 +229,13 @@ async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -
 async fn write_event(client: &Client, lease: &Lease, node: (&str, &str), note: &str, now: Timestamp) -> Result<()> {
     let user = user_name(client)
         .await
-        .context("asking the API server for your user name")?;
+        .context("cannot ask the API server for your user name")?;
     let events = Api::<Event>::namespaced(client.clone(), EVENTS);
     let event = event(lease, node, &format!("{note}; by {}", clean(&user)), now);
     events
         .create(&PostParams::default(), &event)
         .await
-        .context("creating the event")?;
+        .context("cannot create the event")?;
     Ok(())
 }
 
@@ -242,7 +245,7 @@ async fn user_name(client: &Client) -> Result<String> {
         .create(&PostParams::default(), &SelfSubjectReview::default())
         .await?;
     let name = review.status.and_then(|s| s.user_info).and_then(|u| u.username);
-    name.context("its SelfSubjectReview has no user name")
+    name.context("the SelfSubjectReview has no user name")
 }
 
 fn event(lease: &Lease, (node, uid): (&str, &str), note: &str, now: Timestamp) -> Event {

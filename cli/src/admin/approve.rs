@@ -16,7 +16,7 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
     let found = pool_of(snapshot, pool)?;
     let status = found.status.clone().unwrap_or_default();
     let Ok(reference) = found.spec.image_ref().get() else {
-        return Ok(nothing(pool, "its image.ref is not an image reference."));
+        return Ok(nothing(pool, "its image.ref is not a valid image reference."));
     };
     let Some(tag) = reference.without_digest() else {
         let why = "its image.ref has no tag, so Berth looks for no newer image.";
@@ -24,7 +24,7 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
     };
     let is_current = status.target.as_ref().is_some_and(|t| t.is_of(found.spec.image_ref()));
     let Some(available) = status.available.filter(|_| is_current) else {
-        let why = format!("no other image is known at {tag}. To check it now: kubectl berth poll {pool}");
+        let why = format!("Berth knows no newer image at {tag}. To check now: kubectl berth poll {pool}");
         return Ok(nothing(pool, &why));
     };
     let image = named(available.version.as_deref(), &available);
@@ -44,7 +44,7 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
         facts: vec![
             format!("Current: {}", found.spec.image_ref()),
             format!(
-                "{count} {nodes}: from {} to {image}, by the rules of the pool's rollout.",
+                "Effect on {count} {nodes}: update from {} to {image}, as rollout in the pool's spec allows.",
                 before.unwrap_or_default()
             ),
             format!(
@@ -83,7 +83,7 @@ fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<String> {
     }
     let resolved = condition::find(conditions, types::IMAGE_RESOLVED);
     if let Some(missing) = resolved.filter(|c| c.reason == "NoSuchPlatform") {
-        warnings.push(format!("Not every member can run it: {}", clean(&missing.message)));
+        warnings.push(format!("Not every node can run the image: {}", clean(&missing.message)));
     }
     warnings
 }
@@ -113,7 +113,7 @@ fn followed(pool: &BootcNodePool, available: &Available, image: &str) -> String 
             available.digest
         ),
     };
-    format!("its tag is followed. {image} is adopted automatically {when}.{now}")
+    format!("the pool follows its tag. {image} is adopted automatically {when}.{now}")
 }
 
 /// Returns the change as a YAML file for a repository or `kubectl patch --patch-file`. If there is nothing to change,

@@ -42,7 +42,7 @@ pub fn dismiss(snapshot: &Snapshot, machine: &str) -> Result<Plan, NoPlan> {
         ),
         facts: vec![
             clean(&found.message),
-            "The machine does not change: its kubelet does not start. It is reported again if it starts and is refused again."
+            "Nothing changes on the machine: its kubelet stays off. Berth reports the machine again if it is held back again."
                 .to_owned(),
         ],
         changes: vec![Change::Dismiss {

@@ -77,7 +77,8 @@ fn room_without(
         .get(&member.name)
         .map_or_else(String::new, |why| format!(" ({why})"));
     format!(
-        "Pool {name}: {count} nodes, {} at a time, {} free{used}; without {node}: {rest} nodes, {k} at a time, {free} free{once}.",
+        "Pool {name}: {count} nodes, capacity {}, {} free{used}; without {node}: {rest} nodes, capacity {k}, \
+         {free} free{once}.",
         before.capacity,
         before.free(),
         node = member.name,
@@ -113,14 +114,15 @@ fn holding(
             named(&held.holding.target, member, pool)
         )
     } else {
-        "The Node is Ready, so its agent uncordons it and gives the berth back; nothing counts as failed.".to_owned()
+        "The Node is Ready, so its agent uncordons it and gives the berth back; the update does not count as failed."
+            .to_owned()
     };
     plan.facts.push(outcome);
     plan.facts
         .push("The controller closes the berth only if the Node is NotReady.".to_owned());
     if let Some(age) = silence(&member.status(), now) {
         plan.warnings.push(format!(
-            "Its agent has been silent for {age}, but the Node is Ready: the berth is not given back before the agent runs \
+            "The Node is Ready, but its agent has been silent for {age}: the node keeps the berth until the agent runs \
              again. If the agent does not come back: kubectl berth release {name}"
         ));
     }
@@ -168,7 +170,7 @@ fn joins(plan: &mut Plan, roster: &Roster<'_>, world: &World, pool: &BootcNodePo
         .get(&member.name)
         .map_or_else(String::new, |why| format!("; {why}, which uses up capacity"));
     plan.facts.push(format!(
-        "Pool {name}: {count} nodes instead of {before}, {k} at a time, {free} free{uses}."
+        "Pool {name}: {count} nodes instead of {before}, capacity {k}, {free} free{uses}."
     ));
     let target = pool.status.as_ref().and_then(|s| s.target.as_ref());
     let Some(wanted) = member.wanted(target) else { return };
@@ -181,7 +183,7 @@ fn joins(plan: &mut Plan, roster: &Roster<'_>, world: &World, pool: &BootcNodePo
         member.status().failed_digests.contains(wanted) || recorded.into_iter().any(|f| f.nodes.contains(&member.name));
     let image = named(wanted, member, Some(pool));
     plan.facts.push(if failed {
-        format!("{image} failed there and is not retried. To retry it: kubectl berth retry {name}")
+        format!("{image} failed on this node and is not retried. To retry it: kubectl berth retry {name}")
     } else if member.is_up_to_date(target) {
         format!("It already runs {image}.")
     } else {

@@ -36,11 +36,11 @@ pub fn hold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoP
         ..Plan::default()
     };
     plan.facts.push(match (pool, is_excluded(member.node)) {
-        (_, true) => "It is excluded, so the label has no effect until it is included again.".to_owned(),
-        (None, false) => "No pool selects it, so the label has no effect until a pool does.".to_owned(),
+        (_, true) => "The node is excluded, so the label has no effect until the node is included again.".to_owned(),
+        (None, false) => "No pool selects the node, so the label has no effect until a pool selects it.".to_owned(),
         (Some(_), false) => {
-            "It stays a member, counts as before and stages its image. It is offered no berth, so Berth neither drains nor \
-             reboots it."
+            "The node stays a member of its pool, with the same effect on the pool's capacity, and stages its image. It \
+             is offered no berth, so Berth neither drains nor reboots it."
                 .to_owned()
         }
     });
@@ -84,7 +84,7 @@ fn waiting_for(snapshot: &Snapshot, pool: &BootcNodePool, node: &str, now: Times
             .get(own.place.wave)
             .map_or_else(String::new, |wave| clean(&wave.name));
         warnings.push(format!(
-            "Wave {wave} is not proven before this node is updated: until then no node of a later wave is offered a berth"
+            "Until this node is updated, wave {wave} is not proven and no node of a later wave is offered a berth"
         ));
     }
     let waits = own.is_some_and(|own| own.agent.booted.is_none() || own.agent.booted != own.desired);

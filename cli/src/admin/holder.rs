@@ -80,9 +80,9 @@ impl Held<'_> {
             HoldPhase::Releasing(outcome) => format!("Releasing ({})", outcome.as_str()),
         };
         let since = self.lease.spec.as_ref().and_then(|s| s.renew_time.as_ref());
-        let since = since.map_or_else(String::new, |t| format!(", since {}", age(t.0, now)));
+        let since = since.map_or_else(String::new, |t| format!(", for {}", age(t.0, now)));
         format!(
-            "berth {} for {target}: {phase} under boot {}{since}",
+            "berth {} for {target}: {phase} in boot {}{since}",
             self.berth.name(),
             self.holding.boot_id
         )

@@ -50,7 +50,8 @@ pub fn resume(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPl
     let mut plan = change(snapshot, target, false)?;
     match target {
         PauseTarget::Pool(_) if is_fleet_paused(snapshot) => plan.warnings.push(
-            "The fleet is paused, and so is this pool. To resume the fleet: kubectl berth resume --all".to_owned(),
+            "This pool stays paused while the fleet is paused. To resume the fleet: kubectl berth resume --all"
+                .to_owned(),
         ),
         PauseTarget::Pool(_) => {}
         PauseTarget::Fleet => {
@@ -58,7 +59,7 @@ pub fn resume(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPl
             let mut paused: Vec<_> = paused.map(|pool| clean(&pool.name_any())).collect();
             paused.sort();
             let message = format!(
-                "These pools have their own pause and stay paused: {}",
+                "These pools stay paused, because rollout.paused of each is true: {}",
                 paused.join(", ")
             );
             plan.warnings.extend(Some(message).filter(|_| !paused.is_empty()));
@@ -148,8 +149,11 @@ fn at_work(snapshot: &Snapshot, target: PauseTarget<'_>) -> Vec<String> {
             _ => {}
         }
     }
-    let back = line(back, "Not committed, so they give their berths back and are uncordoned");
-    let on = line(on, "Committed, so they finish their turns");
+    let back = line(
+        back,
+        "Nodes that have not committed give their berths back and are uncordoned",
+    );
+    let on = line(on, "Nodes that have committed finish their turns");
     back.into_iter().chain(on).collect()
 }
 

@@ -104,7 +104,7 @@ pub enum NoPlan {
     #[error("there is no Node {0:?}; if it was deleted, the controller closes its berths (closed:gone)")]
     NoNode(String),
     /// The pool does not exist.
-    #[error("there is no pool {name:?}; there are: {known}")]
+    #[error("there is no pool {name:?}; existing pools: {known}")]
     NoPool {
         /// Name that the admin gave.
         name: String,
@@ -120,7 +120,7 @@ pub enum NoPlan {
         known: String,
     },
     /// The BootcFleet could not be read, so it is not known whether the fleet is paused.
-    #[error("reading BootcFleet cluster: {0}; nothing was changed, since it is not known whether the fleet is paused")]
+    #[error("cannot read BootcFleet cluster, so nothing was changed: {0}")]
     NoFleet(String),
 }
 
@@ -169,8 +169,8 @@ pub fn in_all_pools(
     }
     all.head = match pools {
         0 => "Nothing to do in any pool.".to_owned(),
-        1 => "In one pool:".to_owned(),
-        count => format!("In {count} pools:"),
+        1 => "Changes in one pool:".to_owned(),
+        count => format!("Changes in {count} pools:"),
     };
     Ok(all)
 }

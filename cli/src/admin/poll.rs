@@ -36,12 +36,12 @@ pub async fn poll(client: &Client, pool: &str, timeout: Duration) -> Result<Stri
     let token = Timestamp::now().to_string();
     let patch = json!({ "metadata": { "annotations": { keys::ANNOTATION_POLL_REQUESTED_AT: token } } });
     let patched = pools.patch(pool, &params(), &Patch::Merge(patch)).await;
-    patched.with_context(|| format!("requesting a poll of pool {pool}"))?;
+    patched.with_context(|| format!("cannot request a poll of pool {pool}"))?;
     let waited = tokio::time::timeout(timeout, acted(&pools, pool, &token)).await;
     let Ok(found) = waited else {
         bail!(
-            "the controller has not answered within {} s; the request is still pending; it is done when status.pollRequest of \
-             pool {pool} is {token}; check the controller: kubectl get pods -n berth-system",
+            "the controller has not answered within {} s; the request is still pending and is done when status.pollRequest \
+             of pool {pool} is {token}; check the controller: kubectl get pods -n berth-system",
             timeout.as_secs()
         );
     };
@@ -53,7 +53,10 @@ async fn acted(pools: &Api<BootcNodePool>, name: &str, token: &str) -> Result<Bo
     let mut tries = 0;
     loop {
         tries += 1;
-        let pool = pools.get(name).await.with_context(|| format!("reading pool {name}"))?;
+        let pool = pools
+            .get(name)
+            .await
+            .with_context(|| format!("cannot read pool {name}"))?;
         let obeyed = pool.status.as_ref().and_then(|s| s.poll_request.as_deref());
         let asked = pool.annotations().get(keys::ANNOTATION_POLL_REQUESTED_AT);
         if obeyed.is_some_and(|obeyed| obeyed == token || Some(obeyed) == asked.map(String::as_str)) {
@@ -68,7 +71,9 @@ pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
     let name = pool.name_any();
     let status = pool.status.clone().unwrap_or_default();
     let Some(condition) = condition::find(&status.conditions, types::IMAGE_RESOLVED) else {
-        return Err(format!("pool {name} has no condition ImageResolved"));
+        return Err(format!(
+            "pool {name} has no condition ImageResolved yet; run the command again"
+        ));
     };
     let message = clean(&condition.message);
     if pool.metadata.deletion_timestamp.is_some() {
@@ -84,7 +89,10 @@ pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
         }
         (None, Some(target)) => {
             let image = image_words(target.version.as_deref(), &target.digest);
-            format!("Pool {name}: {} is {image}, which the pool uses.\n", target.image)
+            format!(
+                "Pool {name}: {} points to {image}, which the pool already uses.\n",
+                target.image
+            )
         }
         (None, None) => format!("Pool {name}: {message}\n"),
     })

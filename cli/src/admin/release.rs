@@ -19,12 +19,9 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     let mut plan = Plan::default();
     if claims.held.is_empty() {
         plan.head = format!("Node {node} holds no berth; nothing to release.");
-        plan.facts.extend(
-            claims
-                .offered
-                .iter()
-                .map(|name| format!("It is offered berth {name}; the controller closes an offer that is not taken.")),
-        );
+        plan.facts.extend(claims.offered.iter().map(|name| {
+            format!("It is offered berth {name}; if its agent does not take the offer, the controller withdraws it.")
+        }));
         plan.facts.extend(claims.former.iter().map(|held| {
             let name = held.berth.name();
             format!("A former Node with this name holds berth {name}; the controller closes it (closed:gone).")
@@ -43,12 +40,12 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         closing(&mut plan, snapshot, &roster, member, held, now);
     }
     plan.facts.push(format!(
-        "Node {node} loses its licence to reboot: Berth requests no further reboot of it, and may offer the berth to another node."
+        "Node {node} loses its license to reboot: Berth does not reboot it again, and may offer its berth to another node."
     ));
     let agent = if member.is_cordoned() {
         "If Berth cordoned the node, its agent uncordons it; any other cordon stays."
     } else {
-        "It is not cordoned."
+        "The node is not cordoned."
     };
     plan.facts.push(agent.to_owned());
     plan.facts
@@ -61,7 +58,7 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
 fn standing(member: &Member<'_>) -> String {
     let ready = if member.is_ready() { "Ready" } else { "NotReady" };
     let cordoned = if member.is_cordoned() { " and cordoned" } else { "" };
-    let boot = boot_of(member).map_or_else(String::new, |boot| format!(" under boot {boot}"));
+    let boot = boot_of(member).map_or_else(String::new, |boot| format!(" in boot {boot}"));
     let booted = member.status().booted.and_then(|b| b.digest);
     let runs = booted.map_or_else(
         || "its agent has not reported its image".to_owned(),
@@ -91,8 +88,11 @@ fn closing(
             "This update was never proven: {}.",
             failure_words(pool, roster, member, target)
         ),
-        HoldPhase::Taken => "It has not committed, so nothing counts as failed.".to_owned(),
-        HoldPhase::Releasing(outcome) => format!("It is being given back; the outcome stays {}.", outcome.as_str()),
+        HoldPhase::Taken => "The node has not committed, so this update does not count as failed.".to_owned(),
+        HoldPhase::Releasing(outcome) => format!(
+            "The node is giving this berth back; the outcome stays {}.",
+            outcome.as_str()
+        ),
     });
     let note = format!(
         "berth {} was closed by an admin while {} held it for {} ({:?})",
@@ -122,20 +122,21 @@ fn against(plan: &mut Plan, member: &Member<'_>, held: &[Held<'_>], now: Timesta
             ""
         };
         plan.warnings.push(format!(
-            "The Node is NotReady, so you cannot vouch for it; without its berth it would still use up capacity. Use \
+            "The Node is NotReady, so you cannot vouch for it, and it uses up capacity even without its berth. Use \
              instead: kubectl berth exclude {name}{already}"
         ));
     }
     if held.iter().any(|h| h.may_be_rebooting(member)) {
         plan.warnings.push(format!(
-            "It committed under the boot that still runs, so a reboot may be pending and cannot be canceled from here. Check \
-             on the host that none is pending (systemctl list-jobs, shutdown --show), or wait until {name} is back"
+            "The node has committed and not rebooted yet, so a reboot may be pending, and this command cannot cancel it. \
+             Check on the host that no reboot is pending (systemctl list-jobs, shutdown --show), or wait until {name} has \
+             rebooted"
         ));
     }
     if silent.is_none() && held.iter().any(|h| h.is_provable(member)) {
         plan.warnings.push(
-            "It is Ready under a new boot and runs an image that its agent can prove. Wait for the agent: it gives the berth \
-             back without a failure"
+            "The node has rebooted, is Ready and runs an image that its agent can prove. Wait for the agent: it gives \
+             the berth back without a failure"
                 .to_owned(),
         );
     }
@@ -144,7 +145,7 @@ fn against(plan: &mut Plan, member: &Member<'_>, held: &[Held<'_>], now: Timesta
     }
     if let Some(age) = silent {
         plan.warnings.push(format!(
-            "Its agent has been silent for {age}: {name} is not uncordoned before the agent runs again"
+            "Its agent has been silent for {age} and cannot uncordon {name} until it runs again"
         ));
     }
 }

@@ -95,6 +95,8 @@ fn words(pool: &BootcNodePool, digest: &Digest, (nodes, count): &(BTreeSet<Strin
     if wanted {
         format!("{name} is retried on {list}.")
     } else {
-        format!("{name} is not an image of the pool's current target; it may be retried on {list}.")
+        format!(
+            "{name} is not an image of the pool's current target; if it becomes one again, it is retried on {list}."
+        )
     }
 }

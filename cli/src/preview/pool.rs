@@ -238,7 +238,7 @@ impl<'a> Outlook<'a> {
         let platform = machine.platform(member.reported_variant());
         match self.target.map(|target| target.choose(platform)) {
             Some(Choice::VariantUnknown) if platform.variant == Variant::NotReported => {
-                "waits for its agent to report its CPU".to_owned()
+                "waits until its agent reports the node's CPU".to_owned()
             }
             Some(Choice::VariantUnknown) => "it is not known which image of the index its CPU can run".to_owned(),
             _ => format!("the image has no manifest for {platform}"),
@@ -259,7 +259,7 @@ impl<'a> Outlook<'a> {
             BlockReason::Wave => format!("waits for wave {}", self.active_wave()),
             BlockReason::Soaking => format!("waits until the soak time of wave {} is over", self.active_wave()),
             BlockReason::NoImage => self.without_image(member),
-            BlockReason::FailedBefore => "this digest failed here and is not retried".to_owned(),
+            BlockReason::FailedBefore => "this digest failed on this node and is not retried".to_owned(),
             BlockReason::HeldBack => format!("held back; to release it: kubectl berth unhold {}", member.name),
             BlockReason::OtherNode => "its BootcNode belongs to a former Node with this name".to_owned(),
             BlockReason::NotPublished
@@ -362,7 +362,7 @@ impl<'a> Outlook<'a> {
             if !self.pool.spec.after().is_empty() {
                 notes.push("assumes that the pools before this one are updated".to_owned());
             }
-            notes.push("only the last lapsed offer of each berth is known; the order may differ".to_owned());
+            notes.push("the order may differ, because only the last lapsed offer of each berth is known".to_owned());
         }
         let mut servers: Vec<&str> = coming.iter().map(|turn| turn.node.as_str()).collect();
         servers.retain(|node| control_plane.contains(node));

@@ -35,9 +35,9 @@ fn text(preview: &PoolPreview, width: usize) -> String {
     let going = preview.members - preview.up_to_date;
     let of_fleet = preview
         .fleet_limit
-        .map_or_else(String::new, |limit| format!(" and {limit} across all pools"));
+        .map_or_else(String::new, |limit| format!(" ({limit} across all pools)"));
     lines.push(format!(
-        "  {} nodes, {} up to date, {going} to update, at most {} at a time{of_fleet}, {} free now",
+        "  {} nodes, {} up to date, {going} to update, capacity {}{of_fleet}, {} free now",
         preview.members, preview.up_to_date, preview.capacity, preview.free
     ));
     lines.extend(after_text(&preview.after).map(|text| format!("  {text}")));

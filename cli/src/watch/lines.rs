@@ -31,7 +31,7 @@ impl Lines {
         let mut out: Vec<String> = Vec::new();
         match (stale, self.stale) {
             (Some(stale), false) => out.push(stale.text(now)),
-            (None, true) => out.push("up to date again".to_owned()),
+            (None, true) => out.push("the data is up to date again".to_owned()),
             _ => {}
         }
         self.stale = stale.is_some();
@@ -219,7 +219,7 @@ mod tests {
         };
         let text = lines.next(&report, Some(&stale), now());
         assert!(
-            text.contains("not updated for 0s (Nodes): connection refused"),
+            text.contains("the data is 0s old (Nodes): connection refused"),
             "{text}"
         );
         "Nodes, Leases".clone_into(&mut stale.kinds);

@@ -178,7 +178,7 @@ pub(crate) struct Stale {
 impl Stale {
     pub(crate) fn text(&self, now: Timestamp) -> String {
         let (kinds, age, why) = (&self.kinds, age(self.since, now), &self.why);
-        format!("not updated for {age} ({kinds}): {why}")
+        format!("the data is {age} old ({kinds}): {why}")
     }
 }
 
@@ -399,7 +399,7 @@ mod tests {
         let stale = live.stale(at(30)).unwrap();
         assert_eq!((stale.kinds.as_str(), stale.since), ("BootcNodePools", at(10)));
         assert!(
-            stale.text(at(30)).starts_with("not updated for 20s (BootcNodePools): "),
+            stale.text(at(30)).starts_with("the data is 20s old (BootcNodePools): "),
             "{stale:?}"
         );
         live.take(WatchEvent::Answered(Kind::Pools), at(31));

@@ -77,7 +77,7 @@ pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: i
             .stale(Timestamp::now())
             .map_or_else(|| "it does not answer".to_owned(), |stale| stale.why);
         bail!(
-            "the API server could not be watched within {} s: {why}",
+            "the API server did not return all objects within {} s: {why}",
             watching.limit.as_secs()
         );
     }

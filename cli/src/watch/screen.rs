@@ -111,7 +111,7 @@ mod tests {
             colours: false,
         };
         let text = text(report, Some(&stale), now, look, Detail::default());
-        let expected = "2026-03-01T12:00:00Z  Ctrl-C to quit\n! not updated for 12s (Nodes): connection refused\n";
+        let expected = "2026-03-01T12:00:00Z  Ctrl-C to quit\n! the data is 12s old (Nodes): connection refused\n";
         assert!(text.starts_with(expected), "{text}");
         let narrow = Look {
             width: 12,

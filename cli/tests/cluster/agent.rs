@@ -123,7 +123,7 @@ impl World<'_> {
         seen.guard = GuardFacts {
             answer: if facts.unguarded {
                 Guard::Allows(
-                    "this node's agent could write Lease workers-0 as it likes; apply admission-policies.yaml"
+                    "this node's agent could write Lease workers-0 without limits; apply admission-policies.yaml"
                         .to_owned(),
                 )
             } else {

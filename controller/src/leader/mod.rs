@@ -153,7 +153,7 @@ impl Candidate {
                 Ok(None) => {
                     let holder = election.holder().map(str::to_owned);
                     if holder != leader {
-                        tracing::info!(leader = holder.as_deref().unwrap_or("nobody"), "waiting for leadership");
+                        tracing::info!(leader = holder.as_deref().unwrap_or("none"), "waiting for leadership");
                         leader = holder;
                     }
                 }
@@ -242,7 +242,7 @@ impl Candidate {
         loop {
             tokio::time::sleep(self.timing.retry_period).await;
             if leadership.pulse.is_lost() {
-                return Lost("the controller's passes hang".to_owned());
+                return Lost("the controller's reconcile loop hangs".to_owned());
             }
             let (written, sent) = (microseconds(Timestamp::now()), Instant::now());
             unanswered.push((written, sent));

@@ -61,7 +61,7 @@ async fn a_leader_that_hangs_loses_leadership() {
     let (candidate, mut leadership, lease) = leader(server(&[]), QUICK);
     leadership.pulse = Pulse::hanging();
     let lost = tokio::time::timeout(QUICK.renew_deadline, candidate.keep(&leadership, lease)).await;
-    assert_eq!(lost.unwrap(), Lost("the controller's passes hang".to_owned()));
+    assert_eq!(lost.unwrap(), Lost("the controller's reconcile loop hangs".to_owned()));
 }
 
 #[tokio::test]

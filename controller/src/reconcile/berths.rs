@@ -355,7 +355,9 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
             let target = berth.offer().map(|o| o.target.to_string());
             let target = target.as_deref().unwrap_or("");
             match why {
-                WriteReason::Stamp => tracing::info!(%pool, berth = %lease, epoch = berth.epoch, "berth fenced"),
+                WriteReason::Stamp => {
+                    tracing::info!(%pool, berth = %lease, epoch = berth.epoch, "this leader has taken over the berth (epoch updated)")
+                }
                 WriteReason::Offer => tracing::info!(%pool, berth = %lease, node, target, "berth offered"),
                 WriteReason::Lapsed => {
                     tracing::warn!(%pool, berth = %lease, node, "offer lapsed: the node did not take it")
@@ -367,7 +369,7 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
                     tracing::info!(%pool, berth = %lease, node, reason, "the holder was asked to give the berth back")
                 }
                 WriteReason::Unrevoke => {
-                    tracing::info!(%pool, berth = %lease, node, "the holder may keep the berth again")
+                    tracing::info!(%pool, berth = %lease, node, "the request to give the berth back was canceled; the holder may keep it")
                 }
                 WriteReason::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
                 WriteReason::Window => {

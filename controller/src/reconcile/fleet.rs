@@ -61,7 +61,7 @@ impl Reconciler {
                 self.outside.events.queue(note);
             }
             if !is_obeyed {
-                tracing::info!(paused = object.spec.paused, "BootcFleet");
+                tracing::info!(paused = object.spec.paused, "the BootcFleet has a new spec");
             }
         }
         Ok(())

@@ -132,13 +132,14 @@ fn log(write: &BootcNodeWrite) {
             let digest = spec.image.as_ref().map(|i| i.digest.to_string());
             tracing::info!(
                 node = %name, pool = %spec.pool_name, digest = digest.as_deref().unwrap_or("none"),
-                staging = ?spec.staging, "published"
+                staging = ?spec.staging, "spec of the BootcNode written"
             );
         }
         BootcNodeWrite::Delete { name, .. } => tracing::info!(node = %name, "BootcNode deleted"),
         BootcNodeWrite::Release { name, late, .. } if *late => tracing::warn!(
-            node = %name, "BootcNode finalized before its agent reported that Berth's changes to the node are undone"
+            node = %name,
+            "finalizer removed from the BootcNode before its agent reported that Berth's changes to the node are undone"
         ),
-        BootcNodeWrite::Release { name, .. } => tracing::info!(node = %name, "BootcNode finalized"),
+        BootcNodeWrite::Release { name, .. } => tracing::info!(node = %name, "finalizer removed from the BootcNode"),
     }
 }

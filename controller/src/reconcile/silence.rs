@@ -54,7 +54,7 @@ impl Reconciler {
             .await?;
         for ((name, silent), has_changed) in written {
             if has_changed {
-                tracing::info!(node = %name, "silent agent reported in the insight");
+                tracing::info!(node = %name, "wrote into the node's insight that its agent is silent");
             }
             self.memory.nodes.silent.done(name, silent);
         }

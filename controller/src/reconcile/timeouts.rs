@@ -85,12 +85,12 @@ impl Reconciler {
             return Ok(());
         }
         if is_lost {
-            tracing::warn!(node = %node.name, %message, "RebootTimedOut");
+            tracing::warn!(node = %node.name, %message, "set the condition RebootTimedOut");
             let pool = held.and_then(|(lease, _)| observed.pool(&lease.pool)?.object.as_ref());
             let note = Note::reboot_timed_out(&node.name, &node.uid, message, pool);
             self.outside.events.queue(note);
         } else {
-            tracing::info!(node = %node.name, reason = reason.as_str(), "no longer RebootTimedOut");
+            tracing::info!(node = %node.name, reason = reason.as_str(), "cleared the condition RebootTimedOut");
         }
         Ok(())
     }

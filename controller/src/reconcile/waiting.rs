@@ -46,7 +46,7 @@ impl Reconciler {
             )
             .await?;
         for ((name, verdict), ()) in written {
-            tracing::info!(node = %name, reason = &*verdict.reason, "Waiting");
+            tracing::info!(node = %name, reason = &*verdict.reason, "wrote the condition Waiting");
         }
         Ok(())
     }

@@ -292,7 +292,7 @@ impl Resolver {
                 Ok(answer) => answer,
                 Err(_) => Err(ResolveError::new(
                     ResolveReason::RegistryUnavailable,
-                    format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs()),
+                    format!("the registry gave no answer within {} s", ATTEMPT_TIMEOUT.as_secs()),
                 )),
             };
             locked(&arrived).push((asked, answer));

@@ -73,7 +73,7 @@ pub(super) async fn resolve(
             Ok((attempt, Ok(found)))
         };
         let answer = tokio::time::timeout(share, asked).await.unwrap_or_else(|_| {
-            let words = format!("no answer within {} s", share.as_secs());
+            let words = format!("the registry gave no answer within {} s", share.as_secs());
             Err(ResolveError::new(ResolveReason::RegistryUnavailable, words))
         });
         match answer {
@@ -352,7 +352,7 @@ impl<'a> Attempt<'a> {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the registry did not answer in time".to_owned(),
         };
-        tracing::warn!(image = self.repository(), %error, "cannot read the image's labels; resolved without them");
+        tracing::warn!(image = self.repository(), %error, "cannot read the image's labels; the image is resolved without them");
         Ok(None)
     }
 }

@@ -71,7 +71,7 @@ impl PullSecrets {
         let found = found.map_err(|failure| match failure {
             Failure::Kube(kube::Error::Api(status)) if status.code == 403 => {
                 let words = format!(
-                    "{}; allow it in the Role berth-controller of that namespace",
+                    "{}; allow get of this Secret in the Role berth-controller of that namespace",
                     status.message
                 );
                 unreadable(&name_shown, &words)
@@ -95,8 +95,8 @@ fn open(name: String, secret: Secret) -> Result<PullSecret, ResolveError> {
         return Err(ResolveError::new(
             ResolveReason::InvalidPullSecret,
             format!(
-                "Secret {name} has the type {type_}; it needs the type {TYPE} and the key {KEY}: create it with kubectl create secret \
-                 docker-registry"
+                "Secret {name} (type {type_}) has no usable credentials: it needs the type {TYPE} and the key {KEY}; \
+                 create it with kubectl create secret docker-registry"
             ),
         ));
     };

@@ -575,7 +575,9 @@ async fn a_secret_that_cannot_be_read_is_named() {
         let error = resolve(&config, &question, &[]).await.unwrap_err();
         assert_eq!(error.reason, reason);
         assert!(error.message.contains("Secret berth-system/pull"), "{error}");
-        let says_how = error.message.contains("allow it in the Role berth-controller");
+        let says_how = error
+            .message
+            .contains("allow get of this Secret in the Role berth-controller");
         assert_eq!(says_how, is_forbidden, "{error}");
     }
 }

@@ -86,7 +86,7 @@ impl CommonReason {
             Self::BootcMissing => "the host has no bootc",
             Self::BootcTooOld => "the host's bootc is too old",
             Self::NotBootcHost => "bootc status shows no booted image on this host",
-            Self::LayeredHost => "packages are layered on its image",
+            Self::LayeredHost => "packages are layered on the host's image",
             Self::AskedByPool => "the pool's host.backend selects it",
             Self::Begun => "an unfinished update began with it",
         }
@@ -123,13 +123,13 @@ fn by_host_and_pool(options: &Options<'_>) -> Choice {
     match options.rule {
         BackendRule::RpmOstree if *options.bootc == Bootc::Composefs => {
             let why = "the pool's host.backend is RpmOstree, but the host uses bootc's composefs backend, which rpm-ostree does \
-                       not support: set it to Auto or Bootc";
+                       not support: set host.backend to Auto or Bootc";
             Choice::Refuse(Reason::ComposefsNotSupported, why.to_owned())
         }
         BackendRule::RpmOstree if options.rpm_ostree => Choice::Take(Backend::RpmOstree, CommonReason::AskedByPool),
         BackendRule::RpmOstree => {
-            let why = "the pool's host.backend is RpmOstree, but the host has no rpm-ostreed.service: set it to Auto or Bootc, or \
-                       use an image with rpm-ostree";
+            let why = "the pool's host.backend is RpmOstree, but the host has no rpm-ostreed.service: set host.backend to Auto or \
+                       Bootc, or use an image with rpm-ostree";
             Choice::Refuse(Reason::RpmOstreeMissing, why.to_owned())
         }
         BackendRule::Bootc => bootc(options),
@@ -176,8 +176,9 @@ fn bootc(options: &Options<'_>) -> Choice {
                     options.packages.join(", ")
                 )
             };
-            let message =
-                format!("the booted deployment {what}; {remedy}, or run `rpm-ostree reset` on the host first");
+            let message = format!(
+                "the booted deployment {what}; {remedy}, or run `rpm-ostree reset` on the host to remove the packages"
+            );
             (Reason::LayeredHost, message)
         }
         Bootc::NotBooted => {

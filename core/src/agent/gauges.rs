@@ -22,10 +22,10 @@ families! {
     turns: "berth_node_recorded_turns", "Recorded turns of the node, by outcome and by the reason of a rollback.";
     queued: "berth_node_rollback_queued", "1 while the next boot would take the rollback deployment.";
     retry: "berth_node_next_try_timestamp_seconds", "Unix time of the next attempt after a failure, by the node's clock.";
-    clock: "berth_node_clock_synchronized", "1 if the host reports that its clock is synchronised.";
+    clock: "berth_node_clock_synchronized", "1 if the host reports that its clock is synchronized.";
     bytes: "berth_node_pull_bytes", "Bytes that the running pull has downloaded.";
     size: "berth_node_pull_size_bytes", "Total bytes of the running pull, if known.";
-    last: "berth_node_last_duration_seconds", "Seconds of the node's last pull (staging), drain, and reboot until its proof.";
+    last: "berth_node_last_duration_seconds", "Duration of the node's last pull (phase `staging`), drain, and reboot until the boot was proven.";
 }
 
 /// Returns the gauges of a node. A gauge that does not apply has no series. `reported` is `None` before the agent's

@@ -134,7 +134,7 @@ pub(crate) fn fell_back(facts: &AgentFacts, target: &Digest) -> Option<String> {
     } else {
         "was finalized, but the host booted the previous image again"
     };
-    Some(format!("{target} {what}, without Berth"))
+    Some(format!("{target} {what}; Berth did not request that boot"))
 }
 
 /// True if the host left this image without Berth: the image was a target and fell back, or the host rolled it back.
@@ -158,7 +158,7 @@ pub(crate) fn rolled_back(facts: &AgentFacts) -> Option<Finding> {
         return None;
     }
     let message = format!(
-        "the host went back to {} without a berth; {} counts as failed here and is not tried again{}",
+        "the host rolled back to {} without a berth, so {} counts as failed on this node and is not tried again{}",
         outside.digest,
         outside.left,
         next_boot(facts)
@@ -175,7 +175,7 @@ pub(crate) fn unexpected(facts: &AgentFacts) -> Option<Finding> {
         .as_ref()
         .filter(|outside| !outside.is_rollback)?;
     let message = format!(
-        "the host booted {} without a berth, after {}",
+        "the host booted {} without a berth; it ran {} before",
         outside.digest, outside.left
     );
     Some(facts.degraded(CommonReason::BootedUnexpectedImage, message))
@@ -187,7 +187,7 @@ pub(crate) fn next_boot(facts: &AgentFacts) -> String {
     let known = facts.host.os.deployments().filter(|_| is_left_first(facts));
     known.map_or_else(String::new, |known| {
         let tool = known.backend.name.tool();
-        format!("; the image that the host left is still first in the boot order: to change that, run `{tool} rollback` on the host")
+        format!("; the next boot still takes the image that the host left: to keep the current image, run `{tool} rollback` on the host")
     })
 }
 

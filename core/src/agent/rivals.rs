@@ -84,7 +84,7 @@ pub(crate) fn finding(facts: &AgentFacts) -> Option<Finding> {
     }
     let advice = match in_the_way(facts) {
         Some(name) => format!(
-            "no image is staged, since {name} would apply it and reboot at any time; run `systemctl disable --now {APPLY_TIMER}` on the host"
+            "no image is staged, because {name} would apply a staged image and reboot at any time; run `systemctl disable --now {APPLY_TIMER}` on the host"
         ),
         None => {
             let mut names: Vec<&str> = rivals.iter().map(|rival| name(rival)).collect();

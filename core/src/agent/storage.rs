@@ -83,8 +83,8 @@ pub fn refusal(storage: Storage, means: &Means<'_>) -> Option<String> {
     match (storage, means.download_only, means.experimental_composefs) {
         (Storage::Ostree, ..) | (Storage::Composefs, true, true) => None,
         (Storage::Composefs, false, _) => Some(format!(
-            "the host uses bootc's composefs backend, where its bootc {} cannot lock a staged image: wait for the release \
-             after 1.16.9, whose `bootc switch` has --download-only; then {opt_in}",
+            "the host uses bootc's composefs backend, but its bootc {} cannot lock a staged image there: wait for the bootc \
+             release after 1.16.9, whose `bootc switch` has --download-only; then {opt_in}",
             means.bootc
         )),
         (Storage::Composefs, true, false) => Some(format!(
@@ -118,7 +118,7 @@ mod tests {
             (Storage::Ostree, false, false, None),
             (Storage::Ostree, true, false, None),
             (Storage::Composefs, false, false, Some("after 1.16.9")),
-            (Storage::Composefs, false, true, Some("where its bootc 1.16.8 cannot")),
+            (Storage::Composefs, false, true, Some("but its bootc 1.16.8 cannot")),
             (Storage::Composefs, true, false, Some("--experimental-composefs")),
             (Storage::Composefs, true, true, None),
         ] {

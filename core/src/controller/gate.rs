@@ -22,7 +22,7 @@ reasons! {
         FleetUnreadable,
         /// A window of the pool cannot be parsed.
         InvalidWindow,
-        /// The controller's clock is not synchronised.
+        /// The controller's clock is not synchronized.
         ClockNotSynchronized,
         /// No window is long enough for the expected drain and reboot.
         WindowTooShort,

@@ -20,7 +20,7 @@ pub struct Inputs<'a> {
     pub spec: &'a BootcNodePoolSpec,
     /// The BootcFleet's gate, which closes all pools; `None` if it is open.
     pub fleet: Option<FleetGate>,
-    /// True if the clock of the controller's machine is synchronised.
+    /// True if the clock of the controller's machine is synchronized.
     pub clock_synchronized: bool,
     /// Expected duration of a drain plus a reboot in this pool, from measurements.
     pub needed: Duration,
@@ -152,8 +152,9 @@ fn window(inputs: Inputs<'_>) -> Gates {
         Err(error) => return closed(GateReason::InvalidWindow, error, None),
     };
     if !inputs.clock_synchronized {
-        let message = "the controller's clock is not synchronised, so no window can be judged; synchronise the clock of \
-                       its machine, or start the controller with --trust-clock if a hypervisor keeps that clock right";
+        let message = "the controller's clock is not synchronized, so all windows count as closed; synchronize the \
+                       clock of the controller's machine, or start the controller with --trust-clock if a hypervisor keeps \
+                       that clock right";
         return closed(GateReason::ClockNotSynchronized, message.to_owned(), None);
     }
     let salt = inputs.pool.as_str();

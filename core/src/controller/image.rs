@@ -294,7 +294,8 @@ fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>,
 /// Keeps the old target, because the image of the new reference is refused or not known.
 fn unchanged(facts: &ImageFacts<'_>, mut verdict: Verdict) -> Decision {
     if let Some(Err(error)) = facts.target.map(|target| target.image.get()) {
-        let words = "; status.target.image is invalid, so the BootcNodes of the pool are not changed until image.ref is resolved";
+        let words = "; the BootcNodes of the pool are not changed until image.ref is resolved, because \
+                     status.target.image is invalid";
         verdict.message.push_str(&format!("{words}: {error}"));
     }
     Decision {
@@ -367,7 +368,7 @@ fn kept(
     let available = facts.available(found, now);
     let verdict = said(current, answer.trouble.as_ref(), Some(&available), || match &refused {
         Some(refusal) => {
-            let how = if questions.follows() { "is not" } else { "would not be" };
+            let how = if questions.follows() { "is not" } else { "cannot be" };
             Some((refusal.reason, format!("{how} adopted: it {}", refusal.words)))
         }
         None => untold_of(facts, questions, &available),
@@ -404,7 +405,8 @@ fn untold_of(facts: &ImageFacts<'_>, questions: &Questions, available: &Availabl
     }
     let left = facts.minimum_age.as_secs().saturating_sub(available.seen_seconds);
     let words = match left {
-        0 => "is adopted as soon as the registry confirms it (image.minimumAge is over)".to_owned(),
+        0 => "is adopted as soon as the registry confirms that the tag still points to it (image.minimumAge is over)"
+            .to_owned(),
         left => format!(
             "is adopted in {}, if the tag still points to it then (image.minimumAge)",
             about(left)
@@ -439,20 +441,20 @@ fn said(
     let mut message = if pinned == Some(&target.digest) {
         format!("{} is resolved", target.image)
     } else {
-        format!("{} is {}", target.image, target.digest)
+        format!("{} was resolved to {}", target.image, target.digest)
     };
     let mut reason = Word::from(CommonReason::Resolved);
     if let (Some(available), Some((because, words))) = (available, why()) {
         let version = available.version.as_ref().map_or_else(String::new, |v| format!("{v} "));
         message = format!(
-            "{message}; the tag points to {version}{}, which {words}",
+            "{message}; the tag now points to {version}{}, which {words}",
             available.digest
         );
         reason = because.into();
     }
     if let Some(trouble) = trouble {
         message = format!(
-            "{message}; the pool keeps it while the tag cannot be queried: {}",
+            "{message}; the pool keeps its current image while the tag cannot be queried: {}",
             trouble.words()
         );
         reason = trouble.reason.clone();

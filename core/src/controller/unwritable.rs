@@ -38,12 +38,13 @@ impl Unwritable {
         let lease = &self.lease;
         match &self.why {
             Obstacle::Refused(words) => format!(
-                "the API server refuses to write Lease {lease}, which counts as used until it can be written: {}",
+                "the API server refuses to write Lease {lease}, which counts as a used berth until it can be \
+                 written: {}",
                 words.trim()
             ),
             Obstacle::NoLabel => format!(
-                "Lease {lease} has the name of a berth, but not its label {}={}, and counts as used: add the label, or delete \
-                 the Lease, which is safe if it names no holder",
+                "Lease {lease} is named like a berth but lacks the label {}={}, so it counts as a used berth; add the \
+                 label, or delete the Lease if it has no holder",
                 keys::LABEL_POOL,
                 self.pool
             ),

@@ -33,9 +33,9 @@ pub enum UseKind {
 }
 
 impl CapacityUse {
-    /// Returns the text for messages, such as `n7, cordoned by someone else`.
+    /// Returns the text for messages, such as `n7 (cordoned by someone else)`.
     pub fn words(&self) -> String {
-        format!("{}, {}", self.who, self.how.words())
+        format!("{} ({})", self.who, self.how.words())
     }
 }
 

@@ -52,7 +52,7 @@ impl<'a> Words<'a> {
     fn of(plan: &'a Plan, target: Option<&'a Target>) -> Self {
         let mut waves = plan.waves.iter();
         let active = waves.find(|w| matches!(w.state, WaveState::Active | WaveState::Soaking));
-        let name = active.map_or("an earlier one", |w| w.name.as_str());
+        let name = active.map_or("(an earlier one)", |w| w.name.as_str());
         Self {
             plan,
             target,
@@ -109,7 +109,7 @@ fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
         // The agent reported the platform after the plan was made.
         Choice::Image(_) => return Waiting::No,
         Choice::NoSuchPlatform => {
-            let message = format!("{image} has no image for {platform}; it has: {there}");
+            let message = format!("{image} has no image for {platform}; it supports {there}");
             (CommonReason::NoSuchPlatform, message)
         }
         Choice::VariantUnknown if platform.variant == Variant::NotReported => {

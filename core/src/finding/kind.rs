@@ -74,7 +74,7 @@ kinds! {
     BootImageRefused: Error, UpdateStalled, "Pool POOL will not adopt its next image: new machines' boot image is too old for it";
     BootImageUnknown: Warning, ClusterCapacity, "It is not known whether new machines could join pool POOL (REASON)";
     RolloutHalted: Error, UpdateStalled, "The rollout of pool POOL is halted: its image failed on too many nodes";
-    AddressShared: Warning, UpdateStalled, "Control plane nodes of pool POOL may wait for a Node whose machine is gone";
+    AddressShared: Warning, UpdateStalled, "Several Nodes share the address of an API server; this may block control plane nodes of pool POOL";
     SelectedTwice: Error, UpdateStalled, "Nodes of pool POOL are also selected by another pool, so no pool updates them";
     PoolDegraded: Error, UpdateStalled, "Pool POOL is degraded (REASON)";
     BerthUnreadable: Error, UpdateStalled, "A berth of pool POOL cannot be read";

@@ -38,7 +38,7 @@ impl Subject {
     pub fn remedy(&self, reason: &str) -> String {
         match table::remedy(reason) {
             Some(remedy) => self.filled(&remedy),
-            None => "follow the description".to_owned(),
+            None => "see the description".to_owned(),
         }
     }
 

@@ -129,7 +129,7 @@ pub fn next(facts: &Inputs<'_>) -> Step {
         Answer::NotAsked | Answer::HostFailed(_) | Answer::Away(_) | Answer::Withheld(_) if !facts.is_late => {
             return Step::Ask;
         }
-        Answer::NotAsked => return without_target(facts, away(facts, "the check had no time to query it")),
+        Answer::NotAsked => return without_target(facts, away(facts, "the check had no time to query the registry")),
         Answer::HostFailed(why) => return without_target(facts, Verdict::host_failed(why)),
         Answer::Away(why) => return without_target(facts, away(facts, why)),
         Answer::Withheld(why) => {
@@ -201,7 +201,10 @@ fn judge(facts: &Inputs<'_>, target: &Target) -> Verdict {
     let boot = facts.boot_image.and_then(|image| image.version.as_deref());
     match skew(boot, target.version.as_deref(), &[&limit]) {
         Skew::NoLimit => {
-            let found = format!("neither {} nor the configuration sets a limit", name(facts, target));
+            let found = format!(
+                "neither {} nor the configuration sets a limit for boot images",
+                name(facts, target)
+            );
             Verdict::new(Outcome::Allowed, found, "")
         }
         Skew::Within => {
@@ -255,7 +258,7 @@ fn name(facts: &Inputs<'_>, target: &Target) -> String {
 
 /// Returns the verdict on a machine that was allowed to pivot, but could not.
 fn pivot_failed(target: &str, why: &str) -> Verdict {
-    let found = format!("the machine may update to {target}, but could not: {why}");
+    let found = format!("the machine is allowed to update to {target}, but the update failed: {why}");
     let remedy = "the machine joins with its installed image; its pool updates it later";
     Verdict::new(Outcome::PivotFailed, found, remedy)
 }
@@ -278,7 +281,9 @@ fn pivot(facts: &Inputs<'_>, target: &Target, permitted: Verdict) -> Step {
         }
         (Booted::Unknown(why), _) => format!("the running image is unknown: {why}"),
         (_, Some(pivot_error)) if pivot_error.is_final || facts.is_late => pivot_error.message.clone(),
-        _ if pivots >= MAX_PIVOTS => format!("it still runs another image after {pivots} reboots into the target"),
+        _ if pivots >= MAX_PIVOTS => {
+            format!("the machine still runs another image after {pivots} reboots into the target")
+        }
         _ if facts.is_late => "the deadline has passed".to_owned(),
         _ => return Step::Pivot(target.clone(), permitted),
     };

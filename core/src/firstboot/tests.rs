@@ -123,7 +123,7 @@ fn each_machine_has_its_outcome() {
             Unknown,
             "has no record of the image it was installed from",
         ),
-        ("", Some("rawhide"), &limited, Unknown, "cannot be read"),
+        ("", Some("rawhide"), &limited, Unknown, "invalid version"),
         (
             "[limit]\nminimumVersion = \"9.0\"",
             Some("9.0"),

@@ -125,7 +125,7 @@ fn each_phase_has_its_line() {
     let idle = status(Phase::Idle);
     assert_eq!(
         line(&idle, '2', |f| f.desired = None),
-        "Unknown CannotDetermine 1.0 ? no image is published for this node"
+        "Unknown CannotDetermine 1.0 ? the controller has published no image for this node"
     );
 }
 
@@ -350,7 +350,7 @@ proptest! {
 #[test]
 fn a_node_on_an_unsupported_platform_is_degraded() {
     let mut status = status(Phase::Idle);
-    let words = "quay.io/os:1 has no image for arm64; it has: amd64";
+    let words = "quay.io/os:1 has no image for arm64; it supports amd64";
     let waiting = Verdict::yes(CommonReason::NoSuchPlatform, words);
     condition::set(&mut status.conditions, types::WAITING, waiting, None, at(10));
     let expected = format!("Degraded CannotDetermine 1.0 ? {words}");

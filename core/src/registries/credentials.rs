@@ -65,8 +65,8 @@ pub enum CredentialsError {
     },
     /// Only a credential helper has the credentials, and Berth does not run helpers.
     #[error(
-        "the credentials for {registry} are in the helper {helper:?} (credHelpers or credsStore), which Berth does not have; \
-         write them into \"auths\", like kubectl create secret docker-registry"
+        "the credentials for {registry} are in the helper {helper:?} (credHelpers or credsStore), but Berth does not run \
+         helpers; write the credentials into \"auths\", as kubectl create secret docker-registry does"
     )]
     Helper {
         /// The registry whose credentials were requested.

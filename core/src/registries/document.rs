@@ -322,7 +322,8 @@ fn boot_image(labels: &BTreeMap<String, String>) -> Option<BootImageLimit> {
     let error = most.filter(|_| limit.max_major_skew.is_none()).map(|most| {
         let shown: String = one_line(most).chars().take(40).collect();
         let label = keys::LABEL_MAX_BOOT_IMAGE_SKEW;
-        let message = format!("its label {label} is {shown:?}; it must be a number of major versions up to {MAX_SKEW}");
+        let message =
+            format!("the image's label {label} is {shown:?}; it must be a number of major versions up to {MAX_SKEW}");
         message.chars().take(MAX_ERROR).collect()
     });
     let limit = BootImageLimit { error, ..limit };

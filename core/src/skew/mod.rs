@@ -39,12 +39,12 @@ pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit])
     };
     let boot: OsVersion = match boot.parse() {
         Ok(boot) => boot,
-        Err(error) => return Skew::Unknown(format!("was installed from a version that cannot be read: {error}")),
+        Err(error) => return Skew::Unknown(format!("was installed from an invalid version: {error}")),
     };
     let mut doubt = limits
         .iter()
         .find_map(|limit| limit.error.as_ref())
-        .map(|error| format!("cannot be compared: {error}"));
+        .map(|error| format!("was installed from {boot}, which cannot be compared: {error}"));
     for minimum in limits.iter().filter_map(|limit| limit.minimum_version.as_deref()) {
         match minimum.parse::<OsVersion>().map(|minimum| boot.compare(&minimum)) {
             Ok(Comparison::Older) => {
@@ -52,9 +52,17 @@ pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit])
                     "was installed from {boot}, which is older than the minimum {minimum}"
                 ));
             }
-            Ok(Comparison::Unknown(why)) => doubt = doubt.or(Some(format!("cannot be compared: {why}"))),
+            Ok(Comparison::Unknown(why)) => {
+                doubt = doubt.or(Some(format!(
+                    "was installed from {boot}, which cannot be compared: {why}"
+                )));
+            }
             Ok(Comparison::Equal | Comparison::Newer) => {}
-            Err(error) => doubt = doubt.or(Some(format!("cannot be compared: the minimum cannot be read: {error}"))),
+            Err(error) => {
+                doubt = doubt.or(Some(format!(
+                    "was installed from {boot}, which cannot be compared: the minimum is invalid: {error}"
+                )));
+            }
         }
     }
     let most = limits.iter().filter_map(|limit| limit.max_major_skew).min();
@@ -65,7 +73,9 @@ pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit])
             image.unwrap_or_default()
         )),
         Ok(_) => doubt.map_or(Skew::Within, Skew::Unknown),
-        Err(why) => Skew::Unknown(doubt.unwrap_or_else(|| format!("cannot be compared: {why}"))),
+        Err(why) => Skew::Unknown(
+            doubt.unwrap_or_else(|| format!("was installed from {boot}, which cannot be compared: {why}")),
+        ),
     }
 }
 
@@ -76,7 +86,7 @@ fn majors_between(boot: &OsVersion, image: Option<&str>) -> Result<u64, String> 
     };
     let image: OsVersion = match image.parse() {
         Ok(image) => image,
-        Err(error) => return Err(format!("the OS image's version cannot be read: {error}")),
+        Err(error) => return Err(format!("the OS image's version is invalid: {error}")),
     };
     if boot.family() != image.family() {
         return Err(format!("{boot} and {image} are versions of different systems"));

@@ -91,7 +91,7 @@ fn an_impossible_comparison_is_never_within_limits() {
             Some("9.6"),
             Some("9.8"),
             unreadable,
-            "unknown: cannot be compared: its label x is not a number",
+            "unknown: was installed from 9.6, which cannot be compared: its label x is not a number",
         ),
         (
             None,
@@ -103,37 +103,40 @@ fn an_impossible_comparison_is_never_within_limits() {
             Some("rawhide"),
             Some("9.6"),
             min("9.2"),
-            "unknown: was installed from a version that cannot be read: \"rawhide\" is not an OS version: it has no number",
+            "unknown: was installed from an invalid version: \"rawhide\" is not an OS version: it has no number",
         ),
         (
             Some("9.6"),
             None,
             min("9.2"),
-            "unknown: cannot be compared: the OS image has no version",
+            "unknown: was installed from 9.6, which cannot be compared: the OS image has no version",
         ),
         (
             Some("9.6"),
             Some("9.8"),
             min("latest"),
-            "unknown: cannot be compared: the minimum cannot be read: \"latest\" is not an OS version: it has no number",
+            "unknown: was installed from 9.6, which cannot be compared: the minimum is invalid: \"latest\" is not an OS \
+             version: it has no number",
         ),
         (
             Some("stream9.20250910.0"),
             Some("9.6"),
             min("stream9.20250101.0"),
-            "unknown: cannot be compared: stream9.20250910.0 and 9.6 are versions of different systems",
+            "unknown: was installed from stream9.20250910.0, which cannot be compared: stream9.20250910.0 and 9.6 are \
+             versions of different systems",
         ),
         (
             Some("9.6.20251023-0"),
             Some("4.20.0"),
             min("9.2"),
-            "unknown: cannot be compared: 9.6.20251023-0 and 4.20.0 use different version schemes",
+            "unknown: was installed from 9.6.20251023-0, which cannot be compared: 9.6.20251023-0 and 4.20.0 use different \
+             version schemes",
         ),
         (
             Some("9.6"),
             Some("9.8"),
             min("4.15.0"),
-            "unknown: cannot be compared: 9.6 and 4.15.0 use different version schemes",
+            "unknown: was installed from 9.6, which cannot be compared: 9.6 and 4.15.0 use different version schemes",
         ),
     ] {
         check_skew(boot, image, &[limit], expected);

@@ -257,7 +257,7 @@ impl OsVersion {
                 Some(Ordering::Less) => Comparison::Older,
                 Some(Ordering::Equal) => Comparison::Equal,
                 Some(Ordering::Greater) => Comparison::Newer,
-                None => self.incomparable(other, "differ in words, which have no order"),
+                None => self.incomparable(other, "differ in words that cannot be ordered"),
             },
         }
     }

@@ -7,7 +7,7 @@ fn the_published_capacity_applies() {
     world
         .berth(CONTROLLER, new(1))
         .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap())
-        .blamed("I1b", "1 of 1 were held");
+        .blamed("I1b", "1 of 1 berths were held");
     // The berth was already open when the capacity shrank.
     let mut world = World::default();
     world
@@ -25,7 +25,7 @@ fn the_published_capacity_applies() {
     let taken = other
         .taken(&NodeName::from("n2"), &NodeUid::from("uid-n2"), None, BootId::from("x"))
         .unwrap();
-    world.berth(AGENT, taken).blamed("I1c", "while 1 of 1 were held");
+    world.berth(AGENT, taken).blamed("I1c", "while 1 of 1 berths were held");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn nodes_cordoned_by_others_use_capacity() {
     };
     world
         .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
-        .blamed("I1b", "held, open or cordoned");
+        .blamed("I1b", "berths and cordoned nodes");
     // The offer is for the cordoned node itself, to repair it.
     same.next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
     assert_eq!(same.judged(), Vec::<String>::new());
@@ -112,7 +112,7 @@ fn a_new_node_may_count_as_unavailable() {
         world
     }
     assert_eq!(judged(&world, false).judged(), Vec::<String>::new());
-    judged(&world, true).blamed("I1b", "held, open or cordoned");
+    judged(&world, true).blamed("I1b", "berths and cordoned nodes");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn the_pools_of_a_fleet_share_its_limit() {
     }
     assert_eq!(second(None).judged(), Vec::<String>::new());
     assert_eq!(second(Some(2)).judged(), Vec::<String>::new());
-    second(Some(1)).blamed("I1b", "1 of the fleet's 1");
+    second(Some(1)).blamed("I1b", "1 of the fleet's limit of 1");
     // A node of another pool that an admin has cordoned counts too.
     fn cordoned(offered: &str) -> World {
         let mut world = World {
@@ -146,6 +146,6 @@ fn the_pools_of_a_fleet_share_its_limit() {
             .next(CONTROLLER, |b| b.offered(offer(offered, 2)).unwrap());
         world
     }
-    cordoned("n1").blamed("I1b", "of the fleet's 1");
+    cordoned("n1").blamed("I1b", "of the fleet's limit of 1");
     assert_eq!(cordoned("n2").judged(), Vec::<String>::new());
 }

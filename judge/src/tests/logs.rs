@@ -196,7 +196,7 @@ fn each_forgery_of_a_log_is_found() {
         }
         Some(event)
     });
-    blamed(&another_image, "I2", "and booted sha256:0303");
+    blamed(&another_image, "I2", "but booted sha256:0303");
     blamed(
         &another_image,
         "I5",
@@ -206,21 +206,25 @@ fn each_forgery_of_a_log_is_found() {
         let restores = is_of(&event, "nodes", "") && event["responseObject"]["spec"]["unschedulable"] == false;
         (!restores || event["verb"] == "create").then_some(event)
     });
-    blamed(&unrestored, "I4", "it gave the berth back without writing its Node");
+    blamed(
+        &unrestored,
+        "I4",
+        "it gave the berth back without writing its Node first",
+    );
     let never_ready = world.report(|mut event| {
         if event["responseObject"]["status"]["nodeInfo"]["bootID"] == "b2" {
             event["responseObject"]["status"]["conditions"][0]["status"] = json!("False");
         }
         Some(event)
     });
-    blamed(&never_ready, "I5", "the Node was not Ready under this boot");
+    blamed(&never_ready, "I5", "the Node was not Ready in this boot");
     let uncordoned = world.report(|mut event| {
         if event["responseObject"]["spec"]["unschedulable"] == true {
             event["responseObject"]["spec"]["unschedulable"] = json!(false);
         }
         Some(event)
     });
-    blamed(&uncordoned, "I1", "had not been cordoned since");
+    blamed(&uncordoned, "I1", "it had been schedulable since");
     let outgrown = world.report(|mut event| {
         if is_of(&event, "bootcnodepools", "status") {
             event["responseObject"]["status"]["berths"]["total"] = json!(0);
@@ -242,26 +246,26 @@ fn missing_evidence_is_not_judged() {
         world.report(move |event| (!is_of(&event, resource, subresource)).then_some(event))
     }
     let no_commit = world.report(|event| (!is_commit(&event)).then_some(event));
-    missing(&no_commit, "workers-0: writes are missing before");
+    missing(&no_commit, "workers-0: the log lacks writes before");
     assert_eq!(no_commit.turns[0].verdict, Verdict::NotJudged);
     let no_agents = without(&world, "bootcnodes", "status");
-    missing(&no_agents, "no status of a BootcNode has its body");
+    missing(&no_agents, "no bodies of BootcNode statuses");
     assert_eq!(
         no_agents.turns[0].verdict,
         Verdict::NotJudged,
         "the booted image is unknown"
     );
     let no_kubelets = without(&world, "nodes", "status");
-    missing(&no_kubelets, "no status of a Node has its body");
+    missing(&no_kubelets, "no bodies of Node statuses");
     assert_eq!(
         no_kubelets.turns[0].verdict,
         Verdict::NotJudged,
         "it is unknown whether it was Ready"
     );
     for (resource, subresource, words) in [
-        ("nodes", "", "no write of a Node has its body"),
-        ("bootcnodes", "", "no write of a BootcNode has its body"),
-        ("bootcnodepools", "status", "no status of a BootcNodePool has its body"),
+        ("nodes", "", "no bodies of Node writes"),
+        ("bootcnodes", "", "no bodies of BootcNode writes"),
+        ("bootcnodepools", "status", "no bodies of BootcNodePool statuses"),
     ] {
         let report = without(&world, resource, subresource);
         missing(&report, words);
@@ -315,7 +319,7 @@ fn a_missing_file_causes_no_violation() {
             let told = report
                 .not_judged
                 .iter()
-                .any(|w| w.contains("writes are missing before"));
+                .any(|w| w.contains("the log lacks writes before"));
             assert!(told, "without {cut:?}: {:#?}", report.not_judged);
         }
     }
@@ -334,7 +338,7 @@ fn a_gap_may_hide_writes_of_others() {
     fn accused(world: &World) -> bool {
         said(&world.report(Some))
             .iter()
-            .any(|v| v.contains("held, open or cordoned"))
+            .any(|v| v.contains("berths and cordoned nodes"))
     }
     assert!(accused(&world));
     world.audit.remove(missing);
@@ -374,7 +378,7 @@ fn clock_differences_cause_no_violation() {
     assert!(
         early(40)
             .iter()
-            .any(|v| v.contains("cordoned at") && v.contains("without a berth"))
+            .any(|v| v.contains("cordoned its Node at") && v.contains("without a berth"))
     );
 }
 
@@ -461,7 +465,7 @@ fn reboots_of_others_are_only_listed() {
     let said = said(&report);
     assert!(
         said.iter()
-            .any(|v| v.starts_with("I2") && v.contains("under boot b3 without")),
+            .any(|v| v.starts_with("I2") && v.contains("boot b3, without")),
         "{said:#?}"
     );
 }

@@ -51,7 +51,9 @@ fn ready(boot: &str) -> HostChange {
 fn a_pool_waits_for_earlier_pools() {
     let said = judged(one_after_the_other());
     assert!(
-        said.len() == 1 && said[0].starts_with("Order: workers-0 was opened for n1") && said[0].contains("n2 of infra"),
+        said.len() == 1
+            && said[0].starts_with("Order: workers-0 was opened for n1")
+            && said[0].contains("n2 of pool infra"),
         "{said:#?}"
     );
     let mut world = one_after_the_other();

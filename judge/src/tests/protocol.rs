@@ -9,7 +9,7 @@ fn a_berth_is_given_back_only_when_proven() {
     let mut world = World::committed();
     world
         .next(AGENT, |b| b.releasing(Outcome::Revoked, BootId::from("b1")).unwrap())
-        .blamed("I5", "under the same boot");
+        .blamed("I5", "before the reboot");
     let mut world = World::committed();
     world.host(HostChange::Down).up("b2", 3).ready("b2");
     world
@@ -54,12 +54,12 @@ fn a_release_writes_the_node_first() {
     let mut world = World::releasing();
     world
         .next(AGENT, |b| b.given_back().unwrap())
-        .blamed("I4", "without writing its Node");
+        .blamed("I4", "without writing its Node first");
     let mut world = World::releasing();
     world
         .node(AGENT, "patch", "n1", true, true)
         .next(AGENT, |b| b.given_back().unwrap())
-        .blamed("I4", "its cordon in place");
+        .blamed("I4", "cordon was still on the Node");
     // A new leader has meanwhile written its epoch to the berth.
     let mut world = World::releasing();
     world
@@ -74,7 +74,7 @@ fn a_release_writes_the_node_first() {
             .given_back()
             .unwrap()
     }
-    world.next(AGENT, closed).blamed("I4", "without Releasing");
+    world.next(AGENT, closed).blamed("I4", "without the phase Releasing");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn an_agent_takes_only_its_offer() {
     world
         .write(CONTROLLER, "patch", "bootcnodes", "n1", json!({}), published)
         .next(AGENT, take)
-        .blamed("I2", "was published");
+        .blamed("I2", "the published image was");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_controller_changes_only_a_holders_window() {
     let mut world = World::taken();
     world
         .next(CONTROLLER, |b| b.committed(BootId::from("b1")).unwrap())
-        .blamed("I1", "fields of the holder");
+        .blamed("I1", "fields that only the holder may change");
 }
 
 #[test]
@@ -163,10 +163,10 @@ fn a_failure_is_on_record_before_the_berth_opens() {
     }
     gone()
         .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap())
-        .blamed("I8", "opened before its failure");
+        .blamed("I8", "before the pool's status recorded");
     gone()
         .next(CONTROLLER, |b| b.acknowledged().unwrap())
-        .blamed("I8", "acknowledged before");
+        .blamed("I8", "removed the failure");
     let mut world = gone();
     let failures = json!([{ "digest": digest(2).to_string(), "nodes": ["n1 (deleted)"] }]);
     let status = json!({ "status": { "berths": { "total": 1 }, "failures": failures }, "metadata": {} });
@@ -192,11 +192,13 @@ fn a_deposed_leader_must_not_write() {
         .berth(CONTROLLER, new(0))
         .berth(CONTROLLER, new(1).stamped(8));
     world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
-    world.berth(CONTROLLER, new(0)).blamed("Fence", "after one of epoch 8");
+    world
+        .berth(CONTROLLER, new(0))
+        .blamed("Fence", "after a controller with epoch 8");
     let mut world = World::offered();
     world
         .next(CONTROLLER, |b| b.stamped(3))
-        .blamed("Fence", "the epoch went back");
+        .blamed("Fence", "the epoch decreased");
 }
 
 #[test]

@@ -326,7 +326,7 @@ async fn a_registry_that_comes_back_is_awaited(rig: &Rig) -> Result<()> {
             .host
             .journal(UNIT)
             .await?
-            .contains("cannot get the target from the registry"))
+            .contains("cannot get the target image from the registry"))
     })
     .await?;
     ensure!(!rig.has(RAN).await?, "the kubelet ran during the wait");

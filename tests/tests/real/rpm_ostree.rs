@@ -153,7 +153,7 @@ async fn failures_are_reported(rig: &Rig, host: &Host) -> Result<()> {
         .exec(&["systemctl", "kill", "--signal=KILL", "rpm-ostreed.service"])
         .await?;
     let message = failure_of_pull(host).await?;
-    ensure!(message.contains("rpm-ostreed ended during the pull"), "{message}");
+    ensure!(message.contains("rpm-ostreed exited during the pull"), "{message}");
     host.forget_pull(&image.digest).await?;
     // D-Bus and systemd start it again.
     ensure!(look(host, &ASKED).await?.staged.is_none());

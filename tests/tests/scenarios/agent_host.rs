@@ -168,7 +168,7 @@ async fn an_image_staged_by_others_is_locked() -> Result<()> {
 }
 
 #[tokio::test]
-async fn asks_whether_the_clock_is_synchronised() -> Result<()> {
+async fn asks_whether_the_clock_is_synchronized() -> Result<()> {
     let world = World::start(|_| ()).await?;
     let host = world.agent().await?;
     for (said, known) in [(Some(true), Some(true)), (Some(false), Some(false)), (None, None)] {

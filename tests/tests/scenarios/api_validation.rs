@@ -34,7 +34,7 @@ const STAGING: &str =
     "maxStaging must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%";
 const REBOOT: &str = "rebootTimeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h";
 const DRAIN: &str = "drain.timeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h";
-const VALUES: &str = "write values with the operators In and NotIn, and none with Exists and DoesNotExist";
+const VALUES: &str = "the operators In and NotIn need values; Exists and DoesNotExist must not have any";
 const INTERVAL: &str = "progressInterval must be a duration: 0, or a whole number and a unit, such as 5s or 1m";
 
 const CRON: &str = "windows[].schedule must be five cron fields (minute hour day month weekday), such as '0 22 * * 5'";
@@ -52,7 +52,7 @@ const POLL: &str = "pollInterval must be 0, or a duration of at least 1m, such a
 const SECRET: &str = "pullSecret must be the name of a Secret in the controller's namespace";
 const MANUAL: &str = "bootImage.manual is required with source: Manual and forbidden otherwise";
 const PREFIXES: &str =
-    "allowedRegistries must be prefixes of references without scheme, tag, digest or wildcard, such as quay.io/example";
+    "each entry of allowedRegistries must be the beginning of an image reference, without scheme, tag, digest";
 const ONE_FLEET: &str = "the only BootcFleet must be named cluster; write metadata.name: cluster";
 
 /// Wrong values of `rollout`, and text that the refusal must contain.
@@ -213,7 +213,7 @@ const WRONG_FIELDS: &[(&str, &str)] = &[
     ),
     (
         "rollout: {after: [infra, workers]}",
-        "rollout.after names the pool itself, so it would never be updated",
+        "rollout.after names the pool itself, so the pool would never be updated",
     ),
     ("rollout: {after: ['']}", "spec.rollout.after[0]"),
     (

@@ -116,7 +116,7 @@ pub async fn machines_of_two_boot_images(part: &Part<'_>) -> Result<()> {
     part.until_true("BootImageSkew", "NextImageRefused", &why).await?;
     // The newest machine is deleted. The other one does not count for the next machine.
     part.leave(new).await?;
-    let gone = format!("the newest machine so far, {}, which is gone or silent", new.name());
+    let gone = format!("the newest machine so far, {} (now gone or silent)", new.name());
     part.until_true("BootImageSkew", "NextImageRefused", &gone).await?;
     berth(part, &["poll"]).await?.says(&[&gone])?;
     let target = part.status().await?.target.context("there is no target")?;
@@ -352,7 +352,7 @@ async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, im
     first.configure(&image.reference, more)?;
     let said = first.check_with(&["--dry-run"]).await?;
     let would = format!(
-        "would change to {} ({}): this machine was installed from 9.0.1",
+        "would update to {} ({}): this machine was installed from 9.0.1",
         image.reference, image.digest
     );
     said.ends(0, &[&would])?;

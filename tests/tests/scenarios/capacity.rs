@@ -154,13 +154,13 @@ async fn who_is_unavailable_counts_once(part: &Part<'_>) -> Result<()> {
     part.cordon(n2, true).await?;
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
     part.until_run(&v2, &[2], LONG).await?;
-    let message = format!("rollout.maxUnavailable is used up, 1 of 1: {n2}, cordoned by someone else");
+    let message = format!("rollout.maxUnavailable is used up, 1 of 1: {n2} (cordoned by someone else)");
     part.until_false("Progressing", "Waiting", &message).await?;
     ensure!(part.is_cordoned(n2).await?, "its admin's cordon is gone");
     ensure!(part.order(&v2) == [n2], "no other node went: {:?}", part.order(&v2));
     // Also not Ready: still one node, counted once.
     part.not_ready(n2).await?;
-    let message = format!("rollout.maxUnavailable is used up, 1 of 1: {n2}, not Ready");
+    let message = format!("rollout.maxUnavailable is used up, 1 of 1: {n2} (not Ready)");
     part.until_false("Progressing", "Waiting", &message).await?;
     part.rollout(json!({ "maxUnavailable": 2 })).await?;
     part.until_run(&v2, &[1, 3], LONG).await?;

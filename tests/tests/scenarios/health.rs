@@ -84,7 +84,7 @@ async fn a_host_without_an_agent_rolls_itself_back() -> Result<()> {
             (1, 3) => shipped.name(),
             _ => anyhow::bail!("one host rolls back: {boots:?}"),
         };
-        let words = "no agent proved the boot in time; the host's rollback guard rolled it back";
+        let words = "no agent proved the boot in time; the host's rollback guard rolled the host back";
         let said = ("NodeDegraded", "True", "DigestFailed", words);
         cluster.until_node_says(failed, said, LONG).await?;
         let status = cluster.node_status(failed).await?;

@@ -91,11 +91,11 @@ async fn a_tag_that_moves_is_followed(part: &Part<'_>) -> Result<()> {
     let spec = part.cluster.pools().get(&part.name).await?.metadata.generation;
     berth(part, &["poll"])
         .await?
-        .well(&["1.0.0-follows", "which the pool uses"])?;
+        .well(&["1.0.0-follows", "which the pool already uses"])?;
     let v2 = moved(part, "2.0.0").await?;
     berth(part, &["poll"])
         .await?
-        .well(&["2.0.0-follows", "which the pool uses"])?;
+        .well(&["2.0.0-follows", "which the pool already uses"])?;
     part.until_all_run(&v2, LONG).await?;
     until_event(part, "ImageAdopted", "2.0.0-follows").await?;
     berth(part, &["approve", "--yes"])
@@ -218,7 +218,7 @@ async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
     part.cluster.controllers.start(0)?;
     let said = berth(part, &["poll"]).await?;
     ensure!(feed_since(part).await? == failing_since, "the outage starts again");
-    said.ends(1, &["since", "the pool keeps it"])?;
+    said.ends(1, &["since", "the pool keeps its current image"])?;
     ensure!(part.status().await?.target.as_ref() == Some(&before), "another target");
     part.cluster.registry.restart().await?;
     part.cluster

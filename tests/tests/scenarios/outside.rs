@@ -41,7 +41,7 @@ async fn falls_back(updaters: Updaters) -> Result<()> {
             "was finalized, but the host booted the previous image",
         )
         .await?;
-        until_degraded(&cluster, host, "FellBack", "still first in the boot order").await?;
+        until_degraded(&cluster, host, "FellBack", "the next boot still takes").await?;
         ensure!(host.facts().booted != bad.digest.to_string(), "{:?}", host.facts());
         soon(&cluster, "the berth is given back", || async {
             Ok(cluster.held().await?.is_empty())

@@ -72,7 +72,10 @@ async fn try_until_locked(
             Err(why) if is_reported => {
                 tracing::warn!(why, "cannot lock the staged image while bootc still runs; retrying")
             }
-            Err(why) => tracing::debug!(why, "nothing is staged yet, or it cannot be locked; retrying"),
+            Err(why) => tracing::debug!(
+                why,
+                "no image is staged yet, or the staged image cannot be locked; retrying"
+            ),
         }
         tokio::select! {
             _ = &mut ended => return,

@@ -140,7 +140,7 @@ impl Bootc {
             (Storage::Composefs, Some(name)) => vec!["/usr/bin/bootc", "delete-deployment", name],
             (Storage::Composefs, None) => {
                 let why = format!(
-                    "bootc status shows no name for the staged {}, so the agent cannot remove it",
+                    "bootc status shows no deployment name for the staged image {}, so the agent cannot remove that image",
                     staged.image
                 );
                 return Err(HostError::tool_failed(&why));
@@ -206,7 +206,7 @@ impl Bootc {
         match self.tools.run("prepare-soft-reboot", &command).await {
             Ok(_) => {}
             Err(error @ (HostError::Tool(_) | HostError::Timeout(_))) => {
-                tracing::warn!(%error, "cannot prepare a soft reboot; rebooting the machine");
+                tracing::warn!(%error, "cannot prepare a soft reboot; doing a full reboot instead");
                 self.reset_soft_reboot().await?;
                 return self.reboot().await;
             }

@@ -208,7 +208,7 @@ async fn read(mut pipe: pipe::Receiver, meter: Arc<Mutex<Meter>>, changes: Chang
             Ok(0) => return,
             Ok(length) => length,
             Err(error) => {
-                tracing::debug!(%error, "cannot read progress");
+                tracing::debug!(%error, "cannot read bootc's progress");
                 return;
             }
         };

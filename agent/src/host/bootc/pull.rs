@@ -201,7 +201,9 @@ impl Pulls {
         while units::state(bus, &unit).await? == State::Running {
             units::stop(bus, &unit).await?;
             if units::end(bus, &unit, None, &mut jobs, give_up).await? == State::Running {
-                return Err(HostError::Timeout("bootc does not end its canceled pull".to_owned()));
+                return Err(HostError::Timeout(
+                    "bootc did not end the canceled pull in time".to_owned(),
+                ));
             }
         }
         self.forget(bus, digest).await
@@ -341,7 +343,7 @@ fn progress_spec(digest: &Digest) -> Spec {
     let command = ["/usr/bin/flock", PROGRESS_LOCK, "/usr/bin/cat", &fifo];
     Spec {
         name: PROGRESS_UNIT.to_owned(),
-        description: "Berth: read the progress of a pull when no agent does",
+        description: "Berth: discard the progress of a pull while no agent reads it",
         command: owned(&command),
         deadline: TIMEOUT + STOP_TIMEOUT,
         background: true,
@@ -363,7 +365,7 @@ fn explain(unit_failure: &UnitFailure, words: &str) -> String {
         ("exit-code", EXIT_EXEC) => "/usr/bin/bootc cannot be executed".to_owned(),
         // Status 0 means that bootc succeeded, so the lock after it has failed.
         ("exit-code", 0) => format!("ostree admin lock-finalization failed: {words}"),
-        ("exit-code", status) if words.is_empty() => format!("bootc switch ended with status {status}"),
+        ("exit-code", status) if words.is_empty() => format!("bootc switch ended with exit status {status}"),
         ("signal" | "core-dump", signal) => {
             format!("the pull was ended by signal {signal}: {words}")
         }

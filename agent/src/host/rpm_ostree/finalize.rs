@@ -52,7 +52,11 @@ impl NoteFile {
 
     /// Reads the note; `None` without a note from this boot.
     pub(super) fn read(&self, boot: &BootId) -> Option<Note> {
-        files::load::<Note>(&self.0, "the note for an unlock by rpm-ostree").filter(|note| note.boot_id == *boot)
+        files::load::<Note>(
+            &self.0,
+            "the note that rpm-ostree must unlock the staged image at the reboot",
+        )
+        .filter(|note| note.boot_id == *boot)
     }
 
     pub(super) fn write(&self, note: &Note) -> Result<(), HostError> {

@@ -149,7 +149,7 @@ impl Pulls {
             }
             Ok(false) => {
                 let failure = record.said.take().unwrap_or_else(|| {
-                    "the pull ended while no agent listened, and its image is not staged".to_owned()
+                    "the pull ended while no agent was connected to rpm-ostreed, and its image is not staged".to_owned()
                 });
                 Ended { failure: Some(failure) }
             }
@@ -182,13 +182,13 @@ impl Pulls {
         let joined = joined.map_err(|_| {
             let seconds = JOIN_TIMEOUT.as_secs();
             HostError::Timeout(format!(
-                "the running transaction of rpm-ostreed could not be joined within {seconds} s"
+                "could not connect to rpm-ostreed's running transaction within {seconds} s"
             ))
         })?;
         let Some(transaction) = joined? else {
             return Ok(false);
         };
-        tracing::info!(digest = %record.digest, "joined the running transaction of this pull");
+        tracing::info!(digest = %record.digest, "reconnected to the running rpm-ostree transaction of this pull");
         let mut record = record.clone();
         record.started = true;
         self.record.write(&record)?;
@@ -202,12 +202,14 @@ impl Pulls {
         let transaction = Transaction::join(&active.address, &self.root).await?;
         let found = transaction.title().await.map_err(explain)?;
         if found == NOT_YET_TITLED && record.started {
-            return Err(HostError::Busy("rpm-ostree has just begun a transaction".to_owned()));
+            return Err(HostError::Busy(
+                "rpm-ostree has just begun a transaction that cannot be identified yet".to_owned(),
+            ));
         }
         if found != title(&record.digest) {
             tracing::info!(
                 method = active.method,
-                "rpm-ostree runs a transaction that is not this pull"
+                "rpm-ostree runs another transaction, not this node's pull"
             );
             return Ok(None);
         }
@@ -303,7 +305,7 @@ impl Pulls {
             if tokio::time::timeout_at(give_up, &mut following.task).await.is_err() {
                 *self.slot() = Some(following);
                 return Err(HostError::Timeout(
-                    "rpm-ostree does not end its canceled pull".to_owned(),
+                    "rpm-ostree did not end the canceled pull in time".to_owned(),
                 ));
             }
         }
@@ -311,7 +313,7 @@ impl Pulls {
         // again.
         match self.find(daemon, boot).await? {
             Some(pull) if pull.digest == *digest && pull.state == PullState::Running => {
-                Err(HostError::Timeout("rpm-ostree still runs its canceled pull".to_owned()))
+                Err(HostError::Timeout("rpm-ostree still runs the canceled pull".to_owned()))
             }
             _ => self.forget(),
         }
@@ -347,7 +349,7 @@ impl Listener {
                 signal = transaction.next() => match signal {
                     Some(Signal::Finished { success, words }) => return self.ended(success, words),
                     Some(signal) => self.count(&signal),
-                    None => return self.fail("rpm-ostreed ended during the pull".to_owned()),
+                    None => return self.fail("rpm-ostreed exited during the pull".to_owned()),
                 },
                 asked = &mut stopped => {
                     // On an error, [`Following`] was dropped, which also aborts this task.

@@ -168,7 +168,7 @@ fn read(message: &Message) -> Signal {
             Ok((success, words)) => Signal::Finished { success, words },
             Err(error) => Signal::Finished {
                 success: false,
-                words: format!("rpm-ostreed reported the end in an unknown format: {error}"),
+                words: format!("rpm-ostreed reported the end of the transaction in an unknown format: {error}"),
             },
         },
         _ => Signal::Other,

@@ -79,15 +79,17 @@ impl Entry {
         match class {
             // If this pod were moved, its controller would create another one here, without end.
             Class::Finished | Class::Moves | Class::Blocked(_) if self.late && pod.tolerates_cordon() => {
-                Some("Arrived: the pod came after the drain began, since it tolerates the cordon")
+                Some("Arrived: the pod was started here after the drain began, because it tolerates the cordon")
             }
             // The agent has asked the pod to leave, without success. A reboot loses nothing, because the pod's
             // containers have ended.
-            Class::Finished if self.tries > 0 => Some("Finished: the pod cannot be moved, but its containers ended"),
-            Class::Terminating if !self.is_overdue(pod, given.clock) => None,
-            Class::Terminating if kubelet_is_away => {
-                Some("Terminating: its grace period is over, and the node's kubelet is not ready to end it")
+            Class::Finished if self.tries > 0 => {
+                Some("Finished: the pod cannot be moved, but its containers have ended")
             }
+            Class::Terminating if !self.is_overdue(pod, given.clock) => None,
+            Class::Terminating if kubelet_is_away => Some(
+                "Terminating: its grace period is over, but the node's kubelet is not Ready and cannot end the pod",
+            ),
             Class::Terminating if pod.is_finished() => {
                 Some("Terminating: its grace period is over, and its containers have ended")
             }

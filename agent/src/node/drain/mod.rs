@@ -191,7 +191,7 @@ impl Drain {
         }
         if given.settings.forced && !self.forced {
             tracing::warn!(
-                "the drain timed out (onTimeout: Force): pods that only budgets protect are deleted; unmanaged pods and those with emptyDir data still block"
+                "the drain timed out (onTimeout: Force): deleting pods that only a PodDisruptionBudget blocks; unmanaged pods and pods with emptyDir data still block the drain"
             );
         }
         self.forced = given.settings.forced;
@@ -231,9 +231,9 @@ impl Drain {
         match &answer {
             Answer::Accepted | Answer::Gone => {
                 if given.settings.forced {
-                    tracing::warn!(pod = name, ?answer, "deleted by force");
+                    tracing::warn!(pod = name, ?answer, "deleted the pod by force");
                 } else {
-                    tracing::info!(pod = name, ?answer, "moved");
+                    tracing::info!(pod = name, ?answer, "the pod leaves the node");
                 }
                 self.quiet = 0;
                 entry.by_force |= given.settings.forced && answer == Answer::Accepted;
@@ -248,7 +248,7 @@ impl Drain {
                 entry.set("the API server is overloaded", false);
                 return;
             }
-            Answer::Ending(text) => entry.set(&format!("its namespace is being deleted: {text}"), false),
+            Answer::Ending(text) => entry.set(&format!("the pod's namespace is being deleted: {text}"), false),
             Answer::Budget(text) => entry.set(text, true),
             Answer::Misconfigured(text) => entry.set(text, true),
             Answer::Refused(text) => entry.set(&format!("the API server rejects the eviction: {text}"), true),

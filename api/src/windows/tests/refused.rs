@@ -133,7 +133,7 @@ fn exclusions_end_after_they_start() {
     assert_eq!(
         parsed(&[], &[(next, day)]).unwrap_err().to_string(),
         "exclusions[0] ends at 2026-12-20T00:00:00Z, which is not after its start 2026-12-21T00:00:00Z; write a later \
-         time in to"
+         time as exclusions[0].to"
     );
 }
 

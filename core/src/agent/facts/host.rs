@@ -159,8 +159,9 @@ impl Deployments {
     pub fn unit_missing(&self) -> Option<String> {
         let link = self.link_without_unit.as_ref()?;
         Some(format!(
-            "the staged image has no berth-firstboot.service, but {link} makes another unit require it: after a reboot, that other \
-             unit would never start. Run `rm {link}` on the host, or publish an image that has berth-firstboot.service"
+            "the staged image has no berth-firstboot.service, but the link {link} makes another unit require that service, so the \
+             other unit would not start after a reboot. Run `rm {link}` on the host, or publish an image that has \
+             berth-firstboot.service"
         ))
     }
 }

@@ -209,7 +209,7 @@ fn check_entry(entry: &Value) -> Result<(), &'static str> {
     if auth.is_empty() {
         // An entry with only `username` and `password` is not usable: skopeo reads neither.
         return if token.is_empty() {
-            Err("has no auth, the base64 of USER:PASSWORD")
+            Err("has no auth, which must be the base64 of USER:PASSWORD")
         } else {
             Ok(())
         };

@@ -53,8 +53,8 @@ impl Registries {
                 let reference = &image.reference;
                 let (source, _) = lists.iter().find(|(_, prefixes)| !is_allowed(prefixes, reference))?;
                 format!(
-                    "{reference} matches no prefix in {source} of this host, so it is not staged. Add its registry there, or set \
-                     an allowed image in the pool"
+                    "{reference} matches no prefix in {source} of this host, so the image is not staged. Add its registry to \
+                     {source}, or set an allowed image in the pool"
                 )
             }
         };

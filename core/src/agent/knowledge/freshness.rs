@@ -75,7 +75,8 @@ fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -
         // remove the image and stage it again forever.
         Some(_) if lacks_policy => Some((
             Reason::SignatureNotEnforced,
-            "the pull succeeded, but not under the host's current signature policy, which the pool requires",
+            "the pull succeeded, but the image was not checked against the host's current signature policy; the pool requires that \
+             check",
         )),
         Some(staged) if staged.locked || can_lock => None,
         Some(_) => Some((Reason::LockFailed, "the pull succeeded, but the image is not locked")),

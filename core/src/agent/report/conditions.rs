@@ -68,7 +68,10 @@ pub(super) fn rollback_guard(facts: &AgentFacts, unit: Option<&GuardUnit>) -> Op
         return None;
     };
     if member.health.on_failure() == OnFailure::Hold {
-        return Some(Verdict::no(CommonReason::NotWanted, "health.onFailure is Hold"));
+        return Some(Verdict::no(
+            CommonReason::NotWanted,
+            "not needed: the pool's health.onFailure is Hold",
+        ));
     }
     Some(match unit {
         GuardUnit::InImage => Verdict::yes(
@@ -94,7 +97,10 @@ fn update_conditions(
     before: &[Condition],
 ) -> Verdicts {
     let Some(desired) = facts.desired.digest() else {
-        let why = Verdict::unknown(CommonReason::NothingDesired, "no image is published for this node");
+        let why = Verdict::unknown(
+            CommonReason::NothingDesired,
+            "the controller has published no image for this node",
+        );
         return [
             types::UPDATED,
             types::IMAGE_PULLED,
@@ -109,7 +115,7 @@ fn update_conditions(
         (true, _) => Verdict::no(CommonReason::Booted, "the desired image runs, so nothing is staged"),
         (false, true) => Verdict::yes(
             CommonReason::Locked,
-            format!("{desired} is staged with finalization locked"),
+            format!("{desired} is staged and locked, so a reboot would not apply it"),
         ),
         (false, false) => Verdict::no(CommonReason::NotStaged, ""),
     };
@@ -169,7 +175,7 @@ fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Op
             let gate = holding.revoke.as_deref().unwrap_or_default();
             return Some((
                 CommonReason::Revoked.into(),
-                format!("its reboot into that image waits until the pool's gate opens: {gate}"),
+                format!("the pool does not allow a reboot into that image now: {gate}"),
             ));
         }
         (Step::Wait(WaitReason::WindowClosed, _), Some(holding)) => {

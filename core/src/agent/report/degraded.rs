@@ -46,8 +46,8 @@ fn host_problem(facts: &AgentFacts) -> Option<Finding> {
         return Some(facts.degraded(Reason::ComposefsNotSupported, why.to_owned()));
     }
     if let Some(why) = &facts.host.memory_error {
-        let advice =
-            "the node takes no berth until the agent can write its memory file; make it writable or free disk space";
+        let advice = "the node takes no berth until the agent can write its state file; make the file writable or free \
+                      disk space";
         return Some(facts.degraded(Reason::MemoryUnwritable, format!("{why}: {advice}")));
     }
     if let Some(message) = unlockable(facts) {
@@ -98,7 +98,7 @@ fn image_problem(facts: &AgentFacts) -> Option<Finding> {
             .as_ref()
             .map(|t| format!(": {} ({} times)", t.message, t.attempts));
         let message = format!(
-            "{desired} failed here and is not tried again{}{}",
+            "{desired} failed on this node and is not tried again{}{}",
             message.unwrap_or_default(),
             outside::next_boot(facts)
         );
@@ -116,7 +116,7 @@ fn image_problem(facts: &AgentFacts) -> Option<Finding> {
 
 fn turn_problem(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Finding> {
     if matches!(step, Step::Wait(WaitReason::ForeignBerth, _)) {
-        let message = "a berth is for another Node object of this name; the controller will close it";
+        let message = "a berth names another Node object with this node's name; the controller will close that berth";
         return Some(facts.degraded(CommonReason::ForeignBerth, message));
     }
     if let Some(message) = drains_too_long(facts) {
@@ -144,7 +144,7 @@ fn retried_problem(facts: &AgentFacts) -> Option<Finding> {
     if let Some(turn) = facts.failed_turn() {
         let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
         let message = format!(
-            "{} (turn {}; the next may begin at {again})",
+            "{} (turn {}; the next turn may begin at {again})",
             turn.message, turn.attempts
         );
         let outcome = Outcome::from_word(&turn.outcome);
@@ -188,7 +188,8 @@ fn unproven(facts: &AgentFacts) -> Option<Finding> {
     let booted = known.booted.digest.as_ref();
     if booted.is_none() || (booted != Some(&holding.target) && booted != holding.from.as_ref()) {
         let booted = booted.map_or_else(|| "an unknown image".to_owned(), ToString::to_string);
-        let message = format!("runs {booted}, which is neither the target nor the previous image; the berth is kept");
+        let message =
+            format!("runs {booted}, which is neither the target nor the previous image; the node keeps its berth");
         return Some(facts.degraded(CommonReason::BootUnproven, message));
     }
     // If the agent could not read the Node, the Node counts as not Ready.
@@ -199,17 +200,19 @@ fn unproven(facts: &AgentFacts) -> Option<Finding> {
     let cause = missing.message();
     match undo(facts, holding, Some(&missing)) {
         Undo::Due => {
-            let message =
-                format!("not proven within health.deadline: {cause}; the node rolls back to the previous image");
+            let message = format!(
+                "the boot was not proven within health.deadline: {cause}; the node rolls back to the previous image"
+            );
             Some(facts.degraded(CommonReason::RollingBack, message))
         }
         Undo::Hold(why) => {
-            let message =
-                format!("not proven within health.deadline: {cause}; the berth is kept, without a rollback: {why}");
+            let message = format!(
+                "the boot was not proven within health.deadline: {cause}; the node keeps its berth and does not roll back: {why}"
+            );
             Some(facts.degraded(missing.reason(), message))
         }
         Undo::NotDue if is_late(facts) => {
-            let message = format!("not proven within rebootTimeout: {cause}; the berth is kept");
+            let message = format!("the boot was not proven within rebootTimeout: {cause}; the node keeps its berth");
             Some(facts.degraded(missing.reason(), message))
         }
         Undo::NotDue => None,

@@ -105,7 +105,10 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     let target = &holding.target;
     if holding.boot_id == facts.host.boot_id {
         // The berth was committed again under this boot, but the host has not rebooted since.
-        return (Outcome::Withdrawn, format!("{target} is no longer desired here"));
+        return (
+            Outcome::Withdrawn,
+            format!("{target} is no longer desired on this node"),
+        );
     }
     if holding.phase == HoldPhase::Taken {
         return (

@@ -153,10 +153,10 @@ pub(crate) fn set_aside(facts: &AgentFacts) -> Option<String> {
     let desired = facts.desired.digest()?;
     let goes_along = deployments.booted.digest.as_ref() != Some(desired) && facts.staged_whole(desired).is_some();
     (!goes_along && has_pool(facts)).then(|| {
-        "a deployment with other packages was staged on the host, not by Berth; it is locked. The pool's next image is staged \
-         over it and keeps the packages; any reboot before that discards it. To apply it now: drain the node and run \
-         `rpm-ostree finalize-deployment --allow-missing-checksum` on the host, which reboots it. To discard it: run \
-         `rpm-ostree cleanup --pending`"
+        "a deployment with other packages was staged on the host, not by Berth; Berth keeps it locked. The pool's next image \
+         will replace this deployment and keep its packages; a reboot before that discards the deployment. To apply it \
+         now: drain the node and run `rpm-ostree finalize-deployment --allow-missing-checksum` on the host, which reboots \
+         the host. To discard it: run `rpm-ostree cleanup --pending`"
             .to_owned()
     })
 }
@@ -177,8 +177,8 @@ pub fn taken_away(facts: &AgentFacts, next: &Step) -> Option<String> {
             format!("{what}, which the pool does not want")
         };
         format!(
-            "removing a deployment that Berth did not stage: {what}. No reboot may apply it. To change the host yourself, first \
-             take the node out of its pool or exclude it"
+            "removing a staged deployment that Berth did not stage: {what}. Otherwise a reboot could apply it. To change the \
+             host yourself, first exclude the node or take it out of its pool"
         )
     })
 }
@@ -194,7 +194,7 @@ pub(crate) fn unlockable(facts: &AgentFacts) -> Option<String> {
     is_armed.then(|| {
         format!(
             "a deployment with other packages was staged on the host, not by Berth, and cannot be locked ({}): any reboot \
-             applies it, and the node does nothing else until it is locked or gone. To discard it, run \
+             applies it, and Berth does not update the node until the deployment is locked or removed. To discard it, run \
              `rpm-ostree cleanup --pending` on the host",
             trouble.why
         )

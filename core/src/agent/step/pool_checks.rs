@@ -41,8 +41,8 @@ fn judge_one(facts: &AgentFacts, node: &NodeFacts, check: &PoolCheck) -> Option<
     }
     let reading = facts.check_readings.iter().find(|reading| reading.name == *name);
     match reading.map(|reading| &reading.answer) {
-        None => Some(Failed::Unread(format!("check {name} was not made yet"))),
-        Some(CheckAnswer::Unread(why)) => Some(Failed::Unread(format!("check {name} could not be made: {why}"))),
+        None => Some(Failed::Unread(format!("check {name} has not run yet"))),
+        Some(CheckAnswer::Unread(why)) => Some(Failed::Unread(format!("check {name} could not run: {why}"))),
         Some(CheckAnswer::Http(status)) if (200..400).contains(status) => None,
         Some(CheckAnswer::Http(status)) => {
             let message = format!("check {name}: the HTTP status is {status}");
@@ -66,10 +66,10 @@ fn judge_one(facts: &AgentFacts, node: &NodeFacts, check: &PoolCheck) -> Option<
 fn pods_problem(pods: &[PodReading], old: &[String]) -> Option<String> {
     let mut running = pods.iter().filter(|pod| !pod.is_ending).peekable();
     if running.peek().is_none() {
-        return Some("no pod of the selector is on the node".to_owned());
+        return Some("no pod on the node matches the check's selector".to_owned());
     }
     let late = running.find(|pod| !pod.ready || pod.containers.iter().any(|id| old.contains(id)))?;
-    Some(format!("pod {} is not Ready under this boot", late.name))
+    Some(format!("pod {} did not become Ready after the reboot", late.name))
 }
 
 #[cfg(test)]
@@ -95,8 +95,11 @@ mod tests {
         for (pods, problem) in [
             (vec![pod(true, "new")], None),
             (vec![pod(true, "new"), ending.clone()], None),
-            (vec![pod(true, "old")], Some("web/a is not Ready")),
-            (vec![pod(true, "new"), pod(false, "new")], Some("web/a is not Ready")),
+            (vec![pod(true, "old")], Some("web/a did not become Ready")),
+            (
+                vec![pod(true, "new"), pod(false, "new")],
+                Some("web/a did not become Ready"),
+            ),
             (vec![], Some("no pod")),
             (vec![ending], Some("no pod")),
         ] {

@@ -131,12 +131,12 @@ impl Missing {
             Self::Starting => "systemd has not finished starting the host's units".to_owned(),
             Self::BootComplete => "the host did not reach boot-complete.target".to_owned(),
             Self::Units(units) => format!(
-                "units failed that had not failed before the reboot: {}",
+                "these units failed after the reboot, but not before the reboot: {}",
                 units.join(", ")
             ),
             Self::RunningChecks => "the host's health checks have not ended".to_owned(),
             Self::Checks(failures) => format!("required health checks failed: {}", failures.join("; ")),
-            Self::Ready => "the Node did not become Ready under this boot".to_owned(),
+            Self::Ready => "the Node did not become Ready after the reboot".to_owned(),
             Self::Taint(taint) => format!("the Node still has the taint {taint}"),
             Self::PoolCheck(_, message) | Self::UnreadPoolCheck(message) => message.clone(),
             Self::Soak(time) => format!(

@@ -35,7 +35,8 @@ fn unwanted(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<S
     if node.excluded {
         return Some("the Node is excluded".to_owned());
     }
-    (facts.desired.digest() != Some(&holding.target)).then(|| format!("{} is no longer desired here", holding.target))
+    (facts.desired.digest() != Some(&holding.target))
+        .then(|| format!("{} is no longer desired on this node", holding.target))
 }
 
 /// Returns why an uncommitted turn must end although the agent cannot read the staged image. Without such an end, the
@@ -54,7 +55,7 @@ fn reason_to_end_unseen(
         .or_else(|| drained_too_long(facts))?;
     Some((
         outcome,
-        format!("{message}; the host does not report its staged image, which was not armed when last read"),
+        format!("{message}; the staged image cannot be read now; at the last read, a reboot would not have applied it"),
     ))
 }
 
@@ -113,14 +114,14 @@ fn reason_to_stop(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Op
     match facts.host.os.staged() {
         Some(_) if !facts.past.is_complete(&holding.target) => {
             let why = format!(
-                "the pull of {} failed: the staged image may lack bound images",
+                "the pull of {} failed: the staged image may lack logically bound images",
                 holding.target
             );
             return Some((Outcome::NotStaged, why));
         }
         Some(_) if lacks_policy(facts) => {
             let why = format!(
-                "the staged image {} was not pulled under the host's current signature policy, which the pool requires",
+                "the staged image {} was not checked against the host's current signature policy; the pool requires that check",
                 holding.target
             );
             return Some((Outcome::NotStaged, why));

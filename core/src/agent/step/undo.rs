@@ -75,13 +75,13 @@ pub(super) fn await_guard(facts: &AgentFacts) -> Option<Step> {
 /// Returns the message of a turn whose boot was undone.
 pub(super) fn outcome(undone: &Undone) -> String {
     if undone.reason == CommonReason::RollbackGuardFired.as_str() {
-        return "no agent proved the boot in time; the host's rollback guard rolled it back".to_owned();
+        return "no agent proved the boot in time; the host's rollback guard rolled the host back".to_owned();
     }
     let cause = match undone.why.as_str() {
         "" => String::new(),
         why => format!(" ({why})"),
     };
-    format!("not proven within health.deadline{cause}; the agent rolled the host back")
+    format!("the boot was not proven within health.deadline{cause}; the agent rolled the host back")
 }
 
 /// Returns the next step of a rollback: make the next boot take the rollback deployment, then reboot. `None` if no

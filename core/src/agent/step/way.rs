@@ -111,7 +111,7 @@ pub(crate) fn blockers(facts: &AgentFacts) -> String {
         .map(|b| format!("{}: {}", b.pod, b.reason))
         .collect();
     format!(
-        "still there after {}s: {}",
+        "pods still on the node after {}s: {}",
         drain_limit(facts).as_secs(),
         who.join("; ")
     )
@@ -170,7 +170,7 @@ pub fn inhibited(facts: &AgentFacts) -> String {
     if facts.host.shutdown_scheduled {
         who.push("a scheduled shutdown".to_owned());
     }
-    format!("shutdown is inhibited by {}", who.join(", "))
+    format!("the reboot is blocked by {}", who.join(", "))
 }
 
 /// Returns a message if the maintenance window has closed or cannot be checked; `None` if the reboot may start.
@@ -178,12 +178,12 @@ pub fn inhibited(facts: &AgentFacts) -> String {
 pub(crate) fn closed_window(facts: &AgentFacts, open_until: Option<Timestamp>) -> Option<String> {
     let until = open_until?;
     if facts.host.clock_synchronized != Some(true) {
-        let advice = "start time synchronisation on the host, or start the agent with --trust-clock";
+        let advice = "start time synchronization on the host, or start the agent with --trust-clock";
         return Some(format!(
-            "the host's clock is not synchronised, so the maintenance window cannot be checked: {advice}"
+            "the host's clock is not synchronized, so the maintenance window cannot be checked: {advice}"
         ));
     }
-    (facts.now >= until).then(|| format!("the maintenance window has closed: the latest start of a reboot was {until}"))
+    (facts.now >= until).then(|| format!("the maintenance window has closed: a reboot could start until {until}"))
 }
 
 /// Returns a wait while a requested reboot may still begin; `None` otherwise. The reboot may begin even if logind did

@@ -55,18 +55,18 @@ impl InUse<'_> {
     fn words(&self, why: &str) -> String {
         let words = match (self.node, self.error) {
             (Some(node), _) if self.is_remembered => {
-                format!("the newest machine so far, {node}, which is gone or silent, {why}")
+                format!("the newest machine so far, {node} (now gone or silent), {why}")
             }
             (Some(node), Some(error)) => {
                 format!("the boot image record of the newest machine, {node}, cannot be read: {error}")
             }
             (Some(node), None) => format!("the newest machine, {node}, {why}"),
-            (None, _) => format!("a machine with the recorded boot image {why}"),
+            (None, _) => format!("a machine with the boot image recorded in bootImage.manual {why}"),
         };
         match self.newer {
             0 => words,
-            1 => format!("{words}; the boot image of 1 newer machine is unknown"),
-            newer => format!("{words}; the boot images of {newer} newer machines are unknown"),
+            1 => format!("{words}; 1 newer machine does not count, because its boot image is unknown"),
+            newer => format!("{words}; {newer} newer machines do not count, because their boot images are unknown"),
         }
     }
 
@@ -91,8 +91,8 @@ pub(super) fn refusal(facts: &BootImageFacts<'_>, image: &Target) -> Option<Refu
         Skew::Exceeded(why) => Some(Refusal {
             reason: REASON,
             words: format!(
-                "needs a newer boot image: {}; install new machines from a newer boot image, record it with \
-                 bootImage.source: Manual, or set bootImage.enforcement: Warn",
+                "needs a newer boot image: {}; install new machines from a newer boot image; if you already do, \
+                 record its version with bootImage.source: Manual; or set bootImage.enforcement: Warn",
                 in_use.words(&why)
             ),
         }),

@@ -123,9 +123,9 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
 /// Returns the condition `Progressing` if at least one member stages, drains or reboots; otherwise `None`.
 fn active(facts: &PoolStatusFacts<'_>, doing: &MemberStates<'_>) -> Option<Verdict> {
     let active = [
-        (MemberState::Rebooting, CommonReason::Rebooting, "reboot"),
-        (MemberState::Draining, CommonReason::Draining, "drain"),
-        (MemberState::Staging, CommonReason::Staging, "stage"),
+        (MemberState::Rebooting, CommonReason::Rebooting, "rebooting"),
+        (MemberState::Draining, CommonReason::Draining, "draining"),
+        (MemberState::Staging, CommonReason::Staging, "staging"),
     ];
     let parts: Vec<String> = active
         .iter()

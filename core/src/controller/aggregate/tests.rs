@@ -249,8 +249,8 @@ fn an_unwritable_lease_is_named_with_the_error() {
     let mut case = case(vec![]);
     case.unwritable = vec![unwritable(Obstacle::Refused("webhook x denied the request".to_owned()))];
     let says = case.says("Degraded");
-    let expected = "True WriteRefused the API server refuses to write Lease p-0, which counts as used until it can be written: \
-                    webhook x denied the request";
+    let expected = "True WriteRefused the API server refuses to write Lease p-0, which counts as a used berth until it \
+                    can be written: webhook x denied the request";
     assert_eq!(says, expected);
     assert_eq!(case.condition("Stalled").status, "True");
 }
@@ -348,7 +348,7 @@ fn every_member_is_counted_where_it_is() {
     assert_eq!(case.status().nodes, expected);
     assert_eq!(
         case.says("Progressing"),
-        "True Rebooting 1 of 7 updated; reboot: n5; drain: n4; stage: n3"
+        "True Rebooting 1 of 7 updated; rebooting: n5; draining: n4; staging: n3"
     );
     assert_eq!(
         case.says("Degraded"),
@@ -395,7 +395,7 @@ fn a_fleet_that_stays_unfenced_names_the_pools() {
     });
     assert_eq!(
         case.says("Progressing"),
-        "False Waiting waits until the new leader has taken over all berths: n1"
+        "False Waiting waits until the new leading controller has taken over all berths: n1"
     );
     case.plan.fleet.as_mut().unwrap().unreadable = vec!["b".into(), "c".into()];
     let says = case.says("Progressing");
@@ -414,7 +414,7 @@ fn done_is_done() {
     assert_eq!(case.condition("Paused").status, "False");
     assert!(
         case.says("ImageResolved")
-            .starts_with("True Resolved quay.io/os:v2 is sha256:")
+            .starts_with("True Resolved quay.io/os:v2 was resolved to sha256:")
     );
     assert_eq!(case.status().observed_generation, Some(3));
 }
@@ -437,7 +437,7 @@ fn progressing_names_the_waiting_nodes() {
     };
     assert_eq!(
         case.says("Progressing"),
-        "False Waiting rollout.maxUnavailable is used up, 1 of 1: n7, cordoned by someone else"
+        "False Waiting rollout.maxUnavailable is used up, 1 of 1: n7 (cordoned by someone else)"
     );
     case.plan.waiting = [
         ("n1".into(), BlockReason::NotStaged),
@@ -582,7 +582,7 @@ fn bad_turn(outcome: &str, attempts: u32, target: u8) -> Report {
     Report {
         last_turn: Some(BadTurn {
             outcome: outcome.into(),
-            message: "still there after 900s: default/web-1: budget web".into(),
+            message: "pods still on the node after 900s: default/web-1: budget web".into(),
             digest: digest(target),
             attempts,
         }),
@@ -594,7 +594,7 @@ fn bad_turn(outcome: &str, attempts: u32, target: u8) -> Report {
 fn a_node_whose_turns_end_badly_is_named() {
     let drain = bad_turn("DrainTimeout", 2, 2);
     let says = case(vec![up("n1", drain.clone()), up("n2", booted(2))]).says("Degraded");
-    let message = "1 degraded: n1: DrainTimeout: still there after 900s: default/web-1: budget web (turn 2)";
+    let message = "1 degraded: n1: DrainTimeout: pods still on the node after 900s: default/web-1: budget web (turn 2)";
     assert_eq!(says, format!("True DrainTimeout {message}"));
     for (outcome, attempts, target, reason) in [
         ("RebootBlocked", 1, 2, "RebootBlocked"),
@@ -707,7 +707,7 @@ fn only_active_nodes_are_named() {
         (node("n1"), Some(host(booted(1))), Some(holding(false))),
         up("n2", booted(1)),
     ]);
-    assert_eq!(case.says("Progressing"), "True Draining 0 of 2 updated; drain: n1");
+    assert_eq!(case.says("Progressing"), "True Draining 0 of 2 updated; draining: n1");
 }
 
 #[test]

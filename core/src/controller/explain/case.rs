@@ -39,7 +39,7 @@ pub struct Rules {
     pub spec: BootcNodePoolSpec,
     /// The BootcFleet's gate, which closes all pools; `None` if it is open.
     pub fleet: Option<FleetGate>,
-    /// True if the controller's clock is synchronised.
+    /// True if the controller's clock is synchronized.
     pub clock_synchronized: bool,
     /// Expected length of a drain and a reboot in the pool.
     pub needed: std::time::Duration,

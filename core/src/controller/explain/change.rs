@@ -39,9 +39,9 @@ pub enum Change {
     ControlPlane(Cause),
     /// The node's agent reports again.
     Heard,
-    /// The clock of the node's host is synchronised.
+    /// The clock of the node's host is synchronized.
     Clock,
-    /// The clock of the controller's machine is synchronised.
+    /// The clock of the controller's machine is synchronized.
     ControllerClock,
     /// An admin releases the hold on the node.
     Unhold,
@@ -163,7 +163,7 @@ impl Change {
             Self::Retry => forget(facts),
             Self::Window => {
                 let was = !rollout.windows.is_empty() || !rollout.exclusions.is_empty();
-                // While the controller's clock is not synchronised, windows stay closed.
+                // While the controller's clock is not synchronized, windows stay closed.
                 let is_judged = rules.clock_synchronized;
                 (rollout.windows, rollout.exclusions) = (vec![], vec![]);
                 rules.spec.rollout = Some(rollout);
@@ -238,8 +238,8 @@ impl Change {
             },
             Self::ControlPlane(cause) => control_plane(*cause).to_owned(),
             Self::Heard => "the node's agent reports again".to_owned(),
-            Self::Clock => "the clock of the node is synchronised".to_owned(),
-            Self::ControllerClock => "the clock of the controller's machine is synchronised".to_owned(),
+            Self::Clock => "the clock of the node is synchronized".to_owned(),
+            Self::ControllerClock => "the clock of the controller's machine is synchronized".to_owned(),
             Self::Unhold => format!("it is not held back: kubectl berth unhold {}", case.node),
             Self::Resume => format!("pool {pool} is not paused: kubectl berth resume {pool}"),
             Self::ResumeFleet => "the fleet is not paused: kubectl berth resume --all".to_owned(),
@@ -282,11 +282,11 @@ fn control_plane(cause: Cause) -> &'static str {
     match cause {
         Cause::OtherAtWork => "another control plane node has ended its turn",
         Cause::OtherUnavailable => "every other control plane node is Ready and schedulable",
-        Cause::NoMajority => "the other control plane nodes are a majority without it",
+        Cause::NoMajority => "enough other control plane nodes are up for a majority without it",
         Cause::NoOtherServer => "another API server answers /readyz",
         Cause::NotKnown => "all API servers have been queried for /readyz",
         Cause::NotListed => "the controller has listed the API servers",
-        Cause::Unfenced => "the new leader has taken over all berths",
+        Cause::Unfenced => "the new leading controller has taken over all berths",
     }
 }
 

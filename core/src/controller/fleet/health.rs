@@ -279,7 +279,7 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
         (_, false) => Verdict::no(
             CommonReason::RegistryAway,
             format!(
-                "a registry cannot be queried, and its pools keep their images: {}",
+                "the registries of these pools cannot be queried; the pools keep their current images: {}",
                 few(away)
             ),
         ),
@@ -331,8 +331,8 @@ fn guarded(facts: &FleetStatusFacts<'_>) -> Verdict {
         (_, false) => Verdict::no(
             crate::agent::reason::Reason::Unguarded,
             format!(
-                "{} take no berth: the API server lets agents write to other nodes' objects, or this could not be \
-                 checked; apply admission-policies.yaml",
+                "these nodes take no berth: {}; the API server lets their agents write to other nodes' objects, or \
+                 this could not be checked; apply admission-policies.yaml",
                 few(named)
             ),
         ),
@@ -350,7 +350,7 @@ fn bootstrap(facts: &FleetStatusFacts<'_>) -> Verdict {
                 CommonReason::EventsUnreadable,
                 format!(
                     "cannot list the events of machines that are held back on their first boot: {error}; if the API \
-                     server forbids it, apply this version's Role berth-controller in namespace default"
+                     server forbids the request, apply this version's Role berth-controller in namespace default"
                 ),
             ),
             _ => nodes,

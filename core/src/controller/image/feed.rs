@@ -27,7 +27,7 @@ pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, po
     let Some(tag) = &questions.tag else {
         return Some(Verdict::no(
             CommonReason::AsExpected,
-            "the image reference has a digest and no tag",
+            "image.ref has a digest and no tag, so there is no tag to query",
         ));
     };
     if !polled {

@@ -114,14 +114,14 @@ impl BlockReason {
             Self::Wave => "waits for an earlier wave",
             Self::Soaking => "waits until the soak time of an earlier wave is over",
             Self::ControlPlane(cause) => cause.words(),
-            Self::NoClock => "waits because its clock is not synchronised",
+            Self::NoClock => "waits because its clock is not synchronized",
             Self::TooLate => "waits for the next window: its drain and reboot would outlast this one",
             Self::Unresolved => "waits until the pool's image is resolved",
             Self::Outdated => "waits for the controller to catch up with the pool's changes",
-            Self::Fencing => "waits until the new leader has taken over all berths",
+            Self::Fencing => "waits until the new leading controller has taken over all berths",
             Self::Capacity => "waits for a berth",
             Self::FleetCapacity => "waits because maxUnavailable of BootcFleet cluster is used up",
-            Self::NoBerth => "waits for a berth to be closed or created",
+            Self::NoBerth => "waits for the controller to create or free a berth",
         }
     }
 }

@@ -184,7 +184,7 @@ pub(super) struct Queue<'a> {
 #[derive(Default)]
 struct Zones<'a> {
     members: BTreeMap<usize, VecDeque<&'a Member>>,
-    /// One entry per zone, the next zone first. An entry has the number of nodes down when it was made, the name of the
+    /// An entry for each zone, the next zone first. An entry has the number of nodes down when it was made, the name of the
     /// zone's first member, and the index of the zone. Numbers of nodes down only grow, so the first entry is valid if
     /// its number is still current.
     first: BinaryHeap<Reverse<(usize, &'a NodeName, usize)>>,

@@ -78,7 +78,8 @@ pub(super) fn halt(facts: &PoolFacts, failures: &Failures) -> Option<Gate> {
         return None;
     }
     let message = format!(
-        "the image failed on {}, and maxFailures is {}; publish another image, or change rollout.retryToken",
+        "the image failed on {}, and maxFailures is {}; publish another image, or change rollout.retryToken to retry \
+         this one",
         few(failed.iter().map(ToString::to_string)),
         facts.max_failures
     );

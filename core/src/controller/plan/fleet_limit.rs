@@ -50,8 +50,8 @@ impl FleetUse {
     pub fn unfenced_words(&self) -> Option<String> {
         let pools: Vec<&str> = self.unreadable.iter().take(NAMED).map(PoolName::as_str).collect();
         let words = format!(
-            "an earlier leader may still offer berths of pools that cannot be read: {}; repair these pools (see the \
-             controller's log), or remove maxUnavailable from BootcFleet cluster",
+            "no berth is offered, because an earlier leader may still offer berths of pools that cannot be read: {}; \
+             repair these pools (see the controller's log), or remove maxUnavailable from BootcFleet cluster",
             text::names(pools, self.unreadable.len())
         );
         (!self.unreadable.is_empty()).then_some(words)

@@ -49,7 +49,7 @@ pub enum BootcNodeWrite {
         uid: String,
         /// resourceVersion that was read.
         version: String,
-        /// Finalizers after the write: those of other programs.
+        /// Finalizers after the write: only the finalizers of other programs.
         finalizers: Vec<String>,
         /// True if the release deadline has passed and the agent has not reported that Berth's changes are undone.
         late: bool,

@@ -20,15 +20,15 @@ impl AddressConflict {
     pub(super) fn words(&self) -> String {
         let nodes = few(self.nodes.iter().map(ToString::to_string));
         format!(
-            "the Nodes {nodes} have the same address, {}, of an API server, so each counts as a control plane node; delete \
-             those whose machine is gone, or correct the address",
+            "the Nodes {nodes} have the same API server address, {}, so each counts as a control plane node; delete \
+             each Node whose machine is gone, or correct the address",
             self.address
         )
     }
 }
 
 pub(super) struct Owners<'a> {
-    /// Each control plane node, with those of its addresses that have a listed API server.
+    /// Each control plane node, with its addresses that have a listed API server.
     pub(super) nodes: Vec<(&'a NodeView, BTreeSet<IpAddr>)>,
 }
 

@@ -519,7 +519,7 @@ fn nodes_that_share_a_servers_address_are_named() {
     );
     let conflict = &plan.address_conflicts[0];
     assert!(
-        conflict.starts_with("the Nodes w2, stale have the same address, 10.0.0.2, of an API server"),
+        conflict.starts_with("the Nodes w2, stale have the same API server address, 10.0.0.2, "),
         "{conflict}"
     );
 }

@@ -30,11 +30,11 @@ impl Cause {
         match self {
             Self::OtherAtWork => "waits until another control plane node is updated",
             Self::OtherUnavailable => "waits until every other control plane node is Ready and schedulable",
-            Self::NoMajority => "waits until the other control plane nodes are a majority without it",
+            Self::NoMajority => "waits until enough other control plane nodes are up for a majority without it",
             Self::NoOtherServer => "waits until another API server answers /readyz",
             Self::NotKnown => "waits until all API servers have been queried for /readyz",
             Self::NotListed => "waits until the API servers have been listed (EndpointSlices of default/kubernetes)",
-            Self::Unfenced => "waits until the new leader has taken over all berths",
+            Self::Unfenced => "waits until the new leading controller has taken over all berths",
         }
     }
 }
@@ -76,9 +76,9 @@ impl Meanwhile {
     /// Describes the effect, as a phrase after the node's name.
     pub fn words(self) -> &'static str {
         match self {
-            Self::Everything => "the only control plane node: while it is down no API server answers",
+            Self::Everything => "the only control plane node: while it is down, no API server answers",
             Self::Majority => {
-                "one of two control plane nodes: while it is down etcd has no majority, and the API fails"
+                "one of two control plane nodes: while it is down, etcd has no majority, and the API fails"
             }
         }
     }

@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Calls `run` with a round in which each pool has one closed berth and all agents have reported.
+    /// Calls `run` with a round. Each pool has one closed berth, and all agents have reported.
     fn with_shared<T>(snapshot: &Snapshot, offers: &Offers, run: impl FnOnce(&Round<'_>, &[Pool]) -> T) -> T {
         let pools = Pool::readable(&snapshot.pools);
         let mut leases = vec![];

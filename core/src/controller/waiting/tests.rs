@@ -87,7 +87,7 @@ fn a_node_waits_for_its_own_reasons() {
         (
             BlockReason::NoClock,
             "ClockNotSynchronized",
-            "waits because its clock is not synchronised",
+            "waits because its clock is not synchronized",
         ),
         (
             BlockReason::TooLate,
@@ -97,7 +97,7 @@ fn a_node_waits_for_its_own_reasons() {
         (
             BlockReason::NoImage,
             "NoSuchPlatform",
-            "r.io/os:1 has no image for arm64/v8; it has: amd64",
+            "r.io/os:1 has no image for arm64/v8; it supports amd64",
         ),
     ] {
         let expected = Waiting::Yes(Word::stored(reason), message.into());
@@ -174,7 +174,7 @@ fn an_unknown_cpu_level_is_reported() {
             Variant::Known("v1"),
             Some((
                 "NoSuchPlatform",
-                "r.io/os:1 has no image for amd64/v1; it has: amd64/v2, amd64/v3",
+                "r.io/os:1 has no image for amd64/v1; it supports amd64/v2, amd64/v3",
             )),
         ),
         // The agent reported its CPU after the plan was made.
@@ -227,14 +227,14 @@ fn in_a() -> Membership {
     membership
 }
 
-/// Returns status, reason and message of n1's new condition. `told`: its current condition.
+/// Returns status, reason and message of n1's new condition. `before`: its current condition.
 fn written(
-    told: Option<(&str, &str, &str)>,
+    before: Option<(&str, &str, &str)>,
     membership: &Membership,
     plan: Option<Plan>,
 ) -> Option<(Option<bool>, String, String)> {
     let plans = plan.map(|plan| ("a".into(), plan)).into_iter().collect();
-    let mut wanted = wanted(&snapshot(told), &[pool()], membership, &plans);
+    let mut wanted = wanted(&snapshot(before), &[pool()], membership, &plans);
     let verdict = wanted.remove(&NodeName::from("n1"))?;
     Some((verdict.status, verdict.reason.into_string(), verdict.message))
 }

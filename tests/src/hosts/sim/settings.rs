@@ -204,7 +204,7 @@ pub struct Settings {
     pub reboot: RebootFault,
     /// Number of reboot requests that are accepted and then lost.
     pub reboots_lost: u32,
-    /// Whether the clock is reported as synchronised; `None`: the query fails.
+    /// Whether the clock is reported as synchronized; `None`: the query fails.
     pub clock_synchronized: Option<bool>,
     /// True if logind never answers calls.
     pub logind_silent: bool,

@@ -1,4 +1,4 @@
-//! `org.freedesktop.timedate1` on the bus of a simulated host: whether its clock is synchronised.
+//! `org.freedesktop.timedate1` on the bus of a simulated host: whether its clock is synchronized.
 
 use zbus::{Connection, fdo, interface};
 

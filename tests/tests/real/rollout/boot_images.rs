@@ -133,7 +133,8 @@ async fn a_pool_that_is_never_scaled_opts_out(rig: &mut Rig) -> Result<()> {
     let image = demanding(rig, "6.2.0", "5.9").await?;
     let paused = json!({ "paused": true, "maxStaging": "100%" });
     rig.cluster.pool(POOL, &image.reference, paused).await?;
-    let why = "a machine with the recorded boot image was installed from 5.6, which is older than the minimum 5.9";
+    let why = "a machine with the boot image recorded in bootImage.manual was installed from 5.6, which is older than the \
+               minimum 5.9";
     says(rig, "True", "NextImageRefused", why).await?;
     is_untouched(rig, &before).await?;
     rule(rig, json!({ "enforcement": "Disabled" })).await?;

@@ -54,7 +54,7 @@ pub(super) async fn an_image_whose_kubelet_never_starts(rig: &mut Rig) -> Result
     let runs_it = async || Ok(host.boot().is_some_and(|boot| boot.digest == digest));
     rig.cluster.until("the bad image runs", SOON, runs_it).await?;
     let begin = Instant::now();
-    let words = "the host's rollback guard rolled it back";
+    let words = "the host's rollback guard rolled the host back";
     let said = ("NodeDegraded", "True", "DigestFailed", words);
     rig.cluster.until_node_says(&name, said, LONG).await?;
     println!(

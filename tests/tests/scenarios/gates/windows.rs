@@ -115,7 +115,7 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
     part.until_run(&v2, &[3], LONG).await?;
     part.until_waiting(&[bad, mute], "ClockNotSynchronized", "clock")
         .await?;
-    part.until_false("Progressing", "Waiting", "clock is not synchronised")
+    part.until_false("Progressing", "Waiting", "clock is not synchronized")
         .await?;
     let said = part.bootc_node(bad).await?.status.and_then(|s| s.clock_synchronized);
     ensure!(said == Some(false), "the agent reports it: {said:?}");

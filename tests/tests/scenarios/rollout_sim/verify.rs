@@ -90,7 +90,7 @@ pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> 
     tokio::task::spawn_blocking(move || {
         let program = programs::kubectl()?;
         let said = verify(&program, &log, &[])?;
-        said.ends(0, &["No violation.", "Updated: Ready with the target under boot "])?;
+        said.ends(0, &["No violation.", "Updated: Ready with the target in boot "])?;
         let json: Value = serde_json::from_str(&verify(&program, &log, &["-o", "json"])?.out)?;
         let (kept, booted) = (of_kind(&json, "verdict", "kept"), of_kind(&json, "proof", "booted"));
         ensure!(kept == turns && booted == turns, "{turns} turns in {json:#}");
@@ -107,9 +107,9 @@ pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> 
             (
                 never_ready,
                 4,
-                &["I5: ", "the Node was not Ready under this boot", "violated I5"],
+                &["I5: ", "the Node was not Ready in this boot", "violated I5"],
             ),
-            (no_commits, 0, &["not judged", "workers-0: writes are missing before"]),
+            (no_commits, 0, &["not judged", "workers-0: the log lacks writes before"]),
             (bare, 1, &["level Metadata", "manifests/audit-policy.yaml"]),
         ];
         for (forger, code, words) in forgeries {

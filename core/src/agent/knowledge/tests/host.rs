@@ -128,7 +128,10 @@ fn locks_without_effect_add_up_over_restarts() {
         knowledge.after(Event::Pull(succeeded(2)), &at(0));
         knowledge.after(look_at(Some(deployment(2, locked))), &at(0));
     }
-    let no_effect = failed(Reason::StepFailed, "Lock succeeded on the host but had no effect");
+    let no_effect = failed(
+        Reason::StepFailed,
+        "step Lock succeeded on the host but changed nothing",
+    );
     let mut knowledge = knowing(&offered());
     ask_for(&mut knowledge, image());
     for (cycle, pause) in [(1, 5), (2, 10), (3, 20), (4, 40)] {

@@ -281,7 +281,7 @@ fn only_a_node_that_takes_offers_is_prepared() {
         (
             "inhibited",
             |f| f.host.inhibitors = vec!["backup".into()],
-            "False Inhibited shutdown is inhibited by backup",
+            "False Inhibited the reboot is blocked by backup",
         ),
         (
             "a turn has failed",

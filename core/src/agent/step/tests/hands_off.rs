@@ -180,7 +180,8 @@ fn a_failing_lock_of_packages_is_retried() {
     let mut stubborn = layered(2, deployment(2, false));
     assert!(
         set_aside(&stubborn).is_some_and(|shown| {
-            shown.contains("any reboot before that discards it") && shown.contains("rpm-ostree finalize-deployment")
+            shown.contains("a reboot before that discards the deployment")
+                && shown.contains("rpm-ostree finalize-deployment")
         }),
         "who staged it must know what a reboot does"
     );
@@ -210,22 +211,22 @@ fn removing_an_image_of_others_is_reported() {
             2,
             2,
             None,
-            "the booted image again, perhaps with other kernel arguments. No reboot",
+            "the booted image again, perhaps with other kernel arguments. Otherwise",
         ),
         (
             1,
             1,
             None,
-            "the booted image again, perhaps with other kernel arguments. No reboot",
+            "the booted image again, perhaps with other kernel arguments. Otherwise",
         ),
         (
             1,
             1,
             Some(digest(1)),
-            "the booted image again, perhaps with other kernel arguments. No reboot",
+            "the booted image again, perhaps with other kernel arguments. Otherwise",
         ),
-        (1, 3, None, "which the pool does not want. No reboot"),
-        (2, 3, Some(digest(2)), "which the pool does not want. No reboot"),
+        (1, 3, None, "which the pool does not want. Otherwise"),
+        (2, 3, Some(digest(2)), "which the pool does not want. Otherwise"),
         (1, 3, Some(digest(3)), ""),
         (2, 3, Some(digest(3)), ""),
     ] {
@@ -235,7 +236,7 @@ fn removing_an_image_of_others_is_reported() {
         assert_eq!(step(&facts), Step::Unstage(deployment(staged, true)));
         let shown = super::reports::shown(&facts, "NodeDegraded");
         assert_eq!(
-            shown.starts_with("True ForeignStaged removing a deployment that Berth did not stage"),
+            shown.starts_with("True ForeignStaged removing a staged deployment that Berth did not stage"),
             !expected.is_empty(),
             "{shown}"
         );

@@ -234,12 +234,12 @@ fn each_check_of_the_pool_is_needed() {
         (
             answered(pods(), CheckAnswer::Pods(vec![])),
             "PodsNotReady",
-            "no pod of the selector",
+            "no pod on the node matches",
         ),
         (
             answered(pods(), pod("old")),
             "PodsNotReady",
-            "net/cni is not Ready under this boot",
+            "net/cni did not become Ready after the reboot",
         ),
         (
             condition.clone(),

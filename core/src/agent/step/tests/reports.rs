@@ -119,7 +119,7 @@ fn the_obstacle_of_a_stuck_holder_is_reported() {
     assert!(shown(&facts, types::UPDATED).starts_with("False WindowClosed"));
     facts.now = now();
     facts.host.inhibitors = vec!["backup: running".into()];
-    assert!(shown(&facts, types::UPDATED).ends_with("inhibited by backup: running"));
+    assert!(shown(&facts, types::UPDATED).ends_with("blocked by backup: running"));
     assert_eq!(
         shown(&facts, types::NODE_DEGRADED),
         "False AsExpected ",
@@ -431,7 +431,7 @@ fn an_overdue_drain_names_its_blockers_and_reason() {
             let shown = shown(&facts, type_);
             assert!(
                 shown.starts_with(&format!(
-                    "{status} DrainTimeout still there after 3600s: web/a: budget web;"
+                    "{status} DrainTimeout pods still on the node after 3600s: web/a: budget web;"
                 )),
                 "{shown}"
             );

@@ -160,7 +160,7 @@ fn an_unsigned_image_is_not_booted_if_required() {
     turn.drain.done = true;
     assert!(matches!(step(&turn), Step::Commit(_)));
     wants_signatures(&mut turn);
-    let why = "was not pulled under the host's current signature policy";
+    let why = "was not checked against the host's current signature policy";
     assert!(matches!(step(&turn), Step::Release(_, Outcome::NotStaged, words) if words.contains(why)));
 
     let mut stuck = stuck(&committed(), 2);

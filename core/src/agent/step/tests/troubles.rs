@@ -156,7 +156,7 @@ fn an_unarmed_turn_ends_without_a_host_status() {
     let waits = Step::Wait(WaitReason::HostUnusable, None);
     let (outcome, why) = release(&unread(&revoked, true));
     assert!(
-        outcome == Outcome::Revoked && why.contains("does not report its staged image"),
+        outcome == Outcome::Revoked && why.contains("the staged image cannot be read now"),
         "{outcome:?}: {why}"
     );
     assert_eq!(step(&unread(&revoked, false)), waits, "it may be armed");
@@ -199,7 +199,7 @@ fn an_unarmed_turn_ends_while_the_bus_is_silent() {
     let revoked = taken().revoked(Some("Paused".into())).unwrap();
     let (outcome, why) = release(&silent(&revoked, true));
     assert_eq!(outcome, Outcome::Revoked);
-    assert!(why.contains("does not report its staged image"), "{why}");
+    assert!(why.contains("the staged image cannot be read now"), "{why}");
     assert!(why.contains("no answer from logind"), "{why}");
     let mut short = silent(&revoked, true);
     short.host.unreachable.as_mut().unwrap().ago = Duration::from_secs(29);

@@ -109,8 +109,8 @@ fn out_of_window(facts: &AgentFacts) -> [(AgentFacts, &'static str); 3] {
         [Some(false), None].map(|clock| change(facts.clone(), |f| f.host.clock_synchronized = clock));
     [
         (late, "the maintenance window has closed"),
-        (wrong, "not synchronised"),
-        (unknown, "not synchronised"),
+        (wrong, "not synchronized"),
+        (unknown, "not synchronized"),
     ]
 }
 
@@ -272,7 +272,7 @@ fn before_the_commit_every_reason_gives_back() {
         release(&f),
         (
             Outcome::RebootBlocked,
-            "shutdown is inhibited by backup: running".into()
+            "the reboot is blocked by backup: running".into()
         )
     );
 }

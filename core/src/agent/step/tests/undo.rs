@@ -30,7 +30,7 @@ fn begun(boot_id: &str) -> AgentFacts {
 
 /// Returns the step that rolls back a boot whose Node does not become Ready.
 fn back() -> Step {
-    let why = "the Node did not become Ready under this boot".to_owned();
+    let why = "the Node did not become Ready after the reboot".to_owned();
     Step::Rollback(digest(1), CommonReason::NodeNotReady, why)
 }
 
@@ -154,6 +154,6 @@ fn the_agent_waits_while_the_guard_rolls_back() {
         reason: "RollbackGuardFired".to_owned(),
         why: String::new(),
     });
-    let words = "no agent proved the boot in time; the host's rollback guard rolled it back";
+    let words = "no agent proved the boot in time; the host's rollback guard rolled the host back";
     assert_eq!(release(&back), (Outcome::Failed, words.to_owned()));
 }

@@ -213,7 +213,7 @@ fn a_manual_record_replaces_the_machines_reports() {
     assert!(
         pool.refusal(&target)
             .unwrap()
-            .contains("a machine with the recorded boot image was installed from 9.1")
+            .contains("a machine with the boot image recorded in bootImage.manual was installed from 9.1")
     );
     let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
     assert_eq!(status.recorded_time, now, "a changed record gets a new time");
@@ -269,7 +269,7 @@ fn a_deleted_machine_still_counts() {
     let target = image("9.6", Some("9.2"));
     let old = ("old", 1, Some("9.4"));
     let new = ("new", 3, Some("9.0"));
-    let gone = "the newest machine so far, new, which is gone or silent, was installed from 9.0";
+    let gone = "the newest machine so far, new (now gone or silent), was installed from 9.0";
     for (now, refused, by) in [
         (vec![], true, gone),
         (vec![old], true, gone),
@@ -285,7 +285,7 @@ fn a_deleted_machine_still_counts() {
         (
             vec![old, new, ("newer", 4, None), ("newest", 5, None)],
             true,
-            "was installed from 9.0, which is older than the minimum 9.2; the boot images of 2 newer machines are unknown",
+            "was installed from 9.0, which is older than the minimum 9.2; 2 newer machines do not count, because",
         ),
     ] {
         let mut pool = Pool::of(&[old, new]);

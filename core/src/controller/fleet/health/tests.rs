@@ -202,9 +202,10 @@ fn failing_registries_and_objects_are_named() {
     );
     assert_eq!(
         said(&away, types::REGISTRY_REACHABLE),
-        "False RegistryAway: a registry cannot be queried, and its pools keep their images: workers: no route"
+        "False RegistryAway: the registries of these pools cannot be queried; the pools keep their current images: \
+         workers: no route"
     );
-    assert!(said(&away, types::GUARDED).starts_with("False Unguarded: n1 take no berth"));
+    assert!(said(&away, types::GUARDED).starts_with("False Unguarded: these nodes take no berth: n1; "));
     assert_eq!(
         said(&away, types::CONTROLLER_HEALTHY),
         "False UnreadableObjects: cannot be read: Lease x: no phase"

@@ -84,7 +84,7 @@ fn an_abandoned_node_counts_but_blocks_no_wave() {
     let plan = now(&f);
     assert!(plan.writes.is_empty());
     assert_eq!(plan.waiting[&"n2".into()], BlockReason::Capacity);
-    assert_eq!(plan.used_by[0].words(), "n1, not Ready");
+    assert_eq!(plan.used_by[0].words(), "n1 (not Ready)");
     (f.capacity, f.published) = (2, 2);
     f.berths.push(seen(closed(1)));
     assert_eq!(words(&now(&f)), ["p-0 Offer n2"], "no wave waits for n1");

@@ -575,7 +575,7 @@ fn an_unwritable_berth_counts_as_used() {
     }
     let one = now(&facts(1, members, vec![refused(closed(0))]));
     assert!(one.writes.is_empty(), "it takes the only place: {:?}", one.writes);
-    assert_eq!(one.used_by[0].words(), "p-0, a Lease that cannot be written");
+    assert_eq!(one.used_by[0].words(), "p-0 (a Lease that cannot be written)");
 }
 
 #[test]
@@ -604,6 +604,6 @@ fn an_offer_that_was_not_made_is_not_reported() {
     let not_made = plan.writes.split_off(1);
     plan.not_made(&not_made);
     let words: Vec<String> = plan.used_by.iter().map(CapacityUse::words).collect();
-    assert_eq!(words, ["n1, offered a berth"]);
+    assert_eq!(words, ["n1 (offered a berth)"]);
     assert_eq!(plan.waiting.get(&"n2".into()), Some(&BlockReason::NoBerth));
 }

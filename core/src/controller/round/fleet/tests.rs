@@ -316,7 +316,7 @@ fn an_unwritable_berth_affects_no_other_pool() {
     assert_eq!(site.offered(), ["a1"], "the unwritable berth uses up one of two places");
     let words = site.plans()[&"a".into()].fleet.as_ref().unwrap().words();
     assert!(
-        words.ends_with("b-0, a Lease that cannot be written, a1, offered a berth"),
+        words.ends_with("b-0 (a Lease that cannot be written), a1 (offered a berth)"),
         "{words}"
     );
     // A holder whose Lease cannot be written uses up the limit only once.
@@ -365,8 +365,8 @@ fn users_of_the_fleets_limit_are_named() {
     site.offer("b", 0, "b1");
     site.ready("b2", false);
     let up =
-        "maxUnavailable of BootcFleet cluster is used up, 3 of 3 over all pools: b1, offered a berth, b2, not Ready";
-    let offered = format!("{up}, a1, offered a berth");
+        "maxUnavailable of BootcFleet cluster is used up, 3 of 3 over all pools: b1 (offered a berth), b2 (not Ready)";
+    let offered = format!("{up}, a1 (offered a berth)");
     assert_eq!(
         site.fleet_use("a").words(),
         offered,
@@ -377,7 +377,7 @@ fn users_of_the_fleets_limit_are_named() {
     }
     let words = site.fleet_use("b").words();
     assert!(
-        words.contains("5 of 3 over all pools: a1, ") && words.contains("b1, offered a berth"),
+        words.contains("5 of 3 over all pools: a1 (") && words.contains("b1 (offered a berth)"),
         "{words}"
     );
 }
