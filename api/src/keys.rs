@@ -99,6 +99,22 @@ pub const ANNOTATION_OUTCOME: &str = "berth.dev/outcome";
 /// Annotation on a closed berth: node of the last turn or offer.
 pub const ANNOTATION_LAST_NODE: &str = "berth.dev/last-node";
 
+/// All annotations on a berth. The admission policy lets agents change no others, and the controller removes others.
+pub const BERTH_ANNOTATIONS: [&str; 10] = [
+    ANNOTATION_NODE_UID,
+    ANNOTATION_TARGET,
+    ANNOTATION_FROM,
+    ANNOTATION_BOOT_ID,
+    ANNOTATION_PHASE,
+    ANNOTATION_OPEN_UNTIL,
+    ANNOTATION_EPOCH,
+    ANNOTATION_REVOKE,
+    ANNOTATION_OUTCOME,
+    ANNOTATION_LAST_NODE,
+];
+/// All labels on a berth.
+pub const BERTH_LABELS: [&str; 2] = [LABEL_POOL, LABEL_NODE];
+
 /// Annotation on the BootcFleet: held machines that an admin has dismissed, separated by commas. Each is `NAME@TIME`
 /// with the time of the machine's last report.
 pub const ANNOTATION_DISMISSED: &str = "berth.dev/dismissed-machines";

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime, ObjectMeta};
 
 use super::state::{Berth, BerthState, Closed, ClosedReason, HoldPhase, Holding, Offer, Outcome};
 use crate::keys;
@@ -233,6 +233,30 @@ pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
     let spec = lease.spec.get_or_insert_default();
     spec.holder_identity = Some(holder(berth));
     spec.renew_time = Some(MicroTime::from(now));
+}
+
+/// Removes everything from a Lease that is not part of the protocol, before the controller writes it. An agent that could
+/// fill its Lease up to the API server's limits would otherwise make each later write of the Lease fail. Finalizers and
+/// owners stay, because the admission policy keeps agents from changing them.
+pub fn clean(lease: &mut Lease) {
+    let metadata = &mut lease.metadata;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.retain(|key, _| keys::BERTH_ANNOTATIONS.contains(&key.as_str()));
+    }
+    if let Some(labels) = &mut metadata.labels {
+        labels.retain(|key, _| keys::BERTH_LABELS.contains(&key.as_str()));
+    }
+    metadata.generate_name = None;
+    // One empty entry makes the API server drop the field owners that were recorded so far.
+    metadata.managed_fields = Some(vec![ManagedFieldsEntry::default()]);
+    if let Some(spec) = &mut lease.spec {
+        *spec = LeaseSpec {
+            holder_identity: spec.holder_identity.take(),
+            lease_duration_seconds: spec.lease_duration_seconds,
+            renew_time: spec.renew_time.take(),
+            ..LeaseSpec::default()
+        };
+    }
 }
 
 /// Returns the Lease of a new berth. `reboot_timeout` becomes `leaseDurationSeconds`, which is only for people and

@@ -170,6 +170,39 @@ fn a_new_offer_forgets_the_last_turn() {
     );
 }
 
+#[test]
+fn a_clean_lease_is_the_berth_and_nothing_else() {
+    let create = || {
+        lease::create(
+            &taken(),
+            "berth-system",
+            Duration::from_secs(900),
+            Timestamp::UNIX_EPOCH,
+        )
+    };
+    let mut filled = create();
+    let metadata = &mut filled.metadata;
+    metadata.generate_name = Some("x".repeat(1000));
+    metadata
+        .annotations
+        .get_or_insert_default()
+        .insert("example.com/fill".into(), "x".repeat(200_000));
+    metadata
+        .labels
+        .get_or_insert_default()
+        .insert("example.com/mine".into(), "x".into());
+    let spec = filled.spec.as_mut().unwrap();
+    spec.acquire_time = spec.renew_time.clone();
+    spec.lease_transitions = Some(7);
+    spec.strategy = Some("x".repeat(1000));
+    lease::clean(&mut filled);
+    assert_eq!(
+        filled.metadata.managed_fields.take().map(|entries| entries.len()),
+        Some(1)
+    );
+    assert_eq!(filled, create());
+}
+
 proptest! {
     #[test]
     fn reading_an_edited_lease_never_panics(holder in "[a-z:0-9]{0,20}", key in 0usize..10, value in "\\PC{0,20}") {

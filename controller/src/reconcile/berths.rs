@@ -317,9 +317,10 @@ fn last_read(name: &str, berths: &Berths, written: &BTreeMap<String, Lease>) -> 
         .ok_or_else(|| CallError::Conflict("the Lease was missing when the controller last read the berths".to_owned()))
 }
 
-/// Returns the Lease that was read, with the berth's new state.
+/// Returns the Lease that was read, with the berth's new state and nothing that is not part of the protocol.
 fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp) -> Lease {
     let renewed = object.spec.as_ref().and_then(|s| s.renew_time.clone());
+    lease::clean(&mut object);
     lease::write(berth, &mut object, now);
     if let Some(spec) = &mut object.spec {
         let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);

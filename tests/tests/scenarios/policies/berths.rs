@@ -1,9 +1,14 @@
 //! Berths: the turns, thefts and forgeries that an agent may try.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime};
+
 use super::*;
 
 const NOT_COMMITTING: Option<&str> = Some("only its holder changes it, by committing");
 const CONTROLLERS: Option<&str> = Some("only the controller sets these");
+
+const FOREIGN: Option<&str> = Some("that is not part of the protocol");
+const OTHER_FIELDS: Option<&str> = Some("other than its holderIdentity, renewTime and annotations");
 
 fn boot(id: &str) -> BootId {
     BootId::from(id)
@@ -202,7 +207,7 @@ pub(super) async fn thefts(rig: &mut Rig) {
 type Forgery = (&'static str, fn(&mut Lease), Option<&'static str>);
 
 /// Changes of fields that only the controller writes.
-const FORGERIES: [Forgery; 7] = [
+const FORGERIES: [Forgery; 15] = [
     (
         "another UID",
         |l| annotate(keys::ANNOTATION_NODE_UID, "other")(l),
@@ -225,6 +230,52 @@ const FORGERIES: [Forgery; 7] = [
         "another duration",
         |l| l.spec.as_mut().unwrap().lease_duration_seconds = Some(1),
         CONTROLLERS,
+    ),
+    (
+        "fill it",
+        |l| {
+            let annotations = l.annotations_mut();
+            annotations.insert("example.com/fill".to_owned(), "x".repeat(200_000));
+        },
+        FOREIGN,
+    ),
+    (
+        "an unknown key of Berth",
+        |l| annotate("berth.dev/new", "x")(l),
+        FOREIGN,
+    ),
+    (
+        "a long boot ID",
+        |l| {
+            let annotations = l.annotations_mut();
+            annotations.insert(keys::ANNOTATION_BOOT_ID.to_owned(), "x".repeat(200_000));
+        },
+        Some("with this boot-id"),
+    ),
+    (
+        "an outcome in mid-turn",
+        |l| annotate(keys::ANNOTATION_OUTCOME, "Updated")(l),
+        Some("before its release begins"),
+    ),
+    (
+        "a long generateName",
+        |l| l.metadata.generate_name = Some("x".repeat(200_000)),
+        OTHER_FIELDS,
+    ),
+    (
+        "another acquireTime",
+        |l| l.spec.as_mut().unwrap().acquire_time = Some(MicroTime::from(Timestamp::UNIX_EPOCH)),
+        OTHER_FIELDS,
+    ),
+    (
+        "a renewTime that no program can parse",
+        |l| l.spec.as_mut().unwrap().renew_time = Some(MicroTime("9998-01-01T00:00:00Z".parse().unwrap())),
+        Some("in the year 2100 or later"),
+    ),
+    (
+        "another number of transitions",
+        |l| l.spec.as_mut().unwrap().lease_transitions = Some(i32::MAX),
+        OTHER_FIELDS,
     ),
 ];
 
@@ -267,6 +318,69 @@ pub(super) async fn forgeries(rig: &mut Rig) {
     for (what, change, refusal) in FORGERIES {
         rig.change(what, &taken, change, refusal).await;
     }
+    rig.change(
+        "close and change the UID",
+        &releasing,
+        |l| close_with_uid(l, &given_back),
+        Some("how it was held"),
+    )
+    .await;
+    owners(rig, &taken).await;
+}
+
+fn close_with_uid(lease: &mut Lease, given_back: &Berth) {
+    lease::write(given_back, lease, Timestamp::now());
+    annotate(keys::ANNOTATION_NODE_UID, "another")(lease);
+}
+
+/// An agent does not change the annotations of other programs.
+async fn owners(rig: &mut Rig, taken: &Berth) {
+    let mut lease = rig.put(taken).await.unwrap();
+    annotate("example.com/backup", "daily")(&mut lease);
+    let lease = leases(&rig.admin)
+        .replace(&lease.name_any(), &PostParams::default(), &lease)
+        .await
+        .unwrap();
+    let mut without = lease.clone();
+    without.annotations_mut().remove("example.com/backup");
+    let answer = leases(&rig.agent)
+        .replace(&lease.name_any(), &PostParams::default(), &without)
+        .await;
+    rig.record("remove another program's annotation", answer, FOREIGN);
+    stuffed(rig, lease).await;
+}
+
+/// Owners of many invented fields, which the policy cannot count, are gone after the controller's next write.
+async fn stuffed(rig: &mut Rig, mut lease: Lease) {
+    let fields: serde_json::Map<String, Value> = (0..10_000).map(|n| (format!("f:{n}"), json!({}))).collect();
+    for operation in ["Apply", "Update"] {
+        let owner = json!({
+            "manager": format!("liar-{operation}"), "operation": operation, "apiVersion": "coordination.k8s.io/v1",
+            "fieldsType": "FieldsV1", "time": "2030-01-01T00:00:00Z",
+            "fieldsV1": {"f:metadata": {"f:annotations": fields}},
+        });
+        let owner: ManagedFieldsEntry = serde_json::from_value(owner).unwrap();
+        lease.metadata.managed_fields.get_or_insert_default().push(owner);
+    }
+    let name = lease.name_any();
+    let stored = leases(&rig.agent).replace(&name, &PostParams::default(), &lease).await;
+    let mut stored = stored.unwrap();
+    assert!(
+        size_of_owners(&stored) > 100_000,
+        "the API server drops invented owners: {}",
+        size_of_owners(&stored)
+    );
+    lease::clean(&mut stored);
+    let cleaned = leases(&rig.admin).replace(&name, &PostParams::default(), &stored).await;
+    let size = size_of_owners(&cleaned.unwrap());
+    if size > 2_000 {
+        rig.failures
+            .push(format!("{size} bytes of owners stay in a cleaned Lease"));
+    }
+}
+
+fn size_of_owners(lease: &Lease) -> usize {
+    serde_json::to_string(&lease.metadata.managed_fields).unwrap().len()
 }
 
 fn label(lease: &mut Lease, key: &str) {
