@@ -119,6 +119,16 @@ impl ControlPlane {
             .with_context(|| format!("placing pod {name} on {node}"))
     }
 
+    /// Kubeconfig without credentials.
+    pub fn anonymous_kubeconfig(&self) -> Result<Kubeconfig> {
+        self.kubeconfig_with("anonymous", &Credential::Nothing)
+    }
+
+    /// Kubeconfig with this bearer token.
+    pub fn token_kubeconfig(&self, name: &str, token: String) -> Result<Kubeconfig> {
+        self.kubeconfig_with(name, &Credential::Token(token))
+    }
+
     fn kubeconfig_with(&self, name: &str, credential: &Credential) -> Result<Kubeconfig> {
         let text = kubeconfig(&self.url(), &self.authority.certificate(), credential)?;
         Kubeconfig::write(self.layout.directory(), name, text)

@@ -121,6 +121,8 @@ pub enum Credential {
     Certificate(Pair),
     /// A bearer token.
     Token(String),
+    /// Nothing: the API server sees an anonymous caller.
+    Nothing,
 }
 
 /// Text of a kubeconfig with everything embedded. JSON is also YAML.
@@ -131,6 +133,7 @@ pub fn kubeconfig(server: &str, ca: &str, credential: &Credential) -> Result<Str
             "client-key-data": STANDARD.encode(&pair.key),
         }),
         Credential::Token(token) => serde_json::json!({ "token": token }),
+        Credential::Nothing => serde_json::json!({}),
     };
     let config = serde_json::json!({
         "apiVersion": "v1",

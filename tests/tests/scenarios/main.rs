@@ -19,6 +19,7 @@ mod gates;
 mod gitops;
 mod health;
 mod images;
+mod matrix;
 mod monitoring;
 mod one_host;
 mod outside;
