@@ -50,16 +50,16 @@ EXAMPLES
   To see why a node is not updated:
       BERTH_LOG=info,berth_agent=debug berth-agent --node-name=worker-1 --kubeconfig=agent.kubeconfig";
 
-/// Updates the bootc host that this agent runs on, when the controller offers it a berth.
+/// Updates the bootc host that this agent runs on, when the controller offers a berth.
 ///
-/// The agent reads the BootcNode of its own node, and lets bootc stage the desired image locked, so that no reboot applies
-/// it yet. When the controller offers it a berth, the agent takes the berth, cordons and drains its own node, records in the
-/// berth that the node will reboot, unlocks the image and reboots. After the boot it checks that the node works with the new
-/// image, uncordons the node, and gives the berth back. When the agent starts, it reads its state from the API objects and
-/// the host, so it may be stopped and started at any time.
+/// The agent reads the BootcNode of its own node, and lets bootc stage the desired image. The staged image is locked,
+/// so no reboot applies it yet. When the controller offers a berth, the agent takes the berth, cordons and drains its
+/// own node, and records in the berth that the node will reboot. Then the agent unlocks the image and reboots. After
+/// the boot, the agent checks that the node works with the new image, uncordons the node, and gives the berth back. The
+/// agent may be stopped and started at any time, because it reads its state from the API objects and the host.
 ///
-/// The agent uses two identities: its own for the status of its BootcNode and for its berths, and the kubelet's for cordons
-/// and evictions. So the API server confines it to its own node.
+/// The agent uses two identities: its own for the status of its BootcNode and for its berths, and the kubelet's for
+/// cordons and evictions. With both, the API server confines the agent to its own node.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "berth-agent",
@@ -81,7 +81,7 @@ pub struct Args {
     /// kubeconfig. The account's token must be bound to the agent's pod or Node, because the admission policies check that.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Kubeconfig of the kubelet on this host. Paths in it are looked up under --host-root.
+    /// Kubeconfig of the kubelet on this host. Paths in the file are looked up under --host-root.
     #[arg(long, value_name = "FILE", default_value = "/etc/kubernetes/kubelet.conf")]
     pub kubelet_kubeconfig: PathBuf,
     /// Directory where the host's root is mounted: / for a service, /host in the pod of the shipped DaemonSet.
@@ -104,25 +104,28 @@ pub struct Args {
     pub trust_clock: bool,
     /// Also update hosts with bootc's composefs backend. Experimental: tested only on simulated hosts.
     ///
-    /// Such a host needs `bootc switch --download-only` (releases after 1.16.9), the only way to lock an image there. Without
-    /// this flag, or with an older bootc, the node reports ComposefsNotSupported and no update starts on the host.
+    /// A composefs host needs `bootc switch --download-only` (releases after 1.16.9), because only that command locks
+    /// an image there. Without this flag, or with an older bootc, the node reports ComposefsNotSupported and no update
+    /// starts on the host.
     #[arg(long)]
     pub experimental_composefs: bool,
     /// Auth file for the host's pulls: JSON as in a Secret of type kubernetes.io/dockerconfigjson.
     ///
-    /// While the node is in a pool, the agent copies the file to the host's /run/ostree/auth.json. It removes the copy when the
-    /// file is gone or the node leaves the pool. The file may be missing. An auth file in /run/ostree, /etc/ostree or
-    /// /usr/lib/ostree that Berth did not write stays, and NodeDegraded reports ForeignAuthFile.
+    /// While the node is in a pool, the agent copies the file to the host's /run/ostree/auth.json. The agent removes
+    /// the copy when the file is gone or the node leaves the pool. The file may be missing. If Berth did not write an
+    /// auth file in /run/ostree, /etc/ostree or /usr/lib/ostree, the file stays and NodeDegraded reports
+    /// ForeignAuthFile.
     #[arg(long, env = "BERTH_AUTH_FILE", value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
     /// Overwrite or hide the host's auth files that Berth did not write. An overwritten file is lost.
     #[arg(long, requires = "auth_file")]
     pub replace_auth_file: bool,
-    /// Prefix of images that may be staged: a registry, or a registry and the beginning of a path, such as quay.io/example. May
-    /// be given several times.
+    /// Prefix of images that may be staged: a registry, or a registry and the beginning of a path, such as
+    /// quay.io/example. May be given several times.
     ///
-    /// Any other image is refused, no matter who publishes it: it is not staged, and NodeDegraded reports RegistryNotAllowed.
-    /// The host's file /etc/berth/allowed-registries is a second limit; if both exist, an image must satisfy both.
+    /// The agent stages no image without an allowed prefix. If the BootcNode names such an image, NodeDegraded reports
+    /// RegistryNotAllowed. The host's file /etc/berth/allowed-registries is a second limit; if both exist, an image
+    /// must satisfy both.
     #[arg(long = "allowed-registry", value_name = "PREFIX", value_parser = registries::prefix)]
     pub allowed_registries: Vec<String>,
     /// File to touch after each pass of the agent's loop, as long as the API server answers. `berth-agent ready` checks
@@ -137,7 +140,8 @@ pub struct Args {
     pub metrics_address: String,
     /// Address for serving /healthz and /readyz: HOST:PORT, or :PORT for every address. Empty for none.
     ///
-    /// /healthz succeeds while the agent's loop makes passes, /readyz under the same condition as `berth-agent ready`.
+    /// /healthz succeeds while the agent's loop makes passes. /readyz succeeds while the agent is ready, as for
+    /// `berth-agent ready`.
     #[arg(long, env = "BERTH_HEALTH_ADDRESS", value_name = "ADDRESS", default_value = "")]
     pub health_address: String,
     /// Format of log lines, which go to standard error.
@@ -162,15 +166,15 @@ pub enum Command {
         /// The agent's --ready-file.
         #[arg(env = "BERTH_READY_FILE", value_name = "FILE")]
         file: PathBuf,
-        /// Maximum age of the file in seconds; with an older file, the agent is not ready. An idle agent touches the file
-        /// every 20 seconds, but a host command may take a minute.
+        /// Maximum age of the file in seconds. If the file is older, the agent is not ready. An idle agent touches the
+        /// file every 20 seconds, but a host command may take a minute.
         #[arg(long, value_name = "SECONDS", default_value_t = 120)]
         within: u64,
     },
-    /// Check whether this machine's boot image is new enough for its target image, before its kubelet runs. See
+    /// Check, before the kubelet runs, whether this machine's boot image is new enough for its target image. See
     /// docs/boot-images.md.
     ///
-    /// Run by berth-firstboot.service. May be run by hand to check a refused machine again.
+    /// Run by berth-firstboot.service. An admin may run it by hand to check a refused machine again.
     Firstboot {
         /// Print what would be done, but do nothing.
         #[arg(long)]

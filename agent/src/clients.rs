@@ -19,7 +19,7 @@ use kube::{Client, Config};
 use crate::host::HostRoot;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest time without data on a connection. kube's watches are shorter: they end after 290 s.
+/// Timeout for a connection without data. Longer than kube's watches, which end after 290 s.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// Default timeout of a request.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -212,8 +212,8 @@ async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -
     Ok(KubeletConfig { config, files })
 }
 
-/// Replaces a path on the host by the path that this process can open. Adds the original path, as this process sees it,
-/// to `files`.
+/// Replaces a path on the host by the file's real path, as this process sees it. Adds the unresolved path, as this
+/// process sees it, to `files`.
 fn resolve_file(root: &HostRoot, path: &mut Option<String>, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     if let Some(path) = path {
         let found = root
@@ -252,7 +252,7 @@ struct CachedClient {
 }
 
 impl KubeletClient {
-    /// Creates the value without reading a file, because an agent may start before its node's kubelet has credentials.
+    /// Creates the value, but reads no file yet, because the agent may start before its node's kubelet has credentials.
     pub fn new(path: &Path, host_root: &Path) -> Self {
         Self {
             path: path.to_path_buf(),
@@ -276,11 +276,12 @@ impl KubeletClient {
         }
         match &self.made {
             Some(made) => Ok(&made.client),
-            None => bail!("no client was created from the kubelet's credentials"),
+            None => bail!("cannot create a client with the kubelet's credentials"),
         }
     }
 
-    /// Returns the host and the port of the API server in the kubelet's kubeconfig; `None` if it cannot be read.
+    /// Returns the host and port of the API server in the kubelet's kubeconfig; `None` if the kubeconfig cannot be
+    /// read.
     pub async fn server(&self) -> Option<(String, u16)> {
         let read = kubelet_config(&self.root, &self.path, KubeconfigParts::Server)
             .await

@@ -15,7 +15,7 @@ use berth_core::agent::knowledge::{Event, HostFailure, PullReading, Services};
 use crate::host::{HostError, PullState, failure};
 use crate::run::Agent;
 
-/// How long the agent waits before it queries a silent host again.
+/// Delay between queries to a host that does not answer.
 const SILENT_HOST_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Agent {
@@ -57,9 +57,9 @@ impl Agent {
         Ok(())
     }
 
-    /// True if the host has been silent for long enough to report it, and its last unanswered query is younger than
-    /// [`SILENT_HOST_INTERVAL`]. The agent then skips the queries. If every step of a turn waited for their timeouts,
-    /// giving the berth back would take minutes, and the agent would write the Node long after it read the Node.
+    /// True if the host has not answered for long enough to report this, and its last unanswered query is younger than
+    /// [`SILENT_HOST_INTERVAL`]. The agent then skips the queries. Otherwise each step of a turn would wait for
+    /// timeouts: giving the berth back would take minutes, and the agent would act on an old read of the Node.
     fn is_known_to_be_silent(&self) -> bool {
         let facts = self.knowledge.facts(&self.timers.now());
         let is_told = facts.host.unreachable.is_some_and(|silence| silence.is_reportable());
@@ -70,8 +70,8 @@ impl Agent {
                 .is_some_and(|at| at.elapsed() < SILENT_HOST_INTERVAL)
     }
 
-    /// Takes over the BootcNode's spec. When the agent sees the object for the first time, it also takes over the
-    /// history that an earlier agent process wrote into the object's status.
+    /// Stores the BootcNode's spec in the agent's knowledge. When the agent sees the object for the first time, also
+    /// stores the history in the object's status. An earlier agent process wrote that history.
     fn take_over(&mut self, object: Option<&BootcNode>) {
         let token = self.knowledge.past.retry_token.clone();
         let uid = object.map(|object| object.spec.node_uid.as_str().into());

@@ -45,8 +45,8 @@ impl GuardProbe {
         }
     }
 
-    /// Tries one write against each policy under the agent's own identity, and one write to another Node under the
-    /// kubelet's identity, which the agent also uses. Returns [`Guard::NothingToTry`] if the cluster has no object for
+    /// Sends dry-run writes that the API server must reject: one for each policy with the agent's own identity, and one
+    /// to another Node with the kubelet's identity. Returns [`Guard::NothingToTry`] if the cluster has no object for
     /// one of these writes.
     pub(crate) async fn ask(&self, kubelet: &Client) -> Result<Guard> {
         let berth = self
@@ -63,7 +63,7 @@ impl GuardProbe {
                 return Ok(status);
             }
             let node = write_another_node(kubelet, &other).await;
-            match node.context("cannot send the dry-run write of another Node as the kubelet")? {
+            match node.context("cannot send the dry-run write of another Node with the kubelet's credentials")? {
                 Guard::Refuses => return Ok(berth),
                 // The Node was deleted, so the API server's answer shows nothing: try another node.
                 Guard::NothingToTry => {}
@@ -73,8 +73,8 @@ impl GuardProbe {
         Ok(Guard::NothingToTry)
     }
 
-    /// Tries to change the epoch of the first berth in the list. Only the controller may change an epoch. Even the node
-    /// that holds the berth may not.
+    /// Tries to change the epoch of the first berth in the list. Only the controller may change an epoch, so the API
+    /// server must reject this write from every agent, even from the berth's holder.
     async fn write_berth(&self) -> Result<Guard> {
         let first = ListParams::default().labels(keys::LABEL_POOL).limit(1);
         let list = with_deadline(TIMEOUT, self.berths.list(&first)).await?;
@@ -94,8 +94,8 @@ impl GuardProbe {
         })
     }
 
-    /// Lists one page of the other nodes' BootcNodes, in random order. In a fixed order, each check could begin with a
-    /// node that is about to be deleted. Empty if this node is the only one.
+    /// Lists one page of the other nodes' BootcNodes, in random order; empty if this node is the only one. In a fixed
+    /// order, each check could begin with the same node, which may be about to be deleted.
     async fn others(&self) -> Result<Vec<String>, RequestError> {
         let page = ListParams::default().limit(PAGE);
         let list = with_deadline(TIMEOUT, self.nodes.list_metadata(&page)).await?;
@@ -128,11 +128,13 @@ async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
         return Ok(Guard::NothingToTry);
     }
     guard(answer, || {
-        format!("this node's agent, as the kubelet, could write Node {other}, which is another node; {RESTRICTION}")
+        format!(
+            "this node's agent could write Node {other} of another node with the kubelet's credentials; {RESTRICTION}"
+        )
     })
 }
 
-/// Converts the API server's answer to a dry run. `what` returns the message for a write that the server accepted.
+/// Converts the API server's answer to a dry run. If the server accepted the write, `what` creates the message.
 fn guard<T>(answer: Result<T, RequestError>, what: impl FnOnce() -> String) -> Result<Guard> {
     match answer {
         Ok(_) => Ok(Guard::Allows(what())),
@@ -159,8 +161,8 @@ mod tests {
         server_of(&["n1", "n2"], vec![(end, code)])
     }
 
-    /// A fake API server with these nodes and one berth. It rejects dry runs, except for paths with a suffix from
-    /// `answers`, which get that status code. It panics on other writes.
+    /// A fake API server with these nodes and one berth. The server rejects dry runs with status 403. If a path ends
+    /// with a suffix in `answers`, the server returns the suffix's status code instead. Other writes panic.
     fn server_of(names: &'static [&str], answers: Vec<(&'static str, u16)>) -> Client {
         fake_api_server::client(move |call| {
             let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
@@ -201,7 +203,7 @@ mod tests {
             ),
             (
                 "/api/v1/nodes/n2",
-                "kubelet, could write Node n2, which is another node; turn on NodeRestriction",
+                "could write Node n2 of another node with the kubelet's credentials; turn on NodeRestriction",
             ),
         ] {
             async fn ask(client: Client) -> Result<Guard> {

@@ -1,7 +1,7 @@
 use berth_api::node::timeline::{TurnOutcome, TurnRecord};
 use berth_core::agent::facts::Past;
 
-/// Logs the turn that ended since the memory was last written, if any.
+/// Logs a turn that ended after the last write of the memory, if any.
 pub(crate) fn log(written: &Past, now: &Past) {
     if let Some(turn) = ended_turn(written, now) {
         log_turn(turn);

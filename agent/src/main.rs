@@ -63,8 +63,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the first-boot check. Returns a failure on SIGTERM, which systemd also sends when the check itself has
-/// requested a reboot.
+/// Runs the first-boot check. Returns a failure on SIGTERM. systemd also sends SIGTERM after the check has requested a
+/// reboot.
 async fn first_boot(setup: &firstboot::Setup) -> ExitCode {
     berth_shell::install_crypto();
     let Ok(mut terminate) = signal(SignalKind::terminate()) else {
@@ -134,8 +134,8 @@ async fn start(args: Args) -> Result<()> {
     agent.run(stop).await
 }
 
-/// Serves metrics and probes, if their addresses are set. An address that cannot be used is only logged: the node's
-/// updates do not need it.
+/// Serves metrics and probes, if their addresses are set. If an address cannot be used, only logs the error, because
+/// the node's updates do not need the address.
 async fn serve(args: &Args, metrics: &Metrics, ready: &ReadyFile) {
     let (metrics, health) = (
         Page::Metrics(metrics.families()),

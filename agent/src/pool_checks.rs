@@ -36,8 +36,8 @@ impl Agent {
         self.learn(Event::PoolChecks(readings));
     }
 
-    /// Records the containers of the pods that the pool's checks select, so that a pod of the old boot does not count
-    /// as Ready in the next boot. `known`: containers already on record, which stay.
+    /// Records the containers of the pods that the pool's checks select. In the next boot, a pod with these containers
+    /// does not count as Ready. `known` are the containers that the record already has, and keeps.
     pub(crate) async fn record_containers(&mut self, known: Vec<String>) {
         let Desired::Member(member) = &self.knowledge.desired else {
             return;
@@ -70,7 +70,7 @@ impl Agent {
         self.remember();
     }
 
-    /// Adds the containers of an unproven boot to the record. Called before the agent reboots from that boot.
+    /// Adds the current containers to the record. Called before the agent reboots from an unproven boot.
     pub(crate) async fn record_more_containers(&mut self) {
         let known = self.knowledge.past.containers_before.clone();
         self.record_containers(known).await;

@@ -12,14 +12,15 @@ use berth_shell::pages::Health;
 
 use crate::host::files;
 
-/// How long an agent waits for another agent to end before the waiting agent counts as ready. Most waits are shorter.
+/// Delay before an agent that waits for another agent's end counts as ready. Most waits are shorter.
 const WAITING_DELAY: Duration = Duration::from_secs(2);
 /// Time between two touches of the file while the agent waits for another agent to end.
 const WAITING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// An agent is ready if it touched the file within this time. Default of `berth-agent ready`.
 pub const READY_TIMEOUT: Duration = Duration::from_secs(120);
-/// Limit for one pass of the loop (several host commands, each with a timeout). After it, the liveness probe fails.
+/// Time limit for one pass of the loop: several host commands, each with a timeout. After this time, the liveness probe
+/// fails.
 const LIVENESS_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Health of one process, served over HTTP. Cheap to clone; clones share their state.
@@ -28,7 +29,7 @@ pub struct LoopHealth(Arc<Mutex<Times>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Times {
-    /// Start of the loop's last pass, or of the process before the first pass.
+    /// Start of the loop's last pass. Before the first pass, start of the process.
     turned: Instant,
     ready: Option<Instant>,
 }
@@ -78,7 +79,7 @@ pub struct ReadyFile {
 }
 
 impl ReadyFile {
-    /// Creates the value for an agent that is not ready yet. Removes a file that an earlier process left.
+    /// Creates a value that is not ready yet. Removes a file that an earlier process left.
     pub fn new(path: Option<PathBuf>) -> Result<Self> {
         let file = Self {
             path,

@@ -60,8 +60,7 @@ pub struct Setup {
     pub metrics: Metrics,
 }
 
-/// The agent: its clients and its knowledge. State that exists only in this process can be restored after a restart,
-/// or is then not needed.
+/// The agent: its clients and its knowledge. After a restart, the agent can restore all state that it still needs.
 #[derive(Debug)]
 pub struct Agent {
     pub(crate) node: NodeName,
@@ -189,7 +188,7 @@ impl Agent {
         }
     }
 
-    /// Waits for the first event about the BootcNode. The agent decides nothing before that.
+    /// Waits for the first event about the BootcNode. Until then, the agent makes no decision.
     async fn wait_for_object(&mut self) -> Result<()> {
         loop {
             self.telemetry.notify_alive();
@@ -250,7 +249,8 @@ impl Agent {
         Ok(Duration::ZERO)
     }
 
-    /// Reads the berths if they are unknown or a read is due, then merges the events of their watch.
+    /// Reads the berths if they are unknown or a read is due. Then adds the changes that the watch of the berths has
+    /// received.
     async fn update_berths(&mut self) -> Result<()> {
         if self.timers.heartbeat.is_due() {
             if self.knowledge.rereads_cluster(&self.timers.now()) {
@@ -390,7 +390,7 @@ pub(crate) fn error_reason(error: &anyhow::Error) -> (Reason, String) {
     (reason, format!("{error:#}"))
 }
 
-/// True if the watch of the berths must be open: while the node holds a berth or waits for one.
+/// True if the watch of the berths must be open: while the node holds a berth, or waits for a berth.
 fn needs_watch(facts: &AgentFacts, next: &Step) -> bool {
     let holding = facts.berths.iter().flatten().any(|b| b.holding().is_some());
     let waiting = matches!(

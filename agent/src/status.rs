@@ -25,9 +25,9 @@ const BLOCKERS_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Draft {
     status: BootcNodeStatus,
-    /// When the first of the delayed statuses appeared.
+    /// Time of the first status that was delayed.
     since: Instant,
-    /// True if [`Draft::due`] has already reported that [`pace::SETTLE`] is over.
+    /// True if [`Draft::due`] has already returned zero.
     was_due: bool,
 }
 
@@ -73,7 +73,8 @@ impl StatusWriter {
     }
 
     /// Takes over the status of an object. The first call for an object returns the status, for the agent's memory.
-    /// Later calls record only changes by other clients, so that the next [`StatusWriter::write`] overwrites them.
+    /// Later calls only record changes by other clients. The next [`StatusWriter::write`] then overwrites these
+    /// changes.
     pub fn adopt<'a>(&mut self, object: &'a BootcNode) -> Option<&'a BootcNodeStatus> {
         let version = version(object);
         let first = self.uid != object.metadata.uid;
@@ -95,7 +96,7 @@ impl StatusWriter {
     }
 
     /// Returns the time until the delayed status must be written; `None` if no write is delayed. Returns zero only once
-    /// per status: if that write fails, the next heartbeat retries it.
+    /// per status. If the write then fails, the next heartbeat retries it.
     pub fn due(&mut self) -> Option<Duration> {
         self.draft.as_mut()?.due()
     }
@@ -147,8 +148,8 @@ impl StatusWriter {
         Ok(())
     }
 
-    /// Limits how often a drain's blockers are written. Pods may come and go every second, but admins need only the
-    /// pods that block for longer.
+    /// Limits how often a drain's blockers are written. The list may change every second, but admins need only the pods
+    /// that block for longer.
     fn pace_blockers(&mut self, status: &mut BootcNodeStatus) {
         if status.drain_blockers == self.known.drain_blockers {
             return;
@@ -161,8 +162,8 @@ impl StatusWriter {
         }
     }
 
-    /// Keeps the last written progress until `interval` has passed. Then takes the new progress, and computes its rate.
-    /// With an `interval` of zero, removes the progress.
+    /// Keeps the last written progress until `interval` has passed. Then writes the new progress, and computes its
+    /// rate. If `interval` is zero, removes the progress.
     fn pace(&mut self, status: &mut BootcNodeStatus, interval: Duration) {
         let Some(progress) = &mut status.progress else {
             self.progress = None;
@@ -188,8 +189,8 @@ impl StatusWriter {
     }
 }
 
-/// Removes the controller's conditions. With server-side apply, the agent would become an owner of each condition that
-/// it writes, and the controller could not remove that condition.
+/// Removes the controller's conditions. With server-side apply, the agent would own each condition that it writes. The
+/// controller could then no longer remove the condition.
 fn own(mut status: BootcNodeStatus) -> BootcNodeStatus {
     status
         .conditions

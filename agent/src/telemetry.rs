@@ -34,8 +34,8 @@ impl Telemetry {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
     }
 
-    /// Records a pass without an error. `has_answers` is false if the host did not answer; that pass does not make the
-    /// agent ready.
+    /// Records a pass without an error. `has_answers` is false if the host did not answer. Such a pass does not make
+    /// the agent ready.
     pub(crate) fn passed(&mut self, has_answers: bool) {
         self.failed_passes = 0;
         if has_answers {

@@ -18,8 +18,8 @@ pub const MAX_NAMED: usize = 10;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootImageLimit {
-    /// Oldest boot image version that is allowed, from the OS image's label `berth.dev/min-boot-image`. In a pool's
-    /// status, the pool's `bootImage.minimumVersion` if the image lacks that label.
+    /// Oldest boot image version that is allowed, from the OS image's label `berth.dev/min-boot-image`. If the image
+    /// lacks that label, the pool's status shows the pool's `bootImage.minimumVersion` instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub minimum_version: Option<String>,
@@ -87,8 +87,8 @@ pub enum BootImageSource {
     /// The report of the newest machine of the pool.
     #[default]
     Nodes,
-    /// The admin's record in `manual`, for example when new machines are installed from an image that no existing
-    /// machine was installed from.
+    /// The admin's record in `manual`. Useful, for example, before the first machine is installed from a new boot
+    /// image.
     Manual,
 }
 
@@ -151,15 +151,15 @@ pub struct BootImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub version: Option<String>,
-    /// Name of the Node of the newest machine, whose agent reported this boot image. Kept after the machine is deleted.
-    /// Absent for a manual record.
+    /// Name of the Node of the newest machine. That machine's agent reported this boot image. Kept after the machine is
+    /// deleted. Absent for a manual record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node: Option<String>,
     /// Time when the API server created the Node in `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_created_time: Option<Time>,
-    /// Time when the machine in `node` was provisioned, by its own clock, but no later than the creation of its Node. A
+    /// Time when the machine in `node` was provisioned, by its own clock, but at most the creation time of its Node. A
     /// report from a machine that was provisioned earlier does not change `version`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned_time: Option<Time>,

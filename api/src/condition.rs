@@ -49,8 +49,8 @@ pub mod node {
     /// The node holds a berth, and its agent has been silent for too long, for example because the node did not come
     /// back from its reboot. Set by the controller.
     pub const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
-    /// The node is offered no berth, for a reason that concerns only this node. For people; no decision reads this
-    /// condition.
+    /// The controller offers the node no berth, for a reason that concerns only this node. Only shown to admins: no
+    /// decision depends on this condition.
     pub const WAITING: &str = "Waiting";
     /// Conditions that the controller writes. The agent writes all others.
     pub const OF_CONTROLLER: [&str; 2] = [REBOOT_TIMED_OUT, WAITING];
@@ -90,7 +90,7 @@ pub mod lifecycle {
     pub const MAINTENANCE_IN_PROGRESS: &str = "MaintenanceInProgress";
     /// All condition types of a Node's lifecycle, in the order that an agent sets them.
     pub const ALL: [&str; 4] = [MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS];
-    /// Reason that an agent writes into these conditions. It means that the node is in its turn, or waits for its turn.
+    /// Reason that an agent writes into these conditions: the node is in its turn, or waits for its turn.
     pub const REASON: &str = "BerthTurn";
 }
 
@@ -120,7 +120,7 @@ pub mod pool {
     /// Every member runs the target, and new images can reach the pool. Also True for a pool without members (for
     /// kstatus).
     pub const READY: &str = "Ready";
-    /// The pool is being updated, or waits without needing an admin (for kstatus).
+    /// The pool is being updated, or waits for something other than an admin (for kstatus).
     pub const RECONCILING: &str = "Reconciling";
     /// The rollout stops until an admin acts (for kstatus).
     pub const STALLED: &str = "Stalled";
@@ -175,8 +175,8 @@ pub mod fleet {
     ];
 }
 
-/// Longest message that is stored, in characters, without the ellipsis that marks a cut. The schema of `Condition`
-/// allows 32768.
+/// Maximum length of a stored message, in characters. A truncated message also gets an ellipsis. The schema of
+/// `Condition` allows 32768.
 pub const MAX_MESSAGE: usize = 1024;
 
 /// New value of a condition.
@@ -210,12 +210,13 @@ impl Verdict {
         Self::new(Some(false), reason, message)
     }
 
-    /// Returns the verdict that the condition is Unknown, which never means failed.
+    /// Returns the verdict that the condition is Unknown. Unknown does not mean failed.
     pub fn unknown(reason: impl Into<Word>, message: impl Into<String>) -> Self {
         Self::new(None, reason, message)
     }
 
-    /// Returns the verdict True (`yes`) or False, with the reason and message of another condition.
+    /// Returns a verdict with the reason and message of another condition. The status is True if `yes`, otherwise
+    /// False.
     pub fn repeats(yes: bool, other: &Condition) -> Self {
         Self::new(Some(yes), Word::stored(&other.reason), &*other.message)
     }

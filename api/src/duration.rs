@@ -47,7 +47,7 @@ impl Parse for Duration {
 }
 
 impl From<Duration> for Written<Duration> {
-    /// Writes seconds. If six digits are not enough, rounds up to whole minutes or hours.
+    /// Writes whole seconds. If they need more than six digits, writes minutes or hours instead, rounded up.
     fn from(duration: Duration) -> Self {
         let seconds = duration.as_secs();
         let text = match seconds {

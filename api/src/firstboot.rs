@@ -27,7 +27,7 @@ reasons! {
         ImageUnavailable,
         /// The target is allowed, but the machine could not switch to it.
         PivotFailed,
-        /// An agent or a kubelet has run on the machine before; nothing was checked.
+        /// The check was skipped, because an agent or a kubelet has run on the machine before.
         NotFirstBoot,
         /// The configuration file cannot be read.
         InvalidConfig,
@@ -37,7 +37,7 @@ reasons! {
 }
 
 impl FirstbootOutcome {
-    /// True if a person should look into the outcome.
+    /// True if an admin should look into the outcome.
     pub fn is_trouble(self) -> bool {
         !matches!(self, Self::Allowed | Self::Overridden | Self::NotFirstBoot)
     }
@@ -72,7 +72,7 @@ pub struct NodeFirstboot {
     /// True if the machine switched to the target before its kubelet ran.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pivoted: bool,
-    /// True if the check held the kubelet back at first.
+    /// True if the check held the kubelet back, in this run or an earlier run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
     /// Time when the check began.

@@ -15,7 +15,7 @@ use crate::{Written, duration};
 /// Name of the only BootcFleet that takes effect.
 pub const NAME: &str = "cluster";
 
-/// Schema rule for prefixes of references: a registry as written in a reference, then whole path segments.
+/// Schema rule for prefixes of image references: a registry, which may be followed by whole path segments.
 const PREFIX_RULE: &str = r"self.all(p, p.matches('^([A-Za-z0-9-]+([.][A-Za-z0-9-]+)+(:[0-9]+)?|[A-Za-z0-9-]+:[0-9]+|localhost)(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*/?$'))";
 
 /// Switches and limits for all pools.
@@ -49,9 +49,10 @@ pub struct BootcFleetSpec {
     /// gives its berth back; a node that has committed finishes its update.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Maximum number of nodes of all pools that may be unavailable at once: a number of at least 1, or 1% to 100% of
-    /// the members of all pools, rounded down but at least 1. The limit of each pool applies too. Nodes that are
-    /// unavailable for other reasons count too. Default: no limit beyond each pool's `maxUnavailable`.
+    /// Maximum number of nodes of all pools that may be unavailable at once: a number of at least 1, or a percentage
+    /// from 1% to 100% of the members of all pools. A percentage is rounded down, but to at least 1 node. The limit of
+    /// each pool applies too. Nodes that are unavailable for other reasons also count. Default: no limit beyond each
+    /// pool's `maxUnavailable`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
         .message("maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
@@ -60,8 +61,8 @@ pub struct BootcFleetSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<FleetImage>,
     /// Allowed prefixes of image references, compared by whole path segments: `quay.io/example` allows
-    /// `quay.io/example/os` but not `quay.io/example2/os`. A pool whose reference has no such prefix keeps its current
-    /// image. Default: all registries are allowed.
+    /// `quay.io/example/os` but not `quay.io/example2/os`. A pool whose reference has none of these prefixes keeps its
+    /// current image. Default: all registries are allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
     #[x_kube(merge_strategy = ListMerge::Set, validation = Rule::new(PREFIX_RULE)
@@ -158,7 +159,7 @@ pub struct PoolSummary {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldMachine {
-    /// Name of the Node that it would become.
+    /// Name of the Node that the machine would become.
     #[schemars(length(max = 253))]
     pub name: String,
     /// The machine's report: the image that it was installed from, and the limit that it exceeds.
@@ -176,8 +177,8 @@ pub struct JoinedMachine {
     /// Name of the Node.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Time of the last report that the machine is held back, by the API server's clock. After a later report, the
-    /// machine counts as held back again, unless its Node exists.
+    /// Time of the last report that the machine was held back, by the API server's clock. If the Node no longer exists,
+    /// a later report makes the machine count as held back again.
     pub last_time: Time,
 }
 
@@ -196,15 +197,15 @@ pub struct BootcFleetStatus {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub pools: Vec<PoolSummary>,
-    /// Machines that are held back on their first boot, sorted by name; the first 64. Each is listed until it becomes a
-    /// node or an admin dismisses it.
+    /// Machines that are held back on their first boot, sorted by name; the first 64. Each machine is listed until it
+    /// becomes a node or an admin dismisses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub held_machines: Vec<HeldMachine>,
     /// Machines that were held back and became nodes, sorted by name; the first 64. Each machine is listed until the
-    /// API server deletes the machine's event. Otherwise, after the Node is deleted, the old event would count as a new
-    /// report.
+    /// API server deletes the machine's event. If the Node is deleted earlier, this entry keeps the old event from
+    /// counting as a new report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]

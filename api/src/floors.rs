@@ -33,7 +33,7 @@ impl Reached {
     }
 }
 
-/// Panics if the property fails for a value, or if a count stays below its floor.
+/// Panics if the property fails for a value, or if the cases reached a situation fewer times than `floors` requires.
 #[track_caller]
 pub(crate) fn check<S: Strategy>(
     config: Config,
@@ -57,7 +57,8 @@ pub(crate) fn check<S: Strategy>(
 mod tests {
     use super::*;
 
-    /// Checks a property that counts even numbers, with this floor. Returns an error if the check panics.
+    /// Checks a property that counts even numbers. At least `floor` cases must be even. Returns an error if the check
+    /// panics.
     fn even_numbers(floor: u32) -> std::thread::Result<()> {
         fn property(number: u8, reached: &Reached) -> TestCaseResult {
             if number.is_multiple_of(2) {

@@ -58,8 +58,8 @@ impl ImageRef {
         self.digest.as_ref()
     }
 
-    /// Returns a reference to this repository at this digest, without a tag. A moved tag then cannot change the pulled
-    /// image, and `bootc` does not query the registry if the host already has the image.
+    /// Returns a reference to the image with this digest in the same repository, without a tag. The pulled image then
+    /// stays the same even if a tag moves, and `bootc` does not query the registry if the host already has the image.
     pub fn at(&self, digest: &Digest) -> ImageRef {
         ImageRef {
             registry: self.registry.clone(),
@@ -78,10 +78,10 @@ impl ImageRef {
     }
 }
 
-/// True if the reference begins with one of the prefixes, compared by whole path segments: `quay.io/example` allows
-/// `quay.io/example/os` but not `quay.io/example2/os`. Host and port must match exactly. The reference's tag and
-/// digest, and a prefix's final slash, are ignored. An empty list allows every reference. An empty or malformed prefix,
-/// such as one with a tag, allows none.
+/// True if the reference begins with one of the prefixes. The comparison is by whole path segments: `quay.io/example`
+/// allows `quay.io/example/os` but not `quay.io/example2/os`. Host and port must match exactly. The reference's tag and
+/// digest are ignored, and so is a prefix's final slash. An empty list allows every reference. An empty or malformed
+/// prefix, such as `quay.io/os:1`, allows no reference.
 pub fn allowed(prefixes: &[impl AsRef<str>], reference: &ImageRef) -> bool {
     let name = format!("{}/{}", reference.registry(), reference.repository());
     prefixes.is_empty() || prefixes.iter().any(|prefix| has_prefix(&name, prefix.as_ref()))

@@ -54,9 +54,9 @@ pub struct NodeInsight {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// Estimated duration from the start of the current phase to the end of the update, such as `240s`; `0s` when the
-    /// update is over. Based on the medians of the pool, or on the node's own last durations if the pool has no median.
-    /// Absent if no estimate is possible, for example while the node waits for its turn.
+    /// Estimated time from the start of the current phase to the end of the update, such as `240s`; `0s` when the
+    /// update is over. Based on the node's own last durations, and on the pool's medians for durations that the node
+    /// has not measured. Absent if no estimate is possible, for example while the node waits for its turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub est_to_complete: Option<Written<Duration>>,

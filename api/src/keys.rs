@@ -8,8 +8,8 @@ pub const VERSION: &str = "v1alpha1";
 /// Default namespace of the programs and the berths.
 pub const NAMESPACE: &str = "berth-system";
 
-/// Field manager of an agent when it applies its BootcNode's status (server-side apply). While the agent is silent, the
-/// controller applies under this name, so that the agent's next write replaces the controller's.
+/// Field manager that an agent uses to apply its BootcNode's status (server-side apply). While the agent is silent, the
+/// controller uses the same name. The agent's next write then replaces the controller's values.
 pub const MANAGER_AGENT: &str = "berth-agent";
 
 /// Finalizer on a BootcNode: the agent undoes Berth's changes to the node before the object is deleted.
@@ -27,21 +27,19 @@ pub const LABEL_NODE: &str = "berth.dev/node";
 /// controller polls the tag once.
 pub const ANNOTATION_POLL_REQUESTED_AT: &str = "berth.dev/poll-requested-at";
 
-/// Label on a Node, with any value, set by an admin: the node belongs to no pool and is not counted. If the node holds
-/// a berth, its agent gives the berth back; if the Node is NotReady, the controller closes the berth.
+/// Label on a Node, with any value, set by an admin: the node belongs to no pool and uses no capacity. If the node
+/// holds a berth, its agent gives the berth back. If the Node is NotReady, the controller closes the berth instead.
 pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";
 
-/// Label on a Node, with any value, set by an admin: the node stays a counted member of its pool but is offered no
-/// berth.
+/// Label on a Node, with any value, set by an admin: the node stays a member of its pool but is offered no berth.
 pub const LABEL_HOLD: &str = "berth.dev/hold";
 
-/// Label on a Node, set by an admin: most demanding variant of its architecture that the node may run, such as `v2` of
-/// `amd64`.
+/// Label on a Node, set by an admin: most demanding CPU variant that the node may run, such as `v2` for `amd64`.
 pub const LABEL_VARIANT: &str = "berth.dev/platform-variant";
 
-/// Label on an OS image: oldest version of the boot image that a machine may have been installed from.
+/// Label on an OS image: minimum boot image version of the machines that may run the OS image.
 pub const LABEL_MIN_BOOT_IMAGE: &str = "berth.dev/min-boot-image";
-/// Label on an OS image: maximum number of major versions between the OS image and a machine's boot image.
+/// Label on an OS image: maximum difference in major versions between the OS image and a machine's boot image.
 pub const LABEL_MAX_BOOT_IMAGE_SKEW: &str = "berth.dev/max-boot-image-major-skew";
 
 /// Labels of a control plane node, set by the cluster's installer.
@@ -50,18 +48,18 @@ pub const LABELS_CONTROL_PLANE: [&str; 2] = [
     "node-role.kubernetes.io/master",
 ];
 
-/// Annotation on a Node, written in the same patch as `spec.unschedulable`: record of Berth's cordon and of the state
-/// before it.
+/// Annotation on a Node: record of Berth's cordon, and whether the Node was already cordoned before. Written in the
+/// same patch as `spec.unschedulable`.
 pub const ANNOTATION_CORDON: &str = "berth.dev/cordon";
-/// Annotation on a Node, changed each time an agent undoes Berth's cordon. A delayed request to cordon the node then
-/// fails, because its `resourceVersion` is outdated.
+/// Annotation on a Node, changed each time an agent undoes Berth's cordon. The change gives the Node a new
+/// `resourceVersion`. A delayed request to cordon the Node then fails.
 pub const ANNOTATION_RELEASED: &str = "berth.dev/released";
 
 /// Annotation of the cluster autoscaler on a Node: `true` keeps the autoscaler from removing the node.
 pub const ANNOTATION_SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
-/// Annotation on a Node: mark that an agent has set [`ANNOTATION_SCALE_DOWN_DISABLED`]. One patch writes both
-/// annotations, and one patch removes both. The mark is not part of the cordon's record, so that an older agent,
-/// which does not know these annotations, leaves both in place.
+/// Annotation on a Node: mark that an agent has set [`ANNOTATION_SCALE_DOWN_DISABLED`]. Agents write both annotations
+/// in one patch, and remove both in one patch. An older agent does not know these annotations. It leaves both in place,
+/// because the mark is separate from the cordon's record.
 pub const ANNOTATION_SCALE_DOWN: &str = "berth.dev/scale-down";
 /// Annotation of Karpenter on a Node: `true` keeps Karpenter from voluntarily disrupting the node.
 pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
@@ -87,10 +85,10 @@ pub const ANNOTATION_FROM: &str = "berth.dev/from-digest";
 pub const ANNOTATION_BOOT_ID: &str = "berth.dev/boot-id";
 /// Annotation on a berth: progress of its holder (`Taken`, `Committed`, `Releasing`).
 pub const ANNOTATION_PHASE: &str = "berth.dev/phase";
-/// Annotation on an offered or held berth: latest time for the reboot to start, by the node's clock (RFC 3339). Set
+/// Annotation on an offered or held berth: deadline for the start of the reboot, by the node's clock (RFC 3339). Set
 /// only if the pool has windows or exclusions.
 pub const ANNOTATION_OPEN_UNTIL: &str = "berth.dev/open-until";
-/// Annotation on a berth: epoch (term number) of the leader that last stamped the berth.
+/// Annotation on a berth: epoch (term number) that a leader last wrote to the berth.
 pub const ANNOTATION_EPOCH: &str = "berth.dev/epoch";
 /// Annotation on a held berth: why the controller asks for it back.
 pub const ANNOTATION_REVOKE: &str = "berth.dev/revoke";
@@ -99,7 +97,8 @@ pub const ANNOTATION_OUTCOME: &str = "berth.dev/outcome";
 /// Annotation on a closed berth: node of the last turn or offer.
 pub const ANNOTATION_LAST_NODE: &str = "berth.dev/last-node";
 
-/// All annotations on a berth. The admission policy lets agents change no others, and the controller removes others.
+/// All annotations that Berth uses on berths. The admission policy lets agents change only these annotations. When the
+/// controller writes a berth, it removes all other annotations.
 pub const BERTH_ANNOTATIONS: [&str; 10] = [
     ANNOTATION_NODE_UID,
     ANNOTATION_TARGET,
@@ -115,6 +114,6 @@ pub const BERTH_ANNOTATIONS: [&str; 10] = [
 /// All labels on a berth.
 pub const BERTH_LABELS: [&str; 2] = [LABEL_POOL, LABEL_NODE];
 
-/// Annotation on the BootcFleet: held machines that an admin has dismissed, separated by commas. Each is `NAME@TIME`
-/// with the time of the machine's last report.
+/// Annotation on the BootcFleet: dismissed machines, separated by commas. Each entry is `NAME@TIME`, with the time of
+/// the machine's last report. An admin dismisses a machine that is held back on its first boot.
 pub const ANNOTATION_DISMISSED: &str = "berth.dev/dismissed-machines";

@@ -56,13 +56,13 @@ impl Conflict {
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
     pools: BTreeMap<NodeName, PoolName>,
-    /// Nodes of each pool: an index of `pools`, so that a search for a pool's members need not scan every node.
+    /// Nodes of each pool. This index of `pools` avoids a scan of all nodes in a search for a pool's members.
     members: BTreeMap<PoolName, BTreeSet<NodeName>>,
     /// Nodes that are leaving each pool: their BootcNode names the pool, but they are no longer its members.
     leaving: BTreeMap<PoolName, BTreeSet<NodeName>>,
     /// Nodes that more than one pool selects.
     pub conflicts: BTreeMap<NodeName, Conflict>,
-    /// Nodes with the label `berth.dev/exclude`, and the pool that each would belong to.
+    /// Nodes with the label `berth.dev/exclude`, each with the pool that the node would otherwise belong to.
     pub excluded: BTreeMap<NodeName, PoolName>,
 }
 

@@ -51,8 +51,8 @@ name!(
     PoolName
 );
 name!(
-    /// ID of a boot: the kernel's boot ID (`/proc/sys/kernel/random/boot_id`), new at every boot. After soft reboots,
-    /// which do not restart the kernel, it ends with `.soft` and their number.
+    /// ID of a boot: the kernel's boot ID (`/proc/sys/kernel/random/boot_id`), new at every boot. A soft reboot does
+    /// not restart the kernel. After soft reboots, the ID ends with `.soft` and the number of soft reboots.
     BootId
 );
 
@@ -81,9 +81,9 @@ impl BootId {
 const MAX_LABEL: usize = 63;
 
 impl NodeName {
-    /// Label value for this node. A Node name may have 253 characters, a label value 63, so a longer name is cut and
-    /// ends in a hash of the whole name. All programs and versions must use this rule. In theory two names can share a
-    /// value, so a caller that selects by the label must also compare the names.
+    /// Returns the label value for this node. A Node name may have 253 characters, but a label value only 63. A longer
+    /// name is cut, and ends in a hash of the whole name. All programs and versions must use this rule. Two names may
+    /// in theory get the same value, so a caller that selects by the label must also compare the names.
     pub fn label(&self) -> Cow<'_, str> {
         let name = self.as_str();
         if name.len() <= MAX_LABEL {

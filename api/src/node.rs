@@ -51,8 +51,8 @@ use self::timeline::{Measured, Timeline, TurnRecord};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootcNodeSpec {
-    /// Name of the node's pool. Empty if the node has left its pool: the agent then undoes Berth's changes to the node
-    /// and reports when that is done.
+    /// Name of the node's pool. Empty if the node has left its pool: the agent then undoes Berth's changes to the node,
+    /// and reports when it has finished.
     #[schemars(length(max = 63))]
     #[serde(default)]
     pub pool_name: String,
@@ -87,24 +87,24 @@ pub struct BootcNodeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// How long a rebooting node may be silent, and how long its new boot may stay unproven, before Berth reports it.
-    /// Copied from the pool.
+    /// How long a rebooting node may be silent, and how long its new boot may stay unproven, before Berth reports the
+    /// node. Copied from the pool.
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub reboot_timeout: Written<Duration>,
     /// How the node reboots into a new image, copied from the pool.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub reboot_policy: RebootPolicy,
-    /// Shortest time between two progress reports while staging, copied from the pool; `0` turns them off.
+    /// Shortest time between two progress reports while staging, copied from the pool; `0` turns the reports off.
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub progress_interval: Written<Duration>,
-    /// True while the pool or the fleet is paused, for `status.insight`; no decision reads it. Updated immediately if
-    /// the node does not run the desired image, otherwise together with the next change of the spec.
+    /// True while the pool or the fleet is paused. Used only for `status.insight`. If the node does not run the desired
+    /// image, a change is written immediately; otherwise it is written together with the next change of the spec.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Median durations in the pool, for `estToComplete`. If a median is missing, the node's own last measurement is
-    /// used. Updated together with the next change of the spec.
+    /// Median durations in the pool, for `estToComplete`. A median is used if the node has not measured the duration
+    /// itself. New medians are written together with the next change of the spec.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub estimates: PhaseDurations,
 }
@@ -163,11 +163,12 @@ pub struct BootcNodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub bootc_version: Option<String>,
-    /// Tool that updates the host, and why it was chosen. Absent before the agent has chosen, or if it can use no tool.
+    /// Tool that updates the host, and why it was chosen. Absent until the agent has chosen a tool, or if the agent can
+    /// use none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<NodeBackend>,
-    /// Heartbeat by this node's clock, changed every few minutes while the agent runs. Readers only check that it
-    /// changes.
+    /// Time of the last heartbeat, by this node's clock. Updated every few minutes while the agent runs. The controller
+    /// checks only whether the time changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat_time: Option<Time>,
     /// The booted deployment.
@@ -180,16 +181,16 @@ pub struct BootcNodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Deployment>,
     /// True if the next boot would use the rollback deployment: a rollback is queued, or a deployment was finalized but
-    /// not booted. Berth then neither reboots the node nor counts it as updated.
+    /// not booted. While this is true, Berth does not reboot the node and does not count the node as updated.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rollback_queued: bool,
-    /// State of the node in one word, for people. Derived from the other fields; no decision of Berth reads it.
+    /// State of the node in one word, for people only. Derived from the other fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
     /// Time when `phase` last changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase_start_time: Option<Time>,
-    /// Name of the berth (a Lease) that the node holds, for people; no decision reads it.
+    /// Name of the berth (a Lease) that the node holds, for people only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 80))]
     pub berth: Option<String>,
@@ -206,23 +207,24 @@ pub struct BootcNodeStatus {
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub failed_digests: Vec<Digest>,
-    /// Digest that the node's reboots did not apply, and their number. Kept here in case the host loses its record.
+    /// Digest that the node's reboots did not apply, and the number of such reboots. A copy of the host's record, in
+    /// case the host loses the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_applied: Option<NotApplied>,
-    /// Target of the current turn, after it has booted and until it is proven. Kept here in case the host loses its
-    /// record.
+    /// Target of the current turn, if it has booted and is not proven yet. A copy of the host's record, in case the
+    /// host loses the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried: Option<Digest>,
     /// Last `spec.retryToken` that the agent acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// Duration of the last drain in seconds, written by an agent of an earlier version. Absent if the timeline has a
-    /// drain's duration.
+    /// Duration of the last drain in seconds, as written by an agent of an earlier version. Absent if the timeline has
+    /// this duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_seconds: Option<u32>,
-    /// Duration of the last reboot in seconds, written by an agent of an earlier version. Absent if the timeline has a
-    /// reboot's duration.
+    /// Duration of the last reboot in seconds, as written by an agent of an earlier version. Absent if the timeline has
+    /// this duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_seconds: Option<u32>,
     /// Start and end of each stage of the node's latest updates, used for estimates.
@@ -232,15 +234,16 @@ pub struct BootcNodeStatus {
     #[schemars(length(max = 5))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<TurnRecord>,
-    /// True if the host's clock is synchronized, as reboot windows require; absent until the agent has checked.
+    /// True if the host's clock is synchronized. Reboot windows require a synchronized clock. Absent until the agent
+    /// has checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_synchronized: Option<bool>,
-    /// Most demanding variant of its architecture that the host's CPU can run, such as `v3` of amd64; absent if the
-    /// agent cannot determine it. The node gets the most demanding image of an index that this variant can run.
+    /// Most demanding CPU variant that the host can run, such as `v3` for amd64; absent if the agent cannot determine
+    /// it. From an image index, the node gets the most demanding image that this variant can run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub platform_variant: Option<String>,
-    /// Mechanisms of the host that protect the current boot even if no agent runs; absent until the agent has read
+    /// Mechanisms of the host that protect the current boot even without an agent; absent until the agent has read
     /// them.
     #[schemars(length(max = 8))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -248,7 +251,7 @@ pub struct BootcNodeStatus {
     /// Image that the machine was first installed from; absent if the installer recorded none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<NodeBootImage>,
-    /// Record of the machine's first boot; absent if it was not checked.
+    /// Record of the machine's first boot; absent if the first boot was not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firstboot: Option<NodeFirstboot>,
     /// Images deployed to this node, newest first. The oldest entry may be the image that the node ran when it joined
@@ -284,10 +287,10 @@ impl BootcNodeStatus {
 }
 
 reasons! {
-    /// Mechanism of a host that protects its boots even if no agent runs.
+    /// Mechanism of a host that protects the host's boots even without an agent.
     #[derive(PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
     pub enum BootSafeguard {
-        /// The boot loader counted the boots of the running image; after too many, it would have booted the previous
+        /// The boot loader counts the boots of a new image. After too many boots without success, it boots the previous
         /// image.
         BootCounting,
         /// greenboot sets GRUB's `boot_counter` when an image is finalized. After too many failed boots of that
@@ -360,15 +363,15 @@ pub struct Deployment {
     /// Build time of the image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Time>,
-    /// True for a staged deployment with finalization locked. A reboot discards it.
+    /// True for a staged deployment with finalization locked. A reboot discards such a deployment.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub locked: bool,
-    /// True for a deployment that an admin has pinned (`ostree admin pin`). The host keeps it when newer ones are
-    /// deployed.
+    /// True for a deployment that an admin has pinned (`ostree admin pin`). The host keeps a pinned deployment when
+    /// newer deployments are added.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
-    /// True for a staged deployment that the host can boot by a soft reboot: it has the kernel, initramfs, kernel
-    /// arguments and SELinux policy of the booted deployment.
+    /// True for a staged deployment that the host can boot by a soft reboot. Its kernel, initramfs, kernel arguments
+    /// and SELinux policy are equal to the booted deployment's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub soft_reboot_capable: bool,
 }
@@ -402,13 +405,13 @@ reasons! {
     }
 }
 
-/// Progress of a pull. Counts the bytes to download; layers that the host already has do not count.
+/// Progress of a pull. Covers the bytes to download, without the layers that the host already has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Progress {
     /// Bytes downloaded.
     pub bytes: u64,
-    /// Bytes to download; 0 if the host tool does not report it.
+    /// Bytes to download; 0 if the host tool does not report the number.
     pub bytes_total: u64,
     /// Bytes per second since the last report.
     pub bytes_per_second: u64,
@@ -455,7 +458,7 @@ pub struct Turn {
     pub message: String,
     /// Target of the turn.
     pub digest: Digest,
-    /// Number of turns for this digest with this outcome.
+    /// Number of turns for this digest that ended with this outcome.
     pub attempts: u32,
     /// Earliest time of the next turn, by this node's clock.
     pub next_try_time: Time,
@@ -468,7 +471,7 @@ pub struct DrainBlocker {
     /// `namespace/name`.
     #[schemars(length(max = 320))]
     pub pod: String,
-    /// Why the pod is still there, with the name of the disruption budget if one blocks.
+    /// Why the pod is still there. Names the disruption budget if one blocks the eviction.
     #[schemars(length(max = 512))]
     pub reason: String,
     /// Time when the pod began to block the drain.

@@ -11,8 +11,8 @@ use crate::keys;
 
 /// Prefix of node-feature-discovery's labels for CPU features of amd64 nodes.
 const NFD: &str = "feature.node.kubernetes.io/cpu-cpuid.";
-/// Levels of x86-64, and the CPU features that identify each level. node-feature-discovery reports these features by
-/// default. A CPU with all features listed here for a level has the level's other features too.
+/// Levels of x86-64, each with the CPU features that identify it. node-feature-discovery reports these features by
+/// default. A CPU with all listed features of a level also has the features of the level that are not listed.
 const LEVELS: [(&str, &[&str]); 2] = [
     ("v4", &["AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"]),
     ("v3", &["AVX2", "FMA3"]),
@@ -25,11 +25,11 @@ pub struct Machine {
     pub architecture: String,
     /// Value of the label [`keys::LABEL_VARIANT`].
     pub label: Option<String>,
-    /// Level of x86-64 according to the labels of node-feature-discovery.
+    /// x86-64 level of the machine according to the labels of node-feature-discovery.
     pub discovered: Option<&'static str>,
 }
 
-/// Most demanding variant of its architecture that a machine can run.
+/// Most demanding CPU variant that a machine can run, if known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Variant<'a> {
     /// The machine's agent has not reported yet.
@@ -57,9 +57,9 @@ pub struct PlatformDigest {
     /// OCI architecture, such as `amd64`.
     #[schemars(length(max = 32))]
     pub architecture: String,
-    /// Variant of the architecture that the image needs, such as `v3`; absent if every machine of the architecture can
-    /// run it. If an index lists an amd64 image for `v2` and an amd64 image without a variant, the image without a
-    /// variant is recorded as `v3`.
+    /// Variant of the architecture that the image needs, such as `v3`; absent if the image runs on every machine of the
+    /// architecture. If an index lists an amd64 image for `v2` and an amd64 image without a variant, the image without
+    /// a variant is recorded as `v3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub variant: Option<String>,
@@ -72,8 +72,7 @@ pub struct PlatformDigest {
 pub enum Choice<'a> {
     /// The most demanding image that the machine can run.
     Image(&'a PlatformDigest),
-    /// There are images for the machine's architecture, but the choice depends on the machine's variant, which is not
-    /// known.
+    /// There are images for the machine's architecture, but the choice depends on the machine's unknown variant.
     VariantUnknown,
     /// The machine can run none of the images.
     NoSuchPlatform,
@@ -97,10 +96,11 @@ impl Machine {
         }
     }
 
-    /// Platform of the machine, given its agent's report.
+    /// Returns the platform of the machine, given its agent's report.
     ///
-    /// The label takes precedence. On amd64 it can lower the reported level but not raise it, because the CPU would
-    /// lack instructions. Labels of node-feature-discovery count only if the agent reports no level.
+    /// An admin's label takes precedence over the report. On amd64, the label can lower the reported level but not
+    /// raise it, because the CPU would lack instructions. Without a label, the labels of node-feature-discovery are
+    /// used if the agent could not determine the level.
     pub fn platform<'a>(&'a self, reported: Variant<'a>) -> Platform<'a> {
         let variant = match (self.label.as_deref(), reported) {
             (Some(label), Variant::Known(level)) if self.architecture == "amd64" && is_above(label, level) => reported,
@@ -135,8 +135,8 @@ impl<'a> Variant<'a> {
 }
 
 impl Platform<'_> {
-    /// True if the machine is known to run the image: the architecture is equal, and the image needs the machine's
-    /// variant or a less demanding one.
+    /// True if the machine is known to run the image: the architectures are equal, and the image needs the machine's
+    /// variant or a less demanding variant.
     pub fn runs(&self, image: &PlatformDigest) -> bool {
         let Some(asked) = &image.variant else {
             return self.architecture == image.architecture;
@@ -149,7 +149,7 @@ impl Platform<'_> {
     /// Returns the most demanding image that the machine is known to run.
     ///
     /// If the agent could not determine the variant, returns the image that every machine of the architecture can run.
-    /// Before the agent's first report, returns an image only if the report cannot change the choice.
+    /// Before the agent's first report, returns such an image only if the architecture has no other image.
     pub fn choose<'a>(&self, images: &'a [PlatformDigest]) -> Choice<'a> {
         let of_architecture = images.iter().filter(|image| image.architecture == self.architecture);
         let count = of_architecture.clone().count();
@@ -193,12 +193,13 @@ fn write(f: &mut fmt::Formatter<'_>, architecture: &str, variant: Option<&str>) 
     }
 }
 
-/// True if `variant` is more demanding than `other`, of the same architecture.
+/// True if `variant` is more demanding than `other`. Both must be variants of the same architecture.
 fn is_above(variant: &str, other: &str) -> bool {
     level(other).is_some() && level(variant) > level(other)
 }
 
-/// Rank of a variant in its architecture: `v3` is above `v2`, `v8.2` above `v8`. `None` for a name without a version.
+/// Rank of a variant in its architecture: `v3` ranks above `v2`, and `v8.2` above `v8`. `None` for a name without a
+/// version.
 pub fn level(variant: &str) -> Option<(u32, u32)> {
     let version = variant.strip_prefix('v')?;
     let (major, minor) = version.split_once('.').unwrap_or((version, "0"));

@@ -32,7 +32,7 @@ macro_rules! reasons {
                 match self { $(Self::$variant => $crate::reasons!(@word $variant $($word)?)),+ }
             }
 
-            /// Returns the variant with this word; `None` if there is none, for example for a word of a newer version.
+            /// Returns the variant with this word; `None` for an unknown word, for example from a newer version.
             pub fn from_word(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
             }
@@ -50,7 +50,7 @@ macro_rules! reasons {
     (@word $variant:ident $word:literal) => { $word };
 }
 
-/// Reason of a condition as text: made from a [`Reason`], or copied from a condition that was read.
+/// Reason of a condition as text: the word of a [`Reason`], or a copy of an existing condition's reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word(Cow<'static, str>);
 
@@ -61,7 +61,7 @@ impl<R: Reason> From<R> for Word {
 }
 
 impl Word {
-    /// Copies the reason of a condition that was read.
+    /// Copies the reason of an existing condition.
     pub fn stored(stored: &str) -> Self {
         Self(stored.to_owned().into())
     }
@@ -125,7 +125,7 @@ reasons! {
         Locked,
         /// The image is not staged, or not locked.
         NotStaged,
-        /// A gate of the pool closed after the commit, so the node may not commit again until the gate opens.
+        /// A gate of the pool closed during the turn. The node may commit again only after the gate opens.
         Revoked,
         /// The window closed before the reboot.
         WindowClosed,
@@ -139,18 +139,18 @@ reasons! {
         Ready,
         /// The last turn ended without an update, and the next attempt is not due yet.
         BackingOff,
-        /// The image is staged and locked, but the agent has another step to do before the controller may offer a
-        /// berth.
+        /// The image is staged and locked. The agent must take another step before the controller may offer a berth.
         NotReady,
         /// The drain did not end in time.
         DrainTimeout,
-        /// The node is drained, except for pods that could not be moved and do not block the reboot.
+        /// The node is drained. Some pods could not be moved, but they do not block the reboot.
         LeftBehind,
         /// A failure with a reason that is unknown to this version of Berth.
         Failed,
         /// The digest failed on this node.
         DigestFailed,
-        /// The digest was finalized and failed on this node: the host booted the previous image again, without Berth.
+        /// The digest was finalized and failed on this node: the host booted the previous image again, and Berth was
+        /// not the cause.
         FellBack,
         /// The host went back to its previous image without a berth.
         RolledBackExternally,
@@ -240,7 +240,7 @@ reasons! {
         SelectedTwice,
         /// Several Nodes have the address of one API server.
         AddressShared,
-        /// An admin must act first.
+        /// No progress is possible until an admin acts.
         Stalled,
         /// An admin has paused the pool or the fleet.
         Paused,

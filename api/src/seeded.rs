@@ -36,7 +36,7 @@ bugs! {
     ReleaseToOpen => "release-to-open",
     /// Skip stamping a new leader's epoch on the berths.
     NoEpochStamp => "no-epoch-stamp",
-    /// Continue after a reboot as if the boot that the berth was committed in were still running.
+    /// After a reboot, act as if the host had not rebooted since the commit.
     NoBootIdCheck => "no-boot-id-check",
     /// Give a berth back after the reboot without waiting for the proof.
     ReleaseBeforeProof => "release-before-proof",
@@ -44,21 +44,21 @@ bugs! {
     ReleaseAfterCommit => "release-after-commit",
     /// At the end of a turn, uncordon a node even if it was cordoned before the turn.
     UncordonAlways => "uncordon-always",
-    /// Close a berth whose holder is overdue, and offer it again.
+    /// Close a held berth because its holder is overdue, and offer the berth again.
     ExpiredBerthStolen => "expired-berth-stolen",
-    /// Count as unavailable only nodes with Berth's own cordon.
+    /// Count a node as unavailable only if it has Berth's own cordon.
     OwnFlagOnly => "own-flag-only",
-    /// Close a berth before the Node is restored.
+    /// Close a berth before the agent has undone its changes to the Node.
     GiveBackNotSticky => "give-back-not-sticky",
-    /// Open a berth for an unavailable node regardless of the number of held berths.
+    /// Offer a berth to an unavailable node even if the held and offered berths already use up the capacity.
     NoHeldLimit => "no-held-limit",
     /// Take an offer for a digest other than the desired one.
     OfferForAnotherDigest => "offer-for-another-digest",
-    /// In the agent, look only at berths of the node's current pool.
+    /// Make the agent ignore the berths that the node holds in other pools.
     SearchInNewPoolOnly => "search-in-new-pool-only",
     /// Retry a digest that failed on this node.
     RetryFailedDigest => "retry-failed-digest",
-    /// Use a berth that was offered to another Node of the same name, with another UID.
+    /// Use a berth that was offered to another Node with the same name but a different UID.
     NoUidCheck => "no-uid-check",
     /// Publish a smaller capacity while more berths than the new capacity are offered or held.
     ShrinkAtOnce => "shrink-at-once",
@@ -68,7 +68,7 @@ bugs! {
     GateIgnored => "gate-ignored",
     /// Offer a berth to a control plane node while another control plane node has a berth.
     SecondServer => "second-server",
-    /// Check the API servers only if a node with the control plane label is to be updated.
+    /// Check the API servers only if a node with the control plane label needs an update.
     LabelledServersOnly => "labelled-servers-only",
     /// Open berths without counting the other pools' use of the fleet's limit.
     FleetLimitIgnored => "fleet-limit-ignored",
@@ -80,21 +80,21 @@ bugs! {
     HoldIgnored => "hold-ignored",
     /// Do not count a node as a member while its BootcNode is being deleted.
     LeavingNotCounted => "leaving-not-counted",
-    /// Open berths based on a silent watch, or on a pool that has changed since the last watch event.
+    /// Open berths although the watch is silent, or although the pool has changed since the last watch event.
     StaleWatchOpens => "stale-watch-opens",
-    /// Act on an observation of the host that is older than another process's write of the berth.
+    /// Act on a reading of the host that is older than another agent process's write of the berth.
     OldLookTrusted => "old-look-trusted",
-    /// Reboot under an old commit without checking the cordon and the drain again.
+    /// Reboot under an old commit without a new check that the node is cordoned and drained.
     OldCommitUsed => "old-commit-used",
-    /// Give a committed berth back unproven because the host does not answer.
+    /// Give back a committed, unproven berth because the host does not answer.
     SilentLetsGo => "silent-lets-go",
-    /// Take back a commit although the host does not report its staged image.
+    /// Take back a commit although the host's deployments cannot be read.
     UnseenLetsGo => "unseen-lets-go",
-    /// Roll an unproven image back a second time, although the host booted that image again after the first rollback.
+    /// Roll back an unproven image a second time, after the host has booted that image again.
     RollbackTwice => "rollback-twice",
-    /// Roll back even a proven boot after its deadline.
+    /// Roll back a boot after its deadline even if the boot is proven.
     UndoneAlways => "undone-always",
-    /// Roll back to any deployment of the host.
+    /// Roll back even if the host's rollback deployment is not the previous image.
     RollbackToAny => "rollback-to-any",
     /// After a soft reboot, trust a report that the kubelet made before the reboot.
     OldReadyTrusted => "old-ready-trusted",
@@ -102,27 +102,27 @@ bugs! {
     PoolChecksIgnored => "pool-checks-ignored",
     /// Leave the host's rollback guard armed after the proof of a boot.
     GuardLeftArmed => "guard-left-armed",
-    /// Arm the host's rollback guard although the image that the guard would roll back to is not proven.
+    /// Arm the host's rollback guard even if the image for the rollback is not proven.
     GuardToAny => "guard-to-any",
-    /// Let the host's rollback guard roll back although it is not armed.
+    /// Let the host's rollback guard roll back even if the guard is not armed.
     GuardFiresDisarmed => "guard-fires-disarmed",
-    /// Retry a digest although the host fell back from it to the previous image during the digest's turn.
+    /// Retry a digest although the host has fallen back from this digest to the previous image.
     FellBackTriedAgain => "fell-back-tried-again",
-    /// Stage and boot an image again although a rollback without a berth has replaced it.
+    /// Stage and boot an image again after a rollback without a berth has replaced that image.
     RollbackForgotten => "rollback-forgotten",
-    /// After a rollback without a berth, reboot the host at once, again without a berth.
+    /// After a rollback without a berth, immediately reboot the host without a berth.
     RollbackAnswered => "rollback-answered",
-    /// Begin a turn although the host cannot store the agent's record of the turn.
+    /// Begin a turn although the agent cannot store its record of the turn on the host.
     MemoryNotNeeded => "memory-not-needed",
-    /// Take a berth although the API server lets other nodes write it.
+    /// Take a berth although the API server lets other nodes write that berth.
     GuardIgnored => "guard-ignored",
     /// Begin a turn although a rollback is queued on the host.
     RollbackIgnored => "rollback-ignored",
     /// Take back a commit while a shutdown is scheduled.
     ScheduledIgnored => "scheduled-ignored",
-    /// Never withdraw the permit to pull from a node that does not use it.
+    /// Never withdraw an unused permit to pull.
     PermitKept => "permit-kept",
-    /// Never withdraw the permit to pull from a node whose agent is silent.
+    /// Never withdraw the permit to pull if the node's agent is silent.
     SilentPulls => "silent-pulls",
     /// Grant permits to pull without counting nodes that are already pulling.
     PermitsUncounted => "permits-uncounted",
@@ -134,9 +134,10 @@ bugs! {
     SilenceDisplaces => "silence-displaces",
     /// Forget the boot image of deleted or silent machines.
     BootImageForgotten => "boot-image-forgotten",
-    /// Measure a drain by the wall clock after a restart.
+    /// After a restart of the agent, measure the drain's duration by the wall clock.
     WallClockDrain => "wall-clock-drain",
-    /// Wait for the end of a backoff even if the clock was set back and the remaining time is longer than any backoff.
+    /// After the clock was set back, wait for the end of a backoff even if the remaining time is longer than any
+    /// backoff.
     BackoffUnlimited => "backoff-unlimited",
     /// Begin a wave before the previous wave has soaked.
     SoakIgnored => "soak-ignored",

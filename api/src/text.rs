@@ -1,6 +1,6 @@
 //! Formatting of text, shared by the controller and the CLI.
 
-/// Lists the shown names, and how many of all `count` names are not shown: `n1, n2 and 3 more`.
+/// Lists the shown names and the number of names that are not shown: `n1, n2 and 3 more`. `count`: number of all names.
 pub fn names<S: AsRef<str>>(shown: impl IntoIterator<Item = S>, count: usize) -> String {
     let shown: Vec<S> = shown.into_iter().collect();
     let list = shown.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
@@ -10,7 +10,7 @@ pub fn names<S: AsRef<str>>(shown: impl IntoIterator<Item = S>, count: usize) ->
     }
 }
 
-/// Cuts a text that has more than `most` characters to that length, with an ellipsis as the last character.
+/// Cuts a text to at most `most` characters. The last character of a cut text is an ellipsis.
 pub fn truncated(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();

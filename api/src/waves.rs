@@ -20,7 +20,7 @@ pub fn is_control_plane(labels: &BTreeMap<String, String>) -> bool {
 /// Waves of a pool, in order: the named waves, nodes in no named wave, and control plane nodes in no named wave.
 #[derive(Debug)]
 pub struct Waves {
-    /// Selector of each named wave, and whether the wave includes control plane nodes.
+    /// Selector of each named wave, and true if the wave includes control plane nodes.
     selectors: Vec<(Option<Written<Selector>>, bool)>,
     names: Vec<String>,
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A type that a field of an object is parsed into.
+/// A type that is parsed from a field of an object.
 pub trait Parse: Sized {
-    /// Type of the field as written.
+    /// Type of the field before it is parsed.
     type Raw: PartialEq + fmt::Debug;
     /// Error for a field that cannot be parsed.
     type Error: fmt::Display;
@@ -17,8 +17,8 @@ pub trait Parse: Sized {
     fn parse(raw: &Self::Raw) -> Result<Self, Self::Error>;
 }
 
-/// A field as written, and its value or parse error. The field is parsed when the object is read. An object with an
-/// invalid field stays readable, and the field is written back unchanged.
+/// A field as written, together with its value or parse error. The field is parsed when the object is read. An object
+/// with an invalid field stays readable, and the field is written back unchanged.
 pub struct Written<T: Parse>(Arc<Parsed<T>>);
 
 struct Parsed<T: Parse> {
@@ -33,7 +33,7 @@ impl<T: Parse> Written<T> {
         Self(Arc::new(Parsed { raw, value }))
     }
 
-    /// Wraps a valid value and the text or number that the field stores for it.
+    /// Combines a valid value with its stored form, a text or a number.
     pub(crate) fn valid(raw: T::Raw, value: T) -> Self {
         let value = Ok(value);
         Self(Arc::new(Parsed { raw, value }))

@@ -13,8 +13,8 @@ use crate::what_if::WhatIf;
 ///
 /// A BootcNodePool names the OS image that its nodes should run. This program shows the progress of each pool and node,
 /// why a node waits, and a preview of an update. status, node, explain, timeline and history only read the cluster;
-/// verify reads files. poll asks the controller to check a registry. Each other command changes one thing: it first
-/// shows the change and its effect, and asks for consent.
+/// verify reads files. poll asks the controller to check a registry. Commands that make a change first show the change
+/// and its effect, and ask for consent.
 #[derive(Debug, Parser)]
 #[command(
     name = "kubectl-berth",
@@ -126,7 +126,7 @@ pub struct Cluster {
     /// Namespace that Berth is installed in.
     #[arg(long, global = true, value_name = "NAME", default_value = berth_api::keys::NAMESPACE)]
     pub namespace: String,
-    /// Timeout for reading all objects from the API server, and again for writing the changes.
+    /// Timeout for reading all objects from the API server, and also for writing the changes.
     ///
     /// A number of seconds, or a number with a unit, such as 90s or 2m.
     #[arg(long, global = true, value_name = "DURATION", default_value = "30s", value_parser = request_timeout)]
@@ -151,54 +151,55 @@ fn request_timeout(text: &str) -> Result<Duration, String> {
 pub enum Command {
     /// Show the state of pools and nodes.
     ///
-    /// Prints a line for each pool, the worst first; then each pool that is not completed: its image, the holders of
-    /// its berths, why it waits, and its nodes; and at the end the health findings. The columns and words follow oc adm
-    /// upgrade status.
+    /// Prints a line for each pool, the worst first. For each pool that is not completed, then prints its image, the
+    /// holders of its berths, why it waits, and its nodes. Ends with the health findings. The columns and words follow
+    /// oc adm upgrade status.
     ///
     /// Assessments: Degraded, Unavailable, Progressing, Excluded (held back by a pause), Outdated, Completed. EST is
     /// the estimated time left, from recent measurements in the pool; ? means unknown. MESSAGE is the most important
     /// fact: a failure and the time of the next try, the pod that blocks the drain, the reason why nothing happens, or
     /// the outcome of the last turn.
     ///
-    /// Shows ten nodes of each pool, and all that need attention. VERSION is the image's version label, or the first
-    /// digits of its digest.
+    /// Shows ten nodes of each pool, and all nodes that need attention. VERSION is the image's version label, or the
+    /// first digits of its digest.
     #[command(long_about)]
     Status(Status),
     /// Show one node: its state, why it waits, its past updates, and what to do.
     ///
     /// Shows the node's phase and images, its berth, the conditions that explain why it makes no progress, the pods
-    /// that block its drain, and the time of the next try; the chapters of its newest update, and of the last earlier
-    /// update that reached a reboot; its last turns with a berth; and advice. Times are by the node's own clock.
+    /// that block its drain, and the time of the next try. Then shows the chapters of two updates: the newest, and the
+    /// last earlier update that reached a reboot. Ends with the last turns and advice. Times are by the node's own
+    /// clock.
     #[command(long_about)]
     Node(NodeStory),
     /// Explain why a node gets no berth now, when it may get one, and which change would help.
     ///
-    /// Makes the controller's plan for the node's pool several times, each time with one change: a turn has ended, a
-    /// node is Ready again, a limit is higher, or a pause is over. Lists each change that is sufficient alone, the
-    /// smallest first; if there is none, the changes that are sufficient together. Facts that only the controller knows
+    /// Repeats the controller's plan for the node's pool, each time with one change: a turn has ended, a node is Ready
+    /// again, a limit is higher, or a pause is over. Lists each change that is sufficient alone, the smallest first. If
+    /// no single change is sufficient, lists changes that are sufficient together. Facts that only the controller knows
     /// are listed, not guessed.
     #[command(long_about)]
     Explain(Explain),
     /// Draw the phases of each node over time, in the newest rollout of a pool.
     ///
-    /// Draws one row for each node, in the order of their turns. If several chapters fall into one column of the
+    /// Draws one row for each node, in the order of the nodes' turns. If several chapters fall into one column of the
     /// terminal, the column shows the last of these chapters. Times are by each node's own clock.
     #[command(long_about)]
     Timeline(Timeline),
     /// Show the images that a pool or a node has run.
     ///
-    /// Lists the deployed images, the newest first: version, number of nodes, time when the last node was proven, and
+    /// Lists the deployed images, the newest first: version, number of nodes, time of the latest proof on a node, and
     /// digest. To go back to an image, put its digest after an @ in the pool's image.ref. A pool keeps historyLimit
-    /// images (3 by default), a node the last 3. "found at join" marks an image that nodes already ran when they
+    /// images (3 by default); a node keeps the last 3. "found at join" marks an image that nodes already ran when they
     /// joined.
     #[command(long_about)]
     History(History),
     /// Check a past rollout against the rules, from the API server's audit logs.
     ///
-    /// Reads audit logs and needs no cluster. Checks each turn: the node must have been licensed, cordoned and proven.
-    /// Checks each write of a berth: the protocol must allow it. For this, the log must contain the writes of berths,
-    /// Nodes and BootcNodes. Capacities and recorded failures come from the statuses of the pools in the log. Facts
-    /// that are missing in the log are listed; a check that needs them does not pass. The API server needs an audit
+    /// Reads audit logs and needs no cluster. Checks that in each turn the node was licensed, cordoned and proven.
+    /// Checks that the protocol allows each write of a berth. For this, the log must contain the writes of berths,
+    /// Nodes and BootcNodes. Capacities and recorded failures come from the pool statuses in the log. Facts that are
+    /// missing in the log are listed; a check that needs a missing fact does not pass. The API server needs an audit
     /// policy with the rules of manifests/audit-policy.yaml. The exit status is 4 if a rule was broken.
     #[command(long_about)]
     Verify(Verify),
@@ -217,8 +218,8 @@ pub enum Command {
     Include(OfNode),
     /// Hold back a node: offer it no berth for now.
     ///
-    /// Adds the label berth.dev/hold to the Node. The node stays a member of its pool, with the same effect on
-    /// the pool's capacity, and stages its image. It is offered no berth, so Berth neither drains nor reboots it. The
+    /// Adds the label berth.dev/hold to the Node. The node stays a member of its pool, still counts for the pool's
+    /// capacity, and stages its image. Berth offers the node no berth, so it neither drains nor reboots the node. The
     /// controller withdraws an offer that the agent has not taken; a turn that has begun continues to its end. Later
     /// waves, and pools that are updated after the node's pool, wait for the node.
     #[command(long_about)]
@@ -231,30 +232,30 @@ pub enum Command {
     /// Stop reporting a machine that is held back on its first boot.
     ///
     /// A machine whose boot image is too old does not start its kubelet and never becomes a node. The condition
-    /// BootstrapHealthy of the BootcFleet names it until it joins. Dismiss the machine if it was deleted or should not
-    /// join. It is reported again if it boots and is held back again.
+    /// BootstrapHealthy of the BootcFleet names such a machine until it joins. Dismiss the machine if it was deleted or
+    /// should not join. A dismissed machine is reported again if it boots and is held back again.
     #[command(long_about)]
     Dismiss(Dismiss),
     /// Close the berth of a node that is up, but cannot be proven.
     ///
-    /// A node that came back with a third image, neither its target nor its previous image, keeps its berth: its agent
-    /// cannot prove it. Look at the host, then vouch for the node with this command. The berth is closed as
-    /// closed:admin, the agent uncordons the node, and an update that was committed and never proven counts as a
-    /// failure of that image. For a node that is NotReady, use exclude.
+    /// After a reboot, a node may run an image that is neither its target nor its previous image. Its agent cannot
+    /// prove such a boot, so the node keeps its berth. Look at the host, then vouch for the node with this command. The
+    /// berth is closed as closed:admin, and the agent uncordons the node. An update that was committed and never proven
+    /// counts as a failure of that image. For a node that is NotReady, use exclude.
     #[command(long_about)]
     Release(OfNode),
     /// Stop the rollout of a pool, or of all pools.
     ///
-    /// Sets rollout.paused of the pool; with --all, paused of BootcFleet cluster, which is created if there is none. No
-    /// node is offered a berth. A node that has not committed uncordons itself and gives its berth back; a node that
-    /// has committed finishes. A paused pool still stages images, a paused fleet does not. If the pool or the fleet is
-    /// applied from a repository, pause it there: the next apply would undo this change.
+    /// Sets rollout.paused of the pool. With --all, sets paused of BootcFleet cluster, and creates the BootcFleet if it
+    /// is missing. No node is offered a berth. A node that has not committed uncordons itself and gives its berth back;
+    /// a node that has committed finishes. A paused pool still stages images, but a paused fleet does not. If the pool
+    /// or the fleet is applied from a repository, pause it there: the next apply would undo this change.
     #[command(long_about)]
     Pause(Pause),
     /// Resume a paused pool, or the paused fleet.
     ///
-    /// Sets rollout.paused of the pool to false; with --all, paused of BootcFleet cluster. The two are independent: a
-    /// pool that is paused stays paused when the fleet is resumed.
+    /// Sets rollout.paused of the pool to false. With --all, sets paused of BootcFleet cluster to false. The two
+    /// settings are independent: a paused pool stays paused when the fleet is resumed.
     #[command(long_about)]
     Resume(Pause),
     /// Retry the images that have failed in a pool.
@@ -267,8 +268,9 @@ pub enum Command {
     /// Check the tag of a pool's image now.
     ///
     /// Sets the annotation berth.dev/poll-requested-at of the pool, waits until the controller has queried the
-    /// registry, and prints the result. If the tag is followed and has moved, its image is adopted as soon as
-    /// image.minimumAge allows it. If the registry does not answer, the pool keeps its image and the exit status is 1.
+    /// registry, and prints the result. If the pool follows the tag and the tag has moved, the pool adopts the tag's
+    /// image as soon as image.minimumAge allows. If the registry does not answer, the pool keeps its image and the exit
+    /// status is 1.
     #[command(long_about)]
     Poll(Poll),
     /// Adopt the image that the tag of a pinned pool points to.
@@ -300,11 +302,12 @@ pub struct Status {
     pub pool: Option<String>,
     /// Show a preview instead: the nodes to update, their images and order, and what blocks them.
     ///
-    /// Names the blockers of a whole pool (it is paused, its image is not resolved, nodes that are NotReady, cordoned
-    /// or being updated use up its capacity) and of one node (two pools select it, it has not staged the image, the
-    /// digest failed there before, its agent is silent). To see the preview with all images staged but before any
-    /// reboot, pause the pool before you change its image. The order is the controller's own plan, made from the same
-    /// objects. Its assumptions, and facts that only the controller knows, are listed above it.
+    /// Names the reasons that block a whole pool: it is paused, its image is not resolved, or nodes that are NotReady,
+    /// cordoned or being updated use up its capacity. Names the reasons that block one node: two pools select it, it
+    /// has not staged the image, the digest failed there before, or its agent is silent. To see the preview with all
+    /// images staged but before any reboot, pause the pool before you change its image. The order is the controller's
+    /// own plan, made from the same objects. Above the order, the preview lists its assumptions, and facts that only
+    /// the controller knows.
     #[arg(long)]
     pub preview: bool,
     /// Preview with another setting of the pool, such as rollout.maxUnavailable=3; may be given more than once.
@@ -315,8 +318,8 @@ pub struct Status {
     pub what_if: Vec<WhatIf>,
     /// Show each pool's image instead: its build time, its source and its labels.
     ///
-    /// At most 64 labels and 8 KiB of labels are kept; the number of omitted labels is shown. The output of -o json has
-    /// the same facts under metadata.
+    /// Berth keeps at most 64 labels, with 8 KiB in all; the number of omitted labels is shown. The output of -o json
+    /// has the same facts under metadata.
     #[arg(long, conflicts_with_all = ["preview", "details", "watch", "output"])]
     pub labels: bool,
     /// Show more: all nodes, health findings in full, or both.
@@ -324,9 +327,9 @@ pub struct Status {
     pub details: Details,
     /// Follow the status until Ctrl-C.
     ///
-    /// On a terminal the status is redrawn in place, at most four times a second. Elsewhere a line is appended for each
-    /// change. While the API server does not answer, the age of the data is shown; updates continue as soon as it
-    /// answers again.
+    /// On a terminal, the status is redrawn in place, at most four times a second. In other output, a line is appended
+    /// for each change. While the API server does not answer, the age of the data is shown. Updates continue as soon as
+    /// the API server answers again.
     #[arg(short, long, conflicts_with_all = ["preview", "output"])]
     pub watch: bool,
     /// Output format.
@@ -384,7 +387,7 @@ pub struct Explain {
 pub struct Timeline {
     /// Name of the pool.
     pub pool: String,
-    /// Write a picture to this file instead.
+    /// Write the timeline as a picture to this file instead.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub svg: Option<PathBuf>,
 }
@@ -406,14 +409,14 @@ pub struct History {
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
 pub struct Verify {
-    /// Audit log as JSON lines, plain or gzipped; - is standard input. Repeat it for each file, also for rotated logs
-    /// and the logs of the other API servers.
+    /// Audit log as JSON lines, plain or gzipped; - is standard input. Repeat the option for each file, including
+    /// rotated logs and the logs of the other API servers.
     #[arg(long, value_name = "FILE", required = true)]
     pub audit_log: Vec<PathBuf>,
     /// Limit of the fleet during the whole log: maxUnavailable of the BootcFleet, as a number of nodes.
     #[arg(long, value_name = "N")]
     pub fleet_limit: Option<usize>,
-    /// Longest time from a write until every program has seen it, including clock differences between API servers.
+    /// Longest time until every program has seen a write, including clock differences between API servers.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = berth_api::duration::parse)]
     pub lag: Duration,
     /// Output format.
@@ -515,7 +518,7 @@ pub struct Approve {
 /// Arguments of `completion`.
 #[derive(Debug, Args)]
 pub struct Completion {
-    /// Shell to write the script for; kubectl is for completion of kubectl berth in any shell.
+    /// Shell to write the script for. With kubectl, the script completes kubectl berth in any shell.
     #[arg(value_enum)]
     pub shell: Shell,
 }

@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, Command, ValueEnum, ValueHint};
 
 /// Cobra's completion directive, printed on the last line: the shell may also complete file names.
 const FILES: u8 = 0;
-/// Cobra's directive: the shell offers no file names besides the candidates.
+/// Cobra's directive: the shell offers only the candidates, without file names.
 const NO_FILES: u8 = 4;
 /// Cobra's directive: the shell adds no space after the candidate.
 const NO_SPACE: u8 = 2;
@@ -22,11 +22,13 @@ pub enum Shell {
     Zsh,
     /// For kubectl-berth in fish.
     Fish,
-    /// For kubectl berth in any shell with kubectl's own completion: put it on the PATH as kubectl_complete-berth.
+    /// For kubectl berth in any shell with kubectl's own completion. Put the script on the PATH as
+    /// kubectl_complete-berth.
     Kubectl,
 }
 
-/// Candidates that come from the cluster or the pool's schema, not from clap's definition of the command line.
+/// Candidates that come from the cluster or from the pool's schema. All other candidates come from clap's definition of
+/// the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
     /// Names of pools.
@@ -47,7 +49,7 @@ pub const fn script(shell: Shell) -> &'static str {
     }
 }
 
-/// Returns the candidates for the last word and the directive, as text. Calls `names` only if the last word may be a
+/// Returns the candidates for the last word, and the directive, as text. Calls `names` only if the last word may be a
 /// name.
 pub fn complete(mut command: Command, words: &[String], names: impl FnOnce(Names) -> Vec<String>) -> String {
     command.build();
@@ -132,7 +134,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// True if the option has this name, given without its first dash: `o` or `-output`.
+/// True if the option has this name. The name is given without its first dash: `o` for `-o`, `-output` for `--output`.
 fn is_named(argument: &Arg, name: &str) -> bool {
     match name.strip_prefix('-') {
         Some(long) => argument.get_long() == Some(long),

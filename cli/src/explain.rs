@@ -18,7 +18,7 @@ use crate::preview::{PoolPreview, preview};
 use crate::snapshot::Snapshot;
 use crate::text::{clean, count, seconds, until};
 
-/// Maximum number of nodes ahead of this node that are named.
+/// Maximum number of nodes ahead of this node that an explanation names.
 const NAMED: usize = 3;
 
 /// Explanation for one node.
@@ -33,25 +33,25 @@ pub struct NodeExplanation {
     pub state: String,
     /// True if the plan offers the node a berth now.
     pub offered: bool,
-    /// Why the node is offered no berth, the plan's own reason first.
+    /// Why the node is offered no berth. The plan's own reason comes first.
     pub why: Vec<String>,
     /// When the node may be updated, if known.
     pub when: Vec<String>,
-    /// Changes that would each get the node a berth, the smallest first.
+    /// Changes that would each be sufficient for a berth, the smallest first.
     pub alone: Vec<ChangeLine>,
-    /// Changes that would together get the node a berth, if no single one would.
+    /// Changes that would together be sufficient for a berth. Used if no single change is sufficient.
     pub together: Vec<ChangeLine>,
     /// Facts that only the controller knows.
     pub notes: Vec<String>,
 }
 
-/// A change that would get the node a berth, alone or with others.
+/// A change that would help the node to get a berth, alone or together with other changes.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeLine {
     /// Description of the change.
     pub words: String,
-    /// The change as a value for `--what-if`, if it is a change of a pool's setting.
+    /// The change as a value for `--what-if`; absent if the change is not a pool's setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub setting: Option<String>,
 }
@@ -78,7 +78,7 @@ pub fn explanation(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<No
     } else {
         answer
             .why
-            .push("no pool selects it, so Berth does not update it".to_owned());
+            .push("no pool selects the node, so Berth does not update it".to_owned());
     }
     Ok(answer)
 }
@@ -87,10 +87,10 @@ pub fn explanation(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<No
 fn excluded(answer: &mut NodeExplanation, snapshot: &Snapshot, now: Timestamp) {
     let node = &answer.node;
     let include = ChangeLine {
-        words: format!("it is included: kubectl berth include {node}"),
+        words: format!("the node is included: kubectl berth include {node}"),
         setting: None,
     };
-    answer.why.push("it is excluded, so it is in no pool".to_owned());
+    answer.why.push("the node is excluded, so it is in no pool".to_owned());
     let Ok(then) = explanation(&snapshot.labelled(node, Mark::Excluded, false), node, now) else {
         return;
     };
@@ -99,7 +99,10 @@ fn excluded(answer: &mut NodeExplanation, snapshot: &Snapshot, now: Timestamp) {
     } else if let [only] = then.alone.as_slice() {
         answer.together = vec![include, only.clone()];
     } else {
-        let rest = then.why.into_iter().map(|why| format!("if it were included: {why}"));
+        let rest = then
+            .why
+            .into_iter()
+            .map(|why| format!("if the node were included: {why}"));
         answer.why.extend(rest);
     }
     answer.notes = then.notes;
@@ -131,7 +134,7 @@ fn of_pool(
     let Some(found) = explain(&case) else {
         answer
             .why
-            .push("the controller's plan does not include it yet".to_owned());
+            .push("the controller's plan does not include the node yet".to_owned());
         return;
     };
     answer.offered = found.wait.is_none();
@@ -143,7 +146,7 @@ fn of_pool(
         && let Some(first) = answer.why.first_mut()
     {
         // Use the controller's message, because it names the nodes that this node waits for.
-        *first = format!("it {message}");
+        *first = format!("the node {message}");
     }
     answer.when = times(&found, &case, &shown, pool, now);
     answer.alone = change_lines(&found.alone, &case);
@@ -163,8 +166,8 @@ fn or_nothing(text: &str) -> &str {
     if text.is_empty() { "?" } else { text }
 }
 
-/// Returns the input for [`explain`]: the facts of the member's pool. For a control plane node, includes the reason to
-/// wait that the controller reported last (I11).
+/// Returns the input for [`explain`]: the facts of the member's pool. For a control plane node, adds the controller's
+/// last reported reason to wait (I11).
 fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Timestamp) -> Option<Case> {
     let world = &roster.world;
     let seen = world.pool(&pool.name_any())?;
@@ -189,7 +192,7 @@ fn control_plane_wait(member: &Member<'_>) -> Option<(Cause, String)> {
 
 fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &BootcNodePool) -> Vec<String> {
     let Some(wait) = found.wait else { return vec![] };
-    let mut why = vec![format!("it {}", wait.words())];
+    let mut why = vec![format!("the node {}", wait.words())];
     // Leave out lines that repeat the plan's reason.
     if wait != BlockReason::HeldBack {
         why.extend(own.into_iter().filter(|line| *line != wait.words()));
@@ -215,7 +218,10 @@ fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &Bo
     {
         let before: Vec<&str> = shown.nodes.iter().take(first).map(|row| row.name.as_str()).collect();
         let count = before.len();
-        why.push(format!("ahead of it: {}", names(before.into_iter().take(NAMED), count)));
+        why.push(format!(
+            "nodes ahead in the order: {}",
+            names(before.into_iter().take(NAMED), count)
+        ));
     }
     let status = pool
         .status
@@ -235,7 +241,7 @@ fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &Bo
 fn times(found: &Explanation, case: &Case, shown: &PoolPreview, pool: &BootcNodePool, now: Timestamp) -> Vec<String> {
     let mut when = vec![];
     let Some(wait) = found.wait else {
-        when.push("now: the controller's plan offers it a berth".to_owned());
+        when.push("now: the controller's plan offers the node a berth".to_owned());
         return when;
     };
     if matches!(wait, BlockReason::UpToDate | BlockReason::HasBerth) {
@@ -311,7 +317,7 @@ fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
             ),
             None => "; the controller reports no reason for this node to wait".to_owned(),
         };
-        notes.push(format!("which API servers answer{reported}"));
+        notes.push(format!("the answers of the API servers{reported}"));
     }
     notes
 }
@@ -334,12 +340,12 @@ pub fn render_explanation(snapshot: &Snapshot, node: &str, now: Timestamp, width
     section(&mut lines, "When:", answer.when);
     section(
         &mut lines,
-        "Any one of these would get it a berth now:",
+        "Any one of these changes would get the node a berth now:",
         words(answer.alone),
     );
     section(
         &mut lines,
-        "No single change is enough; these together would get it a berth now:",
+        "No single change is enough; these changes together would get the node a berth now:",
         words(answer.together),
     );
     section(&mut lines, "Not known here:", answer.notes);

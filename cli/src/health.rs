@@ -33,7 +33,7 @@ pub struct HealthInsight {
     pub level: Level,
     /// Effect on the update and the cluster.
     pub impact: Impact,
-    /// Start of the finding, if known; the earliest start if it is about several nodes.
+    /// Start of the finding, if known. For a finding about several nodes, the earliest start.
     pub since: Option<Timestamp>,
     /// Summary in one line.
     pub message: String,
@@ -41,15 +41,15 @@ pub struct HealthInsight {
     pub pool: Option<String>,
     /// Objects that the finding is about, such as `nodes/n1`.
     pub resources: Vec<String>,
-    /// Reason and message of the condition behind the finding.
+    /// Reason and message of the condition that caused the finding.
     pub description: String,
     /// Steps for the admin.
     pub remedy: Vec<String>,
 }
 
 impl HealthInsight {
-    /// Returns one insight for a finding about the fleet or a pool, or for one or more nodes with the same finding.
-    /// `None` without findings.
+    /// Returns one insight for the findings: a single finding about the fleet or a pool, or the same finding about one
+    /// or more nodes. `None` if there are no findings.
     fn of(findings: &[Finding]) -> Option<Self> {
         let first = findings.first()?;
         let name = first.subject.name();
@@ -92,13 +92,13 @@ fn of_nodes(findings: &[Finding], pool: &str) -> String {
     format!("{} nodes of pool {pool} {words}: {named}", all.len())
 }
 
-/// Returns the last step for a finding about a pool's image: to poll the tag. `None` for other findings.
+/// Returns the last step of the remedy if the finding is about a pool's image: poll the tag. `None` for other findings.
 fn poll(found: &Finding) -> Option<String> {
     let is_of_image = matches!(
         found.kind,
         Kind::ImageUnresolved | Kind::FeedFailing | Kind::FeedInterrupted
     );
-    is_of_image.then(|| format!("then: kubectl berth poll {}", found.subject.name()))
+    is_of_image.then(|| format!("then poll the tag: kubectl berth poll {}", found.subject.name()))
 }
 
 /// Sorts findings: the most severe first, then the newest.
@@ -151,7 +151,7 @@ pub(crate) fn of_pool(
     groups.iter().filter_map(|group| HealthInsight::of(group)).collect()
 }
 
-/// Returns findings about the nodes of a pool, grouped: nodes with the same finding share a group.
+/// Returns the findings about the nodes of a pool, in groups. Each group has the nodes with the same finding.
 fn of_nodes_of_pool(
     snapshot: &Snapshot,
     view: &PoolView,
@@ -203,7 +203,7 @@ pub(crate) fn subject(bootc: &BootcNode) -> Subject {
     Subject::Node(bootc.name_any().as_str().into(), bootc.spec.pool_name.as_str().into())
 }
 
-/// Returns the troubles that a BootcNode reports, the most severe first. Silence of its agent comes last.
+/// Returns the problems that a BootcNode reports, the most severe first. A silent agent comes last.
 pub(crate) fn troubles(bootc: &BootcNode, now: Timestamp) -> Vec<Finding> {
     let subject = subject(bootc);
     let status = bootc.status.clone().unwrap_or_default();

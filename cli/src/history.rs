@@ -37,7 +37,7 @@ pub fn pool_history(snapshot: &Snapshot, pool: &str, now: Timestamp, width: usiz
     ))
 }
 
-/// Returns the images that were deployed on a node, or a line that there are none.
+/// Returns the images that were deployed on a node, or a line that no image has been deployed.
 pub fn node_history(snapshot: &Snapshot, node: &str, now: Timestamp, width: usize) -> Result<String, String> {
     let found = snapshot.bootc_nodes.iter().find(|n| n.name_any() == node);
     let found = found.ok_or_else(|| format!("there is no BootcNode {node:?}: no pool has a node with that name"))?;
@@ -62,7 +62,7 @@ fn version(version: Option<&String>) -> String {
     version.map(|version| clean(version)).unwrap_or_default()
 }
 
-/// Returns when an image was deployed. If `time` is `None`, nodes already ran the image when they joined.
+/// Returns when an image was deployed. `None` for `time` means that nodes already ran the image when they joined.
 fn when(time: Option<&Time>, now: Timestamp) -> String {
     time.map_or_else(
         || "found at join".to_owned(),

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::nodes::{self, NodeMessage, NodeRow, silence};
 use crate::text::{clean, seconds};
 
-/// Numbers of nodes in each state. A node may count in several.
+/// Number of nodes in each state. A node may count in several states.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// All nodes.
@@ -25,13 +25,13 @@ pub struct Counts {
     pub updated: usize,
     /// Nodes that are available, or whose availability is unknown.
     pub available: usize,
-    /// Nodes being updated, not degraded.
+    /// Nodes that are being updated and are not degraded.
     pub progressing: usize,
     /// Nodes that do not run the desired image.
     pub outdated: usize,
     /// Nodes being drained.
     pub draining: usize,
-    /// Nodes that a pause holds back.
+    /// Nodes that must wait because of a pause.
     pub excluded: usize,
     /// Degraded nodes.
     pub degraded: usize,
@@ -48,7 +48,7 @@ impl Counts {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeLine {
-    /// The node as its agent reports it. The message also depends on the Node and the pool.
+    /// The node as its agent reports it, except for the message, which also depends on the Node and the pool.
     #[serde(flatten)]
     pub row: NodeRow,
     /// Assessment in one word. Absent for a node without a pool.
@@ -58,7 +58,7 @@ pub struct NodeLine {
     /// Estimated time left, as printed.
     #[serde(skip)]
     pub(crate) estimate: String,
-    /// Message without ages and waiting times, to detect changes.
+    /// Message without ages and waiting times. Compared to detect changes.
     #[serde(skip)]
     pub(crate) cause: String,
     #[serde(skip)]
@@ -84,7 +84,7 @@ impl NodeLine {
     }
 }
 
-/// Facts about a pool that are needed for the lines of its nodes.
+/// Facts about a pool that affect the lines of its nodes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PoolContext {
     /// True if the pool or the fleet is paused.
@@ -144,8 +144,8 @@ pub(crate) fn line(of_pool: PoolContext, bootc: &BootcNode, node: Option<&Node>,
     }
 }
 
-/// Returns the message for the table: the agent's own message (`own`), or the insight's. The insight's message is cut
-/// after 100 characters, but only the insight covers the Node's conditions and a reboot that timed out.
+/// Returns the message for the table: the agent's own message (`own`) or the insight's message. The insight's message
+/// is cut after 100 characters. But only the insight covers the Node's conditions and a reboot that timed out.
 fn message(insight: &NodeInsight, assessment: Assessment, status: &BootcNodeStatus, own: NodeMessage) -> NodeMessage {
     let degraded = condition::is_true(&status.conditions, condition::node::NODE_DEGRADED);
     let is_theirs = match assessment {
@@ -164,7 +164,8 @@ pub(crate) fn sort(lines: &mut [NodeLine]) {
     lines.sort_by(|a, b| (a.rank, &a.row.name).cmp(&(b.rank, &b.row.name)));
 }
 
-/// Returns why a Node is unavailable, the most severe reason first. A missing condition other than Ready is ignored.
+/// Returns why a Node is unavailable, the most severe reason first. A Node without the condition Ready counts as not
+/// Ready; other missing conditions are ignored.
 fn unavailable(node: &Node) -> Vec<Unavailable> {
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
     let mut reasons: Vec<Unavailable> = conditions.clone().filter_map(finding::unavailable::reason).collect();
@@ -184,7 +185,8 @@ fn rank(phase: &str) -> usize {
     order.iter().position(|p| *p == phase).unwrap_or(order.len())
 }
 
-/// Returns the estimated time left: `+4m`, `-` for an updated or paused node, `?` if unknown or already exceeded.
+/// Returns the estimated time left: `+4m`, `-` for an updated or paused node, `?` if the time is unknown or already
+/// over.
 fn estimate(insight: &NodeInsight, since: Option<Timestamp>, now: Timestamp) -> String {
     if matches!(phase(insight), UPDATED | PAUSED) {
         return "-".to_owned();
@@ -227,9 +229,9 @@ pub(crate) fn counts<'a>(nodes: impl IntoIterator<Item = &'a NodeLine>) -> Count
 pub enum PoolAssessment {
     /// A node is degraded, or the pool is stalled until an admin acts.
     Degraded,
-    /// Nodes are being updated, or some are updated.
+    /// Nodes are being updated, or some nodes are updated.
     Progressing,
-    /// A pause holds nodes back.
+    /// Nodes must wait because of a pause.
     Excluded,
     /// No node has begun its update.
     Pending,
@@ -253,8 +255,8 @@ impl PoolAssessment {
         }
     }
 
-    /// Returns the assessment for the counts. `is_stalled`: the pool makes no progress until an admin acts. Unlike in
-    /// `oc`, a pool with a degraded node is Degraded, and so is a stalled pool with outdated nodes.
+    /// Returns the assessment for the counts. `is_stalled`: the pool makes no progress until an admin acts. In two
+    /// cases, a pool is Degraded here but not in `oc`: a node is degraded, or a stalled pool has outdated nodes.
     pub(crate) const fn of(counts: &Counts, is_stalled: bool) -> Self {
         match counts {
             Counts { total: 0, .. } => Self::Empty,

@@ -32,7 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Timeout for reading names from the cluster while a shell completes a word.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Exit status when standard input is not a terminal and --yes is missing.
+/// Exit status if --yes is missing and standard input is not a terminal.
 const NO_TERMINAL: u8 = 2;
 /// Exit status when the admin declined.
 const DECLINED: u8 = 3;

@@ -20,7 +20,7 @@ impl Mark {
         }
     }
 
-    /// Returns the words that follow `Node n1 is`.
+    /// Returns the words that complete the sentence `Node n1 is …`.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Excluded => "excluded",

@@ -33,8 +33,7 @@ impl Member<'_> {
         )
     }
 
-    /// Returns the variant of the CPU architecture that the node's agent reports: the most demanding one that the
-    /// node can run.
+    /// Returns the CPU variant that the node's agent reports: the most demanding variant that the node can run.
     pub(crate) fn reported_variant(&self) -> Variant<'_> {
         let status = self.bootc.and_then(|bootc| bootc.status.as_ref());
         // A report under another Node UID is about another machine with this name.
@@ -113,7 +112,7 @@ impl<'a> Roster<'a> {
         names.filter_map(|name| self.node(name.as_str())).collect()
     }
 
-    /// Returns excluded nodes that would otherwise be members, sorted by name.
+    /// Returns the excluded nodes that would otherwise be members of the pool, sorted by name.
     pub(crate) fn excluded(&self, pool: &str) -> Vec<&Member<'a>> {
         let excluded = self.world.membership.excluded.iter();
         let of_pool = excluded.filter(|(_, of)| of.as_str() == pool);

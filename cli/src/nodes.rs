@@ -72,7 +72,7 @@ pub(crate) fn row(node: &BootcNode, now: Timestamp) -> NodeRow {
 }
 
 /// Returns the booted and the desired image as text: the version, or a short digest for an image without a version. If
-/// different images have equal versions, both the version and the digest.
+/// two different images have the same version, returns both the version and the digest of each.
 pub(crate) fn versions(booted: Option<&Deployment>, desired: Option<&DesiredImage>) -> (String, String) {
     let digests = (booted.and_then(|b| b.digest.as_ref()), desired.map(|d| &d.digest));
     let version = booted.and_then(|b| b.version.as_deref());
@@ -96,8 +96,9 @@ fn image_words(version: Option<&str>, digest: Option<&Digest>, shows_both: bool)
     }
 }
 
-/// Returns how long the agent has been silent, if that is longer than [`SILENT_AFTER`] or if the controller reports it.
-/// Only for display, since it compares two clocks.
+/// Returns how long the agent has been silent; `None` if it is not silent. An agent counts as silent after
+/// [`SILENT_AFTER`], or if the controller reports it as silent. For display only, because the result compares the
+/// clocks of two machines.
 pub(crate) fn silence(status: &BootcNodeStatus, now: Timestamp) -> Option<String> {
     silent_since(status, now).map(|since| age(since, now))
 }
@@ -113,10 +114,10 @@ pub(crate) fn silent_since(status: &BootcNodeStatus, now: Timestamp) -> Option<T
         .or(long)
 }
 
-/// Message about a node, with and without the parts that change all the time.
+/// Message about a node, with and without the times that change constantly.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NodeMessage {
-    /// Text without ages and waiting times, to detect changes.
+    /// Text without ages and waiting times. Compared to detect changes.
     pub(crate) cause: String,
     pub(crate) text: String,
 }

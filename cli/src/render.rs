@@ -17,17 +17,17 @@ use crate::table::{Look, Tint, tinted};
 use crate::text::{after_text, age, bar, clean, cut, seconds, short, size, wrapped};
 use crate::view::{Berths, PoolView, Warning, WaveView};
 
-/// Number of nodes shown per pool without `--details=nodes`. Nodes that need attention are shown in addition.
+/// Number of nodes shown per pool without `--details=nodes`. Other nodes are shown too if they need attention.
 const SHOWN: usize = 10;
-/// Most berth holders that a pool's line names. The node table shows all of them near its top.
+/// Maximum number of berth holders that a pool's line names. The node table shows the holders near its top.
 const NAMED: usize = 5;
-/// Least length of a node name that is replaced by `<node>` in the node's own message.
+/// Minimum length of a node name that is replaced by `<node>` in the node's own message.
 const LONG_NAME: usize = 8;
 
 /// Amount of detail.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// Shows all nodes, also of completed pools. Otherwise shows ten nodes per pool and those that need attention.
+    /// Shows all nodes, even in completed pools. If false, shows ten nodes per pool and the nodes that need attention.
     pub nodes: bool,
     /// Shows each finding in full instead of in one line.
     pub health: bool,
@@ -159,7 +159,7 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
     lines.iter().map(|line| wrapped(line, width, 4)).collect()
 }
 
-/// True if the condition `Progressing` adds something to the lines about the pool's nodes.
+/// True if the condition `Progressing` adds information to the lines about the pool's nodes.
 fn is_worth_a_line(progressing: &Warning) -> bool {
     let is_shown = [CommonReason::Updated, CommonReason::NoNodes]
         .iter()
@@ -240,7 +240,7 @@ pub(crate) fn built_text(image: &ImageMetadata) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the names of the nodes in parentheses; empty if all names are unknown (`?`).
+/// Returns the first names of the nodes in parentheses, at most [`NAMED`]; empty if all names are unknown (`?`).
 fn holders(nodes: &[String]) -> String {
     if nodes.iter().all(|name| name == "?") {
         String::new()

@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub pools: Vec<BootcNodePool>,
     /// The BootcNodes: desired and actual state of each node.
     pub bootc_nodes: Vec<BootcNode>,
-    /// The Nodes, without fields that no command reads.
+    /// The Nodes. Fields that no command reads are left out.
     pub nodes: Vec<Node>,
     /// The berths.
     pub leases: Vec<Lease>,
@@ -57,9 +57,9 @@ pub enum Scope {
 }
 
 impl Snapshot {
-    /// Reads the current objects, each kind in one list request without paging. The API server first brings its cache
-    /// up to date and then serves the list from it; with paging, later pages would be read from etcd. Fails if objects
-    /// that the scope needs cannot be read. For other objects that cannot be read, adds a note.
+    /// Reads the current objects, each kind in one list request without paging. For such a request, the API server
+    /// brings its cache up to date and serves the list from the cache. With paging, it would read later pages from
+    /// etcd. Fails if objects that the scope needs cannot be read. For other objects that cannot be read, adds a note.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
         let nodes = async {
             match scope {
@@ -145,7 +145,7 @@ impl Snapshot {
         self.pools.iter().find(|pool| pool.name_any() == name)
     }
 
-    /// Returns the name if a pool has it, else an error that lists the pools.
+    /// Returns the name if there is a pool with this name, otherwise an error that lists the pools.
     pub fn known(&self, pool: &str) -> Result<String> {
         known(pool, &self.pool_names())
     }
@@ -163,7 +163,7 @@ impl Snapshot {
     }
 }
 
-/// Returns the name if it is in `pools`, else an error that lists them.
+/// Returns the name if it is in `pools`, otherwise an error that lists the pools.
 pub(crate) fn known(pool: &str, pools: &[String]) -> Result<String> {
     let is_there = pools.iter().any(|name| name == pool);
     anyhow::ensure!(

@@ -131,7 +131,8 @@ fn lines<'a>(
     lines
 }
 
-/// True if the controller reports the pool as paused. It also does so while it cannot read the BootcFleet.
+/// True if the controller reports the pool as paused. The controller also does this while it cannot read the
+/// BootcFleet.
 fn is_reported_paused(pool: &BootcNodePool) -> bool {
     let status = pool.status.as_ref();
     status.is_some_and(|status| condition::is_true(&status.conditions, types::PAUSED))
@@ -204,7 +205,7 @@ fn failures(status: &BootcNodePoolStatus) -> Vec<DigestFailures> {
         .collect()
 }
 
-/// Returns the closed berth if its last turn failed or was not ended by its node.
+/// Returns the closed berth if it needs attention: its last turn failed, or the controller or an admin ended the turn.
 fn remarkable(berth: String, closed: &Closed) -> Option<ClosedBerth> {
     use ClosedReason::{Admin, Excluded, Failed, Gone};
     let remarkable = matches!(closed.reason, Admin | Excluded | Failed | Gone);
@@ -216,7 +217,7 @@ fn remarkable(berth: String, closed: &Closed) -> Option<ClosedBerth> {
     })
 }
 
-/// Returns the berths from the Leases. Without Leases, uses the numbers that the controller last reported.
+/// Returns the berths from the Leases. If there are no Leases, uses the numbers that the controller last reported.
 fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
     let counts = pool.status.as_ref().map(|s| s.berths.clone());
     let counts = counts.unwrap_or_default();
@@ -246,7 +247,7 @@ fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
     berths
 }
 
-/// Returns the conditions that need attention, and a warning if the controller has not read the newest spec in time.
+/// Returns the conditions that need attention. Adds a warning if the controller has not read the newest spec in time.
 fn warnings(pool: &BootcNodePool, conditions: &[Condition], now: Timestamp) -> Vec<Warning> {
     let mut warnings: Vec<Warning> = finding::pool::notable(conditions).map(Warning::from).collect();
     if let Some(unread) = finding::unread::finding(pool, now) {

@@ -22,7 +22,7 @@ use crate::table::columns;
 use crate::text::{age, clean, cut, seconds, short, wrapped};
 use crate::view::Warning;
 
-/// Conditions that, if True, explain why a node does not progress.
+/// Conditions that, if True, explain why a node makes no progress.
 const BLOCKING: [&str; 3] = [types::NODE_DEGRADED, types::REBOOT_TIMED_OUT, types::WAITING];
 
 /// Output of `kubectl berth node`.
@@ -39,10 +39,11 @@ pub struct Story {
     /// Result of the node's first-boot check, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firstboot: Option<NodeFirstboot>,
-    /// Chapter of the first boot in the node's timeline; older agents write none.
+    /// Chapter of the first boot in the node's timeline; `None` if the agent is too old to write it.
     #[serde(skip)]
     first_chapter: Option<Chapter>,
-    /// Tool that updates the host, if an agent has chosen one.
+    /// Mechanisms of the host, such as greenboot, that protect its boots without the agent. `None` if no agent has read
+    /// them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<NodeBackend>,
     /// Mechanisms of the host, such as greenboot, that detect a failed boot without the agent. `None` if no agent has
@@ -59,7 +60,7 @@ pub struct Story {
     pub turns: Vec<TurnRecord>,
     /// Pods that block the node's drain.
     pub blockers: Vec<DrainBlocker>,
-    /// Conditions that explain why the node does not progress.
+    /// Conditions that explain why the node makes no progress.
     pub conditions: Vec<Warning>,
     /// Time of the next try after a failure, by the node's clock.
     pub next_try: Option<Timestamp>,
@@ -113,7 +114,7 @@ fn berths(snapshot: &Snapshot, node: &str) -> Vec<BerthLine> {
     lines.collect()
 }
 
-/// Returns the line for a berth; `None` unless the berth is offered to the node or held by it.
+/// Returns the line for a berth. `None` if the node neither holds the berth nor is offered it.
 fn berth_line(lease: &Lease, node: &str) -> Option<BerthLine> {
     let berth = lease::read(lease).ok()?;
     let (of, _) = berth.node()?;
@@ -132,8 +133,7 @@ fn berth_line(lease: &Lease, node: &str) -> Option<BerthLine> {
     })
 }
 
-/// Returns advice about a node: the remedy of each trouble. If there is no trouble, returns advice for the node's
-/// phase.
+/// Returns advice about a node: the remedy of each problem. Without a problem, returns advice for the node's phase.
 fn advice(node: &BootcNode, phase: Option<Phase>, now: Timestamp) -> Vec<String> {
     let troubles = troubles(node, now);
     if troubles.is_empty() {
@@ -286,7 +286,7 @@ fn first_boot(first: &NodeFirstboot) -> String {
     };
     line.push_str(first.outcome.as_str());
     if first.held {
-        line.push_str(", its kubelet was held back");
+        line.push_str(", the kubelet was held back");
     }
     if !first.message.is_empty() {
         let _ = write!(line, ": {}", clean(&first.message));
@@ -315,8 +315,8 @@ fn chapters(update: &NodeUpdate, now: Timestamp) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Returns, for example, `  proof: Booted 0s, Started 4s, …`: each part of the proof, and when it was complete. Times
-/// count from the agent's first start in that boot.
+/// Returns the completed parts of the proof, each with its time: `  proof: Booted 0s, Started 4s, …`. Times count from
+/// the agent's first start in the new boot.
 fn proof(steps: &[ProofStep], width: usize) -> String {
     if steps.is_empty() {
         return String::new();

@@ -7,7 +7,8 @@ use crate::text::{cut, wide};
 
 /// Text of an empty cell.
 const NOTHING: &str = "-";
-/// Least width of the last column. If less is left and a sentence does not fit, all sentences get their own lines.
+/// Minimum width of the last column. If a sentence does not fit into a narrower column, every sentence gets a line of
+/// its own.
 const ROOM: usize = 48;
 /// Least width of the first column (names) when it is shortened to make room.
 const NAME: usize = 20;
@@ -89,7 +90,7 @@ impl Line {
     }
 }
 
-/// Shortens a name to `most` columns by removing its middle: names of nodes differ at their ends.
+/// Shortens a name to `most` columns by cutting out its middle, because node names usually differ at their ends.
 fn shortened(name: &str, most: usize) -> String {
     if wide(name) <= most {
         return name.to_owned();

@@ -26,7 +26,7 @@ pub(crate) fn until(then: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// Returns a number of seconds in the form of [`age`].
+/// Formats a number of seconds like [`age`].
 pub(crate) fn seconds(seconds: u64) -> String {
     span(i64::try_from(seconds).unwrap_or(i64::MAX))
 }

@@ -198,7 +198,7 @@ impl Picture {
         ) + "\n"
     }
 
-    /// Returns the letter of a cell. Of several chapters in one cell, the last is shown.
+    /// Returns the letter of a cell. If several chapters fall into the cell, the letter shows the last chapter.
     fn sign(&self, row: &Row, cell: usize, cells: usize) -> char {
         let last = row.spans.iter().rev().find(|span| {
             let first = self.cell(span.start, cells).min(cells - 1);

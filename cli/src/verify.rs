@@ -74,7 +74,7 @@ pub fn render_report(report: &Report, width: usize) -> String {
     }
     section(&mut text, width, "Violations", report.violations.iter(), |v| {
         let ids = match v.audit_ids.as_slice() {
-            [] => "no audit ID: no single line of the log shows this".to_owned(),
+            [] => "no audit ID: no single line of the log shows this violation".to_owned(),
             ids => format!("audit ID {}", ids.join(", ")),
         };
         format!("{v}\n{ids}")
@@ -142,7 +142,7 @@ fn row(turn: &Turn) -> Vec<String> {
     };
     let outcome = turn.outcome.unwrap_or("closed by the controller or an admin");
     let proof = match &turn.proof {
-        Proof::NoReboot => format!("{outcome}: given back without a reboot"),
+        Proof::NoReboot => format!("{outcome}: the berth was given back without a reboot"),
         Proof::Booted { digest, .. } => {
             let boot = clean(turn.final_boot.as_deref().unwrap_or_default());
             if *digest == turn.to {
@@ -153,7 +153,7 @@ fn row(turn: &Turn) -> Vec<String> {
         }
         Proof::Missing { what } => format!("{outcome}: the log lacks {what}"),
         Proof::Failed => format!("{outcome}: the update was not proven"),
-        Proof::Open => "not given back yet".to_owned(),
+        Proof::Open => "the berth is not given back yet".to_owned(),
     };
     vec![
         clean(&turn.node),

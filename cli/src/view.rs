@@ -47,13 +47,13 @@ pub struct PoolView {
     /// Excluded nodes that would otherwise be members.
     #[serde(rename = "excludedNodes", skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<String>,
-    /// Number of excluded nodes that the controller last reported.
+    /// Number of excluded nodes, as last reported by the controller.
     pub excluded_count: usize,
-    /// Number of failures of one digest that halts the rollout.
+    /// The rollout halts when one digest has failed on this many nodes.
     pub max_failures: usize,
     /// Conditions that need attention.
     pub warnings: Vec<Warning>,
-    /// Nodes of the pool, the worst first.
+    /// Nodes of the pool. The nodes with the worst state come first.
     pub nodes: Vec<NodeLine>,
 }
 
@@ -80,9 +80,9 @@ pub struct Berths {
 pub struct ClosedBerth {
     /// Name of the berth.
     pub berth: String,
-    /// Why it is closed: `failed`, `gone`, `excluded` or `admin`.
+    /// Why the berth is closed: `failed`, `gone`, `excluded` or `admin`.
     pub reason: String,
-    /// Name of the node that held it.
+    /// Name of the node that held the berth last.
     pub last_node: Option<String>,
 }
 
@@ -104,7 +104,7 @@ pub struct WaveView {
     pub soak_seconds: u64,
 }
 
-/// A condition to show. This program adds the type `Unread`: the controller has not read the newest spec.
+/// A condition to show. If the controller has not read the newest spec, this program adds a condition of type `Unread`.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Warning {

@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 
 use crate::snapshot::Snapshot;
 
-/// Largest number of similar paths in an error.
+/// Maximum number of similar paths in an error message.
 const NEAR: usize = 5;
-/// Largest edit distance of a similar path.
+/// Maximum edit distance of a path that counts as similar.
 const DISTANCE: usize = 4;
 
 /// A field of a pool's spec and a value for it, written like `rollout.maxUnavailable=3`.
@@ -119,7 +119,7 @@ fn unknown(spec: &JSONSchemaProps, setting: &WhatIf, depth: usize) -> String {
     let paths = paths(spec);
     let is_list = paths.get(&before).is_some_and(|schema| is(schema, "array"));
     if is_list {
-        return format!("{before} is a list; write it as a whole, as JSON: {before}='[...]'");
+        return format!("{before} is a list; write the whole list as JSON: {before}='[...]'");
     }
     let last = setting.path.last().map(String::as_str).unwrap_or_default();
     let mut near: Vec<(usize, &String)> = vec![];

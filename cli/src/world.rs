@@ -33,11 +33,11 @@ use crate::nodes::silence;
 use crate::snapshot::Snapshot;
 use crate::text::clean;
 
-/// Port of the API servers that are assumed for the preview. No request is sent to it.
+/// Port that the API servers are assumed to have. No request is sent to it.
 const API_PORT: u16 = 6443;
 
-/// Facts that the controller derives from the objects. The controller's memory is unknown here, so it is assumed to be
-/// empty: its in-flight writes, and the offers and soak times that no status contains.
+/// Facts that the controller derives from the objects. The controller's memory cannot be read, so it counts as empty:
+/// no writes are in flight, and the only offers and soak times are in the statuses.
 #[derive(Debug)]
 pub(crate) struct World {
     seen: snapshot::Snapshot,
@@ -171,7 +171,7 @@ pub(crate) struct Room {
     pub(crate) capacity: usize,
     /// Use of the fleet's limit by all pools, if there is a limit.
     pub(crate) fleet: Option<FleetUse>,
-    /// The nodes that use capacity, each with the reason. The reason begins with the node's name.
+    /// The nodes that use capacity, each with the reason. Each reason begins with the node's name.
     pub(crate) users: BTreeMap<String, String>,
 }
 

@@ -20,7 +20,7 @@ fn named(names: [&str; 2]) -> Value {
     list(&names.map(one))
 }
 
-/// Runs a shell that finds the program on its PATH. Returns its standard output and standard error.
+/// Runs a shell with the program on its PATH. Returns its standard output and standard error.
 fn run(shell: &str, arguments: &[&str], kubeconfig: &Path) -> (String, String) {
     let program = Path::new(env!("CARGO_BIN_EXE_kubectl-berth"));
     let path = std::env::var("PATH").unwrap_or_default();

@@ -105,7 +105,7 @@ enum Show {
     Approve(String),
     /// A pool after a poll.
     Polled(String),
-    /// File of an audit log beside the examples.
+    /// Name of an audit log in the directory of the examples.
     Verify(String),
 }
 
@@ -333,7 +333,7 @@ fn every_reason_is_one_that_a_program_writes() {
     assert!(all.len() > 50, "{all:?}");
 }
 
-/// `explain` names settings that would each get the node a berth. Applied to the pool, each must lead to an offer.
+/// For each setting that `explain` names, the node must get an offer after that setting is applied to the pool.
 #[test]
 fn each_named_setting_gets_the_node_a_berth() {
     let mut settings = 0;

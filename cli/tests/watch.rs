@@ -104,7 +104,7 @@ async fn answer(request: Request<Body>, mut step: steps::Receiver<u8>) -> std::i
     Ok(Response::new(StreamBody::new(body)))
 }
 
-/// Output that is kept in memory.
+/// Output that is collected in memory.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<u8>>>);
 

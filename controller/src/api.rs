@@ -20,7 +20,7 @@ pub const MANAGER: &str = "berth-controller";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a connection may be silent before the client closes it. Every watch ends earlier (by default after 290 s).
-/// The lists and watches of the store have no other timeout: without this one, a server that accepts a connection but
+/// The store's lists and watches have no other timeout. Without this timeout, a server that accepts a connection but
 /// never answers would block them forever.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -144,7 +144,7 @@ impl Kube {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Sends a write that times out before another controller can become leader.
+    /// Sends a write. The write times out before another controller can become leader.
     async fn write<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
         let left = self.leadership.check()?;
         let answer = within(left.min(REQUEST_TIMEOUT), request).await;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use berth_core::Moment;
 use berth_shell::retry;
 
-/// Failure counts and retry times, by object. An object whose requests keep failing does not delay other objects, and
-/// is not retried in every pass.
+/// Failure counts and retry times, by object. Each object waits for its own retry time. So an object whose requests
+/// keep failing does not delay other objects, and is not retried in every pass.
 #[derive(Debug, Default)]
 pub struct Backoffs(BTreeMap<String, (u32, Moment)>);
 
@@ -43,7 +43,7 @@ impl Backoffs {
         self.0.insert(key.to_owned(), (failures, until));
     }
 
-    /// Number of failures of the object since it last succeeded.
+    /// Number of failed requests for the object since the last success.
     pub fn failures(&self, key: &str) -> u32 {
         self.0.get(key).map_or(0, |(n, _)| *n)
     }
@@ -53,7 +53,7 @@ impl Backoffs {
         self.0.values().map(|(_, at)| *at).filter(|at| *at > now).min()
     }
 
-    /// Forgets objects whose retry has been due for 20 s: they were deleted, or need no request any more.
+    /// Forgets objects whose retry has been due for 20 s: they were deleted, or need no more requests.
     pub fn forget(&mut self, now: Moment) {
         self.0.retain(|_, (_, until)| *until + RETRY_MAX > now);
     }

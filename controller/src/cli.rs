@@ -114,9 +114,9 @@ pub struct Cli {
 
     /// A node is offered no berth if its agent has been silent for this long.
     ///
-    /// Agents report every two minutes, unless their --heartbeat sets another interval. Set at least several times that
-    /// interval here. The fleet's condition AgentsHealthy reports an agent that has been silent for three tenths of
-    /// this time, but not before 270 s.
+    /// Agents report every two minutes, unless their --heartbeat sets another interval. Choose a time that is several
+    /// times as long as that interval. The fleet's condition AgentsHealthy reports an agent that has been silent for
+    /// three tenths of this time, but not before 270 s.
     #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = positive)]
     pub agent_silence: Duration,
 
@@ -142,9 +142,8 @@ pub struct Cli {
 
     /// Treat this machine's clock as synchronized, whatever its kernel reports.
     ///
-    /// For machines whose clock is synchronized by something that the kernel does not know, such as a hypervisor.
-    /// Without this flag, the windows of all pools stay closed while the kernel reports that the clock is not
-    /// synchronized.
+    /// Use this flag if the clock is synchronized without the kernel's knowledge, for example by a hypervisor. Without
+    /// the flag, the windows of all pools stay closed while the kernel reports that the clock is not synchronized.
     #[arg(long, env = "BERTH_TRUST_CLOCK", value_parser = clap::builder::FalseyValueParser::new())]
     pub trust_clock: bool,
 }

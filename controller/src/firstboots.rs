@@ -90,8 +90,8 @@ impl Reports {
     }
 }
 
-/// Returns the machines that are held back, from one page of events. If there are more such machines, the cause is
-/// probably the same.
+/// Returns the machines that are held back, from the first page of events. If the machines do not fit into one page,
+/// the others probably have the same cause.
 async fn list(events: &Api<Event>) -> Result<Vec<Refusal>, String> {
     let params = ListParams::default()
         .fields(&format!("reason={EVENT_REFUSED}"))

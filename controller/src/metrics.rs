@@ -110,7 +110,8 @@ impl Metrics {
         self.registry_polls.get_or_create(&WithResult { result }).inc();
     }
 
-    /// Records that the pool has counters and histograms. If the pool is already gone, the next `show` removes them.
+    /// Records that the pool has counters and histograms. If the pool is already gone, the next `show` removes its
+    /// series.
     fn know(&self, pool: &str) {
         let mut known = locked(&self.known);
         if !known.iter().any(|known| known == pool) {

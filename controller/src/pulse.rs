@@ -10,7 +10,7 @@ use berth_shell::pages::Health;
 /// The passes count as hanging after this time without progress. Every decision and request takes far less.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A controller is not ready if the API server has not answered about the leader's Lease for this long.
+/// A controller is not ready if its requests for the leader's Lease got no answer from the API server for this long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Signs of life of this controller. Cheap to clone. A controller that never led counts as alive.

@@ -25,7 +25,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const ROUND_INTERVAL: Duration = Duration::from_secs(4);
 /// Label selector of the EndpointSlices of `default/kubernetes`.
 const SLICES: &str = "kubernetes.io/service-name=kubernetes";
-/// Names that an API server's certificate may have instead of the server's address.
+/// Names to verify an API server's certificate against, if the certificate lacks the server's address.
 const NAMES: [&str; 2] = ["kubernetes.default.svc", "kubernetes"];
 
 /// Probes the servers in the background, only while the controller needs the answers.
@@ -169,9 +169,8 @@ async fn ask(config: &Config, server: SocketAddr, known: Option<Known>) -> (Sock
     )
 }
 
-/// Probes a server. Verifies its certificate against the server's address or a name of the Service, since a
-/// certificate may lack some of them. The cluster's CA must have signed the certificate. Returns the name that
-/// matched, and its client.
+/// Probes a server. The cluster's CA must have signed the server's certificate. The certificate need not contain the
+/// server's address; a name of the Service is enough. Returns the name that matched, and its client.
 async fn first_name(config: &Config, server: SocketAddr, known: Option<Known>) -> Result<Known, String> {
     let mut last = match known {
         Some((name, client)) => match readyz(&client).await {

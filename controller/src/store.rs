@@ -31,8 +31,8 @@ use crate::time;
 /// Objects per page of a list. Small, because a page is in memory several times while it is decoded, and a Node is
 /// about 20 KB of JSON.
 pub const PAGE: u32 = 100;
-/// Seconds until a watch is requested again; it resumes where the last one ended. Bookmarks alone do not show that a
-/// quiet watch is alive: an API server may send them only every ten minutes.
+/// Seconds until a watch is requested again; the new watch resumes where the last one ended. Bookmarks alone do not
+/// show that a quiet watch is alive: an API server may send them only every ten minutes.
 const WATCH_SECONDS: u32 = 60;
 /// A watch counts as silent if nothing arrived on it for this long.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
@@ -41,7 +41,7 @@ const CATCH_UP_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct Table<V> {
-    /// Objects, shared with the snapshots. While a snapshot exists, a change copies them first.
+    /// Objects, shared with the snapshots. If a snapshot still uses the objects, a change first makes a copy.
     current: Arc<Objects<V>>,
     /// Objects of a list in progress, which replace `current` when it is complete. `None`: no list is in progress.
     listed: Option<Objects<V>>,
@@ -83,7 +83,8 @@ impl<V: View> Table<V> {
     }
 
     /// Records that the API server sent something, even if only a bookmark. `starts`: the server accepted a new watch
-    /// that resumes where the last one ended. Returns true if the watch has now resumed after it was cut off or silent.
+    /// that resumes where the previous watch ended. Returns true if the watch has now resumed after it was cut off or
+    /// silent.
     fn hear(&mut self, starts: bool, now: Moment) -> bool {
         let was_lost = self.ready && self.is_lost(now);
         self.heard = now;

@@ -72,7 +72,8 @@ fn pool_name(n: usize) -> String {
 }
 
 impl World {
-    /// Every second node runs the target, the others have it staged. A tenth may be unavailable at a time.
+    /// Creates a world. Half of the nodes run the target; the other half have it staged. A pool lets a tenth of its
+    /// nodes be unavailable at a time.
     fn of(nodes: usize, pools: usize, zones: usize) -> Result<Self> {
         let mut world = Self {
             snapshot: Snapshot::default(),

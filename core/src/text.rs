@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use berth_api::text;
 
-/// Most names that a message lists. Further names are only counted.
+/// Maximum number of names that a message lists. Further names are only counted.
 pub const NAMED: usize = 5;
 
-/// Longest note of an Event that the API server accepts, in bytes.
+/// Maximum length of an Event's note, as the API server requires, in bytes.
 pub const MAX_NOTE: usize = 1024;
 
 /// Returns the first [`NAMED`] names as a list, with the number of further names.
@@ -25,8 +25,8 @@ pub fn note(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// Returns `time` in seconds, at most `whole`, rounded down to a multiple of a twentieth of `whole`. So a status that
-/// shows a growing time is not written every second.
+/// Returns `time` in whole seconds, but at most `whole`, rounded down to a multiple of 5 % of `whole`. So a status with
+/// a growing time is not written every second.
 pub fn rounded(time: Duration, whole: Duration) -> u64 {
     let step = (whole.as_secs() / 20).max(1);
     if time >= whole {

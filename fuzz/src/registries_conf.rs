@@ -4,8 +4,8 @@ use berth_core::registries::conf::{RegistriesConf, SourceError};
 
 use crate::input::reference_and_file;
 
-/// Parses a `registries.conf` and looks up an image. Panics if the image has no source, if a source has another digest
-/// or tag, or if the image is blocked by a file that does not contain `blocked`.
+/// Parses a `registries.conf` and looks up an image. Panics if the image has no source, or if a source has another
+/// digest or tag. Also panics if the image is blocked although the file does not contain `blocked`.
 pub fn registries_conf(data: &[u8]) {
     let Some((image, file)) = reference_and_file(data) else {
         return;

@@ -9,7 +9,7 @@ use serde_json::Value;
 /// An audited request. A watch has two records: one at its start, one at its end.
 #[derive(Debug, Clone, Serialize)]
 pub struct Record {
-    /// Time when the API server received the request. The log itself is ordered by completion.
+    /// Time when the API server received the request. The log, however, is ordered by the end of the requests.
     pub received: Timestamp,
     /// Time when the request reached this `stage`.
     pub at: Timestamp,
@@ -34,13 +34,14 @@ pub struct Record {
     pub subresource: String,
     /// Namespace, or empty.
     pub namespace: String,
-    /// Name of the object, or empty (a list, or a creation with a generated name).
+    /// Name of the object. Empty for a list, or for a creation with a generated name.
     pub name: String,
     /// HTTP status of the response; 0 if there was none.
     pub code: u16,
     /// The API server's message, if it rejected the request.
     pub message: String,
-    /// True if Berth's own rules rejected the request: its programs' permissions, or one of its admission policies.
+    /// True if Berth's own rules rejected the request: the permissions of Berth's programs, or Berth's admission
+    /// policies.
     pub refused_by_own_rules: bool,
     /// The path and query.
     pub uri: String,
@@ -81,7 +82,7 @@ impl Record {
         self.resource == resource && self.subresource == subresource
     }
 
-    /// Returns `spec.holderIdentity` of the Lease in the response, or else in the request.
+    /// Returns `spec.holderIdentity` of the Lease in the response. If there is no response body, uses the request body.
     pub fn holder(&self) -> Option<&str> {
         self.response
             .as_ref()
@@ -125,8 +126,8 @@ struct Event {
     stage_timestamp: Timestamp,
 }
 
-/// The fields that decide if a rule needs a line. Most lines of a large log are not needed, so only this head of each
-/// line is parsed first, without the bodies.
+/// The head of a line: fields that show whether any rule needs the line. Most lines of a large log are not needed, so
+/// the head is parsed first, without the bodies.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Head {

@@ -242,7 +242,7 @@ fn second_berth(
         .iter()
         .find(|(name, s)| *name != lease && lasts(s) && s.berth.holding().is_some_and(|h| h.uid == taken.uid))?;
     let text = format!(
-        "{} took {} at {} while it already held {}",
+        "{} took {} at {} while the node already held {}",
         taken.node,
         state.berth.name(),
         state.at,

@@ -58,7 +58,8 @@ impl Judge<'_> {
                 .uncordoned_since(host, at)
                 .filter(|since| *since < known_by && !self.misses_time(*since, at))
             {
-                let text = format!("{host} went down at {at} without a cordon; it had been schedulable since {since}");
+                let text =
+                    format!("{host} went down at {at} without a cordon; its Node had been schedulable since {since}");
                 wrong.push(self.of_boot("I1", host, at, &boot, text));
             }
             if !self.evidence.pods || !self.drains(host, at) {
@@ -76,7 +77,10 @@ impl Judge<'_> {
                 here && pod.gone.is_none_or(|gone| gone > at)
             });
             wrong.extend(left.map(|pod| {
-                let text = format!("{host} went down at {at} while the pod {} was still on it", pod.name);
+                let text = format!(
+                    "{host} went down at {at} while the pod {} was still on the host",
+                    pod.name
+                );
                 self.of_boot("I1", host, at, &boot, text)
             }));
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct Evidence {
     /// True if the log has all writes from the first on, with their bodies.
     pub whole: bool,
-    /// True if every reboot that Berth did not cause is known (see [`crate::Truth::excused`]).
+    /// True if all reboots that Berth did not cause are listed in [`crate::Truth::excused`].
     pub all_reboots: bool,
     /// True if the test harness recorded each boot of a host when it happened.
     pub boots: bool,
@@ -22,7 +22,7 @@ pub struct Evidence {
     pub pool_statuses: bool,
     /// True if it is known where each pod ran, and until when.
     pub pods: bool,
-    /// Audit ID of the line that showed the end of a boot, by host and ID of that boot.
+    /// Audit ID of the line that showed the end of a boot, by host and boot ID.
     pub lines: BTreeMap<(String, String), String>,
 }
 

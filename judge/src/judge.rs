@@ -25,8 +25,8 @@ pub(crate) struct Judge<'a> {
     gaps: Vec<Gap>,
 }
 
-/// Span between two recorded states of a berth with missing writes in between. Writes of other objects in this span may
-/// be missing too.
+/// Span between two recorded states of a berth where writes of the berth are missing. Writes of other objects may be
+/// missing there too.
 struct Gap {
     versions: (u64, u64),
     times: (Timestamp, Timestamp),
@@ -101,7 +101,8 @@ impl<'a> Judge<'a> {
         self.names.get(uid).copied()
     }
 
-    /// True if the state certainly lasted until the next recorded state. A complete log has no gaps.
+    /// True if the state lasted until the next recorded state, because no writes are missing between them. A complete
+    /// log has no gaps.
     pub(crate) fn lasts(&self, state: &RecordedState) -> bool {
         self.evidence.whole || !state.before_gap
     }
@@ -117,8 +118,8 @@ impl<'a> Judge<'a> {
         gaps.any(|(begin, end)| begin.max(from) <= end.min(until))
     }
 
-    /// Returns the time and the digest of the host's last boot before this time; if `after` is true, of its first boot
-    /// after this time.
+    /// Returns the time and the digest of a boot of the host: of the last boot before `at` or, if `after` is true, of
+    /// the first boot after `at`.
     pub(crate) fn booted(&self, host: &str, at: Timestamp, after: bool) -> Option<(Timestamp, &'a str)> {
         let mut ups = self.of_host(host).iter().filter_map(|e| match &e.change {
             HostChange::Up { digest, .. } => Some((e.at, digest.as_str())),

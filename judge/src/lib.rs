@@ -229,7 +229,7 @@ impl Judge<'_> {
                 if who.len() > most {
                     let written = history.values().flatten().filter(|s| s.at == at);
                     let text = format!(
-                        "at {at} {} nodes hold a berth of {pool}, whose capacity is {most}",
+                        "at {at}, {} nodes hold a berth of pool {pool}, whose capacity is {most}",
                         who.len()
                     );
                     wrong.push(Violation {

@@ -15,7 +15,7 @@ const NAMED: usize = 5;
 #[derive(Debug, Default)]
 pub struct Log {
     records: Vec<Record>,
-    /// Audit IDs of the kept records, because a rotated file may be read twice.
+    /// Audit IDs of the kept records. If a rotated file is read twice, its records are kept only once.
     ids: BTreeSet<String>,
     /// Last kept status of each pool.
     pools: BTreeMap<String, Value>,
@@ -42,7 +42,7 @@ pub(crate) struct Bodies {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Bad {
     pub(crate) count: u64,
-    /// File and line number of the first such lines.
+    /// File and line number of the first few bad lines.
     pub(crate) named: Vec<String>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct Bad {
 pub enum Unfit {
     /// The audit policy keeps no bodies of Leases.
     #[error(
-        "the log has {0} writes of Leases in the namespace {1}, all without bodies: its audit policy has level Metadata \
-         for them. Berth's writes need level RequestResponse; use the rules of manifests/audit-policy.yaml"
+        "the log has {0} writes of Leases in the namespace {1}, all without bodies: the audit policy has level Metadata \
+         for Leases. Berth's writes need level RequestResponse; use the rules of manifests/audit-policy.yaml"
     )]
     Bare(u64, String),
     /// No line is a write of a berth.
@@ -153,7 +153,7 @@ impl Log {
         &self.records
     }
 
-    /// Returns the number of bad lines, and the file and line number of the first ones.
+    /// Returns the number of bad lines, and the file and line number of the first few.
     pub fn bad_lines(&self) -> (u64, &[String]) {
         (self.bad.count, &self.bad.named)
     }
@@ -177,7 +177,8 @@ impl Log {
     }
 }
 
-/// True if a rule reads lines with this head. Lines that were logged before the response do not show the stored object.
+/// True if a rule reads lines with this head. Lines that were logged before the response are left out, because they do
+/// not show the stored object.
 fn is_of_interest(head: &Head, namespace: &str) -> bool {
     if matches!(head.stage.as_str(), "RequestReceived" | "ResponseStarted") {
         return false;

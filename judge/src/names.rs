@@ -3,7 +3,7 @@ use serde_json::Value;
 use crate::audit::Record;
 use crate::write::text;
 
-/// Returns the name of the written object. The record of a creation may lack the name, so it is then read from the
+/// Returns the name of the written object. A record of a creation may lack the name; the name is then read from the
 /// object.
 pub(crate) fn name_of<'a>(record: &'a Record, object: &'a Value) -> &'a str {
     match record.name.as_str() {

@@ -33,8 +33,8 @@ struct Published {
 }
 
 impl Judge<'_> {
-    /// Finds berths that were opened out of order. Ignores a pool order, membership or digest that changed less than
-    /// the lag ago, because Berth may not have seen the change.
+    /// Finds berths that were opened out of order. Ignores an order of pools, membership or digest that is not older
+    /// than the lag, because Berth may not have seen it yet.
     pub(super) fn out_of_order(&self, history: &History) -> Vec<Violation> {
         if !self.evidence.ready {
             return vec![];
@@ -81,7 +81,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Returns the values of all objects of a kind, each with the write that set it.
+    /// Returns the successive values of all objects of a kind, each with the write that set it.
     fn changes<T: PartialEq>(&self, target: &'static str, value: impl Fn(&Value) -> T) -> Changes<T> {
         let mut changes: Changes<T> = BTreeMap::new();
         for &(version, record, object) in self.writes(target) {
@@ -95,20 +95,21 @@ impl Judge<'_> {
         changes
     }
 
-    /// Returns an object's value at the time of a write of a berth, if the value was older than the lag.
+    /// Returns the value that an object had when a berth was written. `None` if the value was not older than the lag,
+    /// or if the log may lack a newer value.
     fn settled<'c, T>(&self, changes: &'c Changes<T>, name: &str, state: &RecordedState) -> Option<&'c T> {
         let last = changes.get(name)?.iter().rfind(|c| c.version < state.version)?;
         (last.at + self.lag < state.received && !self.misses(last.version, state.version)).then_some(&last.value)
     }
 
-    /// True if the offered node may not have been Ready. A node that is not Ready does not wait for earlier pools. A
-    /// host without records of its kubelet counts as not Ready, so the rule does not apply to it.
+    /// True if the offered node may not have been Ready. A node that is not Ready does not wait for earlier pools. If
+    /// the records do not cover a host's kubelet, its node counts as not Ready.
     fn goes_first(&self, offer: &Offer, state: &RecordedState) -> bool {
         let settled = state.received - self.lag;
         !self.is_ready(offer.node.as_str(), settled) || self.lately_joined(state, &offer.uid.to_string())
     }
 
-    /// True if a member was not updated when the berth was opened.
+    /// True if a member still needed its update when the berth was opened. False if the log does not show it.
     fn is_left(&self, node: &str, member: &Published, state: &RecordedState) -> bool {
         let booted = self.booted(node, state.received, false);
         // A log may lack all events of this host, or only the latest.

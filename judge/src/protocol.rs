@@ -130,7 +130,7 @@ impl Judge<'_> {
             (BerthState::Held(before), BerthState::Held(after)) => self.holder_moved(change, before, after),
             (BerthState::Held(holding), BerthState::Closed(_)) => match holding.phase {
                 HoldPhase::Releasing(_) => self.unrestored(change, holding),
-                _ => vec![change.wrong("I4", "it gave the berth back without the phase Releasing")],
+                _ => vec![change.wrong("I4", "the agent gave the berth back without the phase Releasing")],
             },
             _ => vec![change.wrong("I1", "an agent may not make this change")],
         }
@@ -149,7 +149,7 @@ impl Judge<'_> {
         match (&before.phase, &after.phase) {
             (HoldPhase::Taken, HoldPhase::Committed) if before.target == after.target => {
                 if before.revoke.is_some() {
-                    wrong.push(change.wrong("I1", "it committed a revoked berth"));
+                    wrong.push(change.wrong("I1", "the agent committed a revoked berth"));
                 }
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
                 wrong.extend(self.of_another_node(change, after));
@@ -167,7 +167,7 @@ impl Judge<'_> {
                 let anew = change.taken_under.is_some_and(|boot| *boot != after.boot_id);
                 let is_known = self.evidence.whole || change.taken_under.is_some();
                 if before.phase == HoldPhase::Committed && same_boot && !anew && is_known {
-                    wrong.push(change.wrong("I5", "it gave a committed berth back before the reboot"));
+                    wrong.push(change.wrong("I5", "the agent gave a committed berth back before the reboot"));
                 }
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
                 if (!same_boot || anew) && *outcome != Outcome::Failed {
@@ -200,7 +200,12 @@ impl Judge<'_> {
         }
         let before = self.boots_within(host, change.after.received);
         let known = running.is_none() || running == Some(boot) || before.contains(&boot);
-        (!known).then(|| change.wrong("I2", &format!("boot {boot} does not run on {host}")))
+        (!known).then(|| {
+            change.wrong(
+                "I2",
+                &format!("the agent wrote for boot {boot}, but {host} ran another boot"),
+            )
+        })
     }
 
     /// Returns the boots that ran at this time or less than the lag before it.
@@ -273,11 +278,11 @@ impl Judge<'_> {
             nodes.filter(|(_, record, _)| record.program() == "berth-agent" && record.name == holding.node.as_str());
         match between.last() {
             None if self.doubtful("nodes").any(|r| r.name == holding.node.as_str()) => vec![],
-            None => vec![change.wrong("I4", "it gave the berth back without writing its Node first")],
+            None => vec![change.wrong("I4", "the agent gave the berth back without writing its Node first")],
             Some((_, _, node)) if our_cordon(node) => {
                 vec![change.wrong(
                     "I4",
-                    "it gave the berth back while Berth's cordon was still on the Node",
+                    "the agent gave the berth back while Berth's cordon was still on the Node",
                 )]
             }
             Some(_) => vec![],
@@ -315,7 +320,7 @@ impl Judge<'_> {
         (!fits).then(|| {
             change.wrong(
                 "I2",
-                &format!("it took the berth for {target}, but the published image was {lately:?}"),
+                &format!("the agent took the berth for {target}, but the published image was {lately:?}"),
             )
         })
     }
@@ -345,7 +350,13 @@ impl Judge<'_> {
             return None;
         }
         let uid = uids.next_back()?;
-        Some(change.wrong("I2", &format!("the Node has the UID {uid}, not {}", holding.uid)))
+        Some(change.wrong(
+            "I2",
+            &format!(
+                "the Node has the UID {uid}, but the berth is for the UID {}",
+                holding.uid
+            ),
+        ))
     }
 
     fn by_controller(&self, change: &Change<'_>) -> Vec<Violation> {
@@ -357,7 +368,7 @@ impl Judge<'_> {
             (BerthState::Closed(before), BerthState::Offered(_)) => match before.outcome {
                 Some(Outcome::Failed) => vec![change.wrong(
                     "I8",
-                    "it opened the berth before the pool's status recorded the failure",
+                    "the controller opened the berth before the pool's status recorded the failure",
                 )],
                 _ => vec![],
             },
@@ -367,14 +378,20 @@ impl Judge<'_> {
                 if of_holder(before) == of_holder(after) {
                     return vec![];
                 }
-                vec![change.wrong("I1", "it changed fields that only the holder may change")]
+                vec![change.wrong("I1", "the controller changed fields that only the holder may change")]
             }
             (BerthState::Held(holding), BerthState::Closed(closed)) => match closed.reason {
                 ClosedReason::Gone if !self.may_be_gone(holding, change) => {
-                    vec![change.wrong("I5", "it closed a held berth although its Node was not deleted")]
+                    vec![change.wrong(
+                        "I5",
+                        "the controller closed a held berth although its Node was not deleted",
+                    )]
                 }
                 ClosedReason::Gone | ClosedReason::Excluded => vec![],
-                _ => vec![change.wrong("I5", "it closed a held berth for a reason other than gone or excluded")],
+                _ => vec![change.wrong(
+                    "I5",
+                    "the controller closed a held berth for a reason other than gone or excluded",
+                )],
             },
             _ => vec![change.wrong("I1", "a controller may not make this change")],
         }
@@ -412,7 +429,7 @@ impl Judge<'_> {
         }
         vec![change.wrong(
             "I8",
-            "it removed the failure from the berth before the pool's status recorded it",
+            "the controller removed the failure from the berth before the pool's status recorded it",
         )]
     }
 

@@ -85,8 +85,8 @@ impl Sightings {
         Some(boot)
     }
 
-    /// Derives the events of the hosts. The end of a boot is set to the time of the commit for that boot. Without a
-    /// commit, it is set to just before the host's next boot was seen.
+    /// Derives the events of the hosts. A boot ends at the commit for that boot. If there is no commit, the boot ends
+    /// just before the log shows the host's next boot.
     pub(crate) fn events(&self, history: &History) -> Vec<HostEvent> {
         let mut events = vec![];
         for (host, boots) in &self.hosts {
@@ -141,7 +141,7 @@ impl Sightings {
     }
 }
 
-/// Returns the boots, sorted by the time of the first request that shows each.
+/// Returns the boots, sorted by the time of the first request that shows the boot.
 fn ordered(boots: &BTreeMap<String, Boot>) -> Vec<(&str, Timestamp, &Boot)> {
     let ordered = boots
         .iter()

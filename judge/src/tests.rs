@@ -308,7 +308,7 @@ fn a_host_is_cordoned_and_drained_first() {
         world.host(HostChange::Down).up("b2", 2);
         world
     }
-    schedulable(false).blamed("I1", "it had been schedulable since");
+    schedulable(false).blamed("I1", "its Node had been schedulable since");
     assert_eq!(schedulable(true).judged(), Vec::<String>::new());
 
     fn with_pod(moved: bool, drain: Value) -> World {
@@ -330,7 +330,7 @@ fn a_host_is_cordoned_and_drained_first() {
         world.host(HostChange::Down).up("b2", 2);
         world
     }
-    with_pod(false, json!({})).blamed("I1", "while the pod /web-1 was still on it");
+    with_pod(false, json!({})).blamed("I1", "while the pod /web-1 was still on the host");
     assert_eq!(with_pod(true, json!({})).judged(), Vec::<String>::new());
     assert_eq!(
         with_pod(false, json!({ "enabled": false })).judged(),
@@ -381,7 +381,7 @@ fn pods_of_an_absent_kubelet_may_stay() {
         (100, 60, None),
         (100, 100, Some(50)),
     ] {
-        world(evicted, not_ready, ready).blamed("I1", "while the pod /web-1 was still on it");
+        world(evicted, not_ready, ready).blamed("I1", "while the pod /web-1 was still on the host");
     }
 }
 

@@ -20,19 +20,19 @@ pub struct Truth<'a> {
     pub excused: &'a [(String, Timestamp)],
     /// Excused reboots that also changed the booted image.
     pub swapped: &'a [(String, Timestamp)],
-    /// Maximum number of berths that may be held at once in each pool, over the whole test.
+    /// Maximum number of berths that may be held at once in each pool, at any time in the records.
     pub capacity: BTreeMap<String, usize>,
-    /// Maximum number of nodes, in all pools together, that may hold a berth, be offered one or be unavailable at the
-    /// same time, over the whole test; `None` if the fleet has no limit.
+    /// Maximum number of nodes, in all pools together, that may hold a berth, be offered one or be unavailable at once,
+    /// at any time in the records. `None` if the fleet has no limit, or if the limit is unknown.
     pub fleet: Option<usize>,
     /// The kinds of evidence that these records contain.
     pub evidence: &'a Evidence,
-    /// Longest delay that the test causes between Berth and the API server: of a request to the API server, or of a
-    /// change until Berth sees it.
+    /// Longest time until Berth sees a change, or until a request of Berth reaches the API server. For a cluster's log,
+    /// includes the clock differences between API servers.
     pub lag: jiff::SignedDuration,
 }
 
-/// Longest time from a reboot by the test until the host goes down.
+/// Longest time from the start of a reboot by the test until the host goes down.
 const EXCUSED_FOR: jiff::SignedDuration = jiff::SignedDuration::from_secs(20);
 
 impl Truth<'_> {

@@ -38,7 +38,7 @@ pub struct Turn {
     /// Outcome written by the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<&'static str>,
-    /// Evidence in the log of the turn's last boot.
+    /// Evidence about the turn's last boot, from the log.
     pub proof: Proof,
     /// Verdict on the turn.
     pub verdict: Verdict,
@@ -47,13 +47,13 @@ pub struct Turn {
     pub audit_ids: Vec<String>,
 }
 
-/// Evidence in the log of a turn's last boot.
+/// Evidence about a turn's last boot, from the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Proof {
     /// The turn ended without a reboot.
     NoReboot,
-    /// The log shows the image of the boot when the berth was given back, and that the Node was Ready in that boot.
+    /// The log shows which image the host ran when it gave the berth back, and that the Node was Ready in that boot.
     Booted {
         /// Digest of the running image.
         digest: String,
@@ -65,7 +65,7 @@ pub enum Proof {
         /// The evidence that is missing.
         what: &'static str,
     },
-    /// The outcome of the turn is a failure, or the turn was not ended by its holder.
+    /// The outcome of the turn is a failure, or an admin or the controller ended the turn.
     Failed,
     /// The turn is still open at the end of the log.
     Open,

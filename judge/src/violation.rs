@@ -12,7 +12,7 @@ use crate::history::RecordedState;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Violation {
-    /// The invariant, `I1` to `I12`; or `Fence`, `Order`, `Policy` for the rules without a number.
+    /// Number of the broken invariant, `I1` to `I12`. For rules without a number: `Fence`, `Order` or `Policy`.
     pub rule: &'static str,
     /// Sentence that describes the violation.
     pub text: String,
@@ -33,7 +33,7 @@ impl fmt::Display for Violation {
 }
 
 impl Violation {
-    /// Returns a violation that is shown by the events of a host, without a line of the audit log.
+    /// Returns a violation found in the events of a host. No audit log line shows this violation.
     pub(crate) fn of_host(rule: &'static str, host: &str, at: Timestamp, text: String) -> Self {
         Self {
             rule,

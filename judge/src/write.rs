@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::audit::Record;
 
-/// A successful write with a recorded response: resourceVersion, record, and the object as it was stored.
+/// A successful write whose response was recorded: resourceVersion, audit record and stored object.
 pub(crate) type Write<'a> = (u64, &'a Record, &'a Value);
 
-/// True if the write may or may not have been stored: the API server failed or did not respond.
+/// True if it is unknown whether the write was stored, because the API server failed or did not respond.
 pub(crate) fn is_doubtful(record: &Record) -> bool {
     record.is_write()
         && !record.succeeded()
@@ -52,7 +52,7 @@ pub(crate) fn written(audit: &[Record]) -> BTreeMap<(&str, &str), Vec<Write<'_>>
     found
 }
 
-/// True if a Node has the annotation with the record of Berth's cordon.
+/// True if the Node has the annotation that records Berth's cordon.
 pub(crate) fn our_cordon(node: &Value) -> bool {
     let annotations = node.pointer("/metadata/annotations").and_then(|a| a.as_object());
     annotations.is_some_and(|a| a.contains_key(keys::ANNOTATION_CORDON))

@@ -1,7 +1,8 @@
 use crate::state::{Agent, Berth, Host, Lease, Memory, NodeRead, Spec, State};
 use crate::world::World;
 
-/// Inputs of an agent's decision. The agent's node has number 0, so that a cached decision is valid for all nodes.
+/// Inputs of an agent's decision. The agent's node always has number 0, so nodes with equal inputs share a cached
+/// decision.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AgentView {
     pub spec: Option<Spec>,
@@ -15,7 +16,7 @@ pub struct AgentView {
 }
 
 impl AgentView {
-    /// Returns the inputs for the agent of a node, and the world's numbers of the node's berths.
+    /// Returns the inputs of a node's agent. The list contains, for each berth in the inputs, its number in the world.
     pub fn of(world: &World, state: &State, node: usize) -> (Self, Vec<usize>) {
         let here = &state.nodes[node];
         let (mut slots, mut berths) = (vec![], vec![]);
@@ -57,7 +58,8 @@ impl AgentView {
     }
 }
 
-/// Returns the berth with this node as number 0; `Missing` if the berth is not for this node.
+/// Returns the berth as the node's agent sees it, with the node as number 0. `Missing` if the berth is not for the
+/// node.
 fn mine(lease: &Lease, node: usize) -> Berth {
     match lease.is {
         Berth::Offered(o) if usize::from(o.node) == node => Berth::Offered(crate::state::Offer { node: 0, ..o }),

@@ -8,8 +8,8 @@ use crate::hash;
 use crate::state::{Berth, Lease, Number, PlanInputs, Pool, Request, State, Write};
 
 impl State {
-    /// Brings the state into its canonical form: the smallest boot IDs, and nodes sorted by content. Returns the hash,
-    /// and the new number of each node.
+    /// Converts the state to its canonical form: minimal boot numbers, and nodes sorted by content. Returns the hash of
+    /// the state and the new number of each node.
     pub fn canonical(&mut self) -> (u64, Vec<Number>) {
         let nodes = self.nodes.len();
         for node in 0..nodes {
@@ -50,7 +50,7 @@ impl State {
         }
     }
 
-    /// Returns a sort key for a node that does not depend on its number. `own` is the node's hash.
+    /// Returns a sort key of a node. The key does not depend on the node's number. `own`: hash of the node's content.
     fn key(&self, number: Number, own: u64) -> u64 {
         let node = usize::from(number);
         let mut key = hash::Mix::default();
@@ -122,7 +122,7 @@ fn concerns(request: &Request, node: usize) -> bool {
     }
 }
 
-/// Reorders a list that is indexed by node: the entry of node `n` moves to `to[n]`.
+/// Reorders a list with one entry per node: moves the entry of each node `n` to `to[n]`.
 pub fn rename_nodes<T: Copy>(nodes: &mut [T], to: &[Number]) {
     let old = nodes.to_vec();
     for (here, new) in old.into_iter().zip(to) {

@@ -31,7 +31,7 @@ fn is_gone(nodes: &[Node], (node, uid): (Number, u8)) -> bool {
     !object.exists || object.uid != uid
 }
 
-/// Returns the inputs of a controller's pass: objects from its watches; berths and missing Nodes from live reads.
+/// Returns the inputs of a controller's pass: objects from the watches (`look`), and the results of live reads.
 fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) -> ControllerView {
     let controller = &state.controllers[who];
     let nodes = look.nodes.iter().map(|node| SeenNode {
@@ -87,7 +87,8 @@ fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) 
     }
 }
 
-/// Returns the fields that the admin sets in a pool. A moved tag changes the registry, not the pool.
+/// Returns the fields of a pool that the admin sets. If the pool follows a tag, the image is 0: moving a tag does not
+/// change the pool.
 fn asked(world: &World, pool: &Pool) -> (Number, u8, bool, u8, BootImages) {
     let image = if world.has_tag() && world.follows != Follows::Pinned {
         0
@@ -116,8 +117,8 @@ fn entries(state: &State, look: &WatchView, writes: &[Write]) -> VecDeque<Entry>
     entries
 }
 
-/// Returns the possible results of a pass: its writes of berths and pools, and the first rule that they break. With
-/// `every`, plans for all permutations of the node names.
+/// Plans a pass. Returns each possible result: the writes, and the first broken rule, if any. `every`: makes a plan for
+/// each assignment of names to nodes, because names decide ties.
 fn decide(
     world: &World,
     state: &State,
@@ -143,8 +144,8 @@ fn decide(
     [written(world, state, look, &passed.pools, &all_inputs)].into()
 }
 
-/// Returns the writes of all pools' plans, and the first rule that the plans break. Adds the plan's inputs to the
-/// writes that the judge later checks against them.
+/// Returns the writes of all pools' plans, and the first broken rule, if any. Adds the plan's inputs to each write that
+/// the judge checks against them later.
 fn written(
     world: &World,
     state: &State,
@@ -200,8 +201,8 @@ fn has_used_permit(node: &Node) -> bool {
     has_begun && node.spec.is_none_or(|spec| images.any(|image| image == spec.image))
 }
 
-/// Returns the states after each possible pass of a controller. The pass's writes are then in the controller's queue.
-/// With `every`, plans for all permutations of the node names.
+/// Runs a controller's pass. Returns each possible state after the pass, with the pass's writes in the controller's
+/// queue. `every`: makes a plan for each assignment of names to nodes.
 pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut Plans, every: bool) -> Vec<After> {
     let controller = &state.controllers[who];
     if usize::from(state.leader) != who || !controller.queue.is_empty() {
@@ -268,15 +269,16 @@ pub fn ask(state: &mut State, who: usize) {
     });
 }
 
-/// Starts to count how long the leader has known the available image, if the image is new to the leader. Begins with
-/// the time that the pool's status records.
+/// Makes the leader count the age of the available image. For a new image, the count starts with the age in the pool's
+/// status.
 fn count(controller: &mut Controller, pool: &Pool) {
     if controller.counts != pool.available {
         (controller.counts, controller.counted) = (pool.available, pool.available != 0 && pool.known_long);
     }
 }
 
-/// Sets the epoch of a write: 1 stands for the controller's own epoch, any other number for the berth's current epoch.
+/// Sets the epoch of a berth's write. Epoch 1 becomes the controller's own epoch. Any other number becomes the berth's
+/// current epoch.
 fn stamped(mut write: Write, state: &State, who: usize) -> Write {
     if let Write::Berth { slot, lease, .. } = &mut write
         && lease.is != Berth::Missing
@@ -341,7 +343,7 @@ fn of_pool(world: &World, write: &Write) -> u8 {
     }
 }
 
-/// Executes a write of a controller. `who`: the controller, if it still waits for the response.
+/// Executes a controller's write. `who`: the controller; `None` if it no longer waits for the response.
 pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>) -> Option<Broken> {
     match write.clone() {
         Write::Berth { slot, lease, offer } => {
@@ -453,7 +455,7 @@ pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControllerMove {
     Pass,
-    /// A pass when open offers are old enough to lapse.
+    /// A pass at a time when the open offers are old enough to lapse.
     LatePass,
     /// Freezes the content of the controller's watches until its next pass.
     Look,

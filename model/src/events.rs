@@ -28,14 +28,14 @@ pub enum Event {
     GuardReboots,
     BootsUnfinalized,
     PowerLost,
-    /// The host boots its previous image after a shutdown that has finalized the staged one.
+    /// The host boots its previous image, although the shutdown has finalized the staged image.
     FallsBack,
     RolledBack,
     Kubelet,
     NotReady,
-    /// A timeout of the requested reboot passes.
+    /// A timeout of the requested reboot expires.
     GraceOver,
-    /// The timeout of the boot's proof passes.
+    /// The timeout of the boot's proof expires.
     ProofOver,
     BackoffOver,
     DrainOver,
@@ -50,7 +50,7 @@ pub enum Event {
     NoLock(bool),
     /// Removing the staged image fails (true), or works again.
     NoUnstage(bool),
-    /// The host's bus stops (true) or resumes answering.
+    /// The host's bus no longer answers (true), or answers again.
     Silent(bool),
     /// The bus has not answered for a long time.
     SilenceOver,
@@ -60,7 +60,7 @@ pub enum Event {
     Untells(bool),
     /// The wall clock jumps ahead (true) or is set back.
     Jumps(bool),
-    /// The agent's failed read of the deployments is so old that a new one is due.
+    /// The agent's failed read of the deployments is old enough to retry.
     LooksAgain,
     /// The disk becomes read-only (true) or writable.
     ReadOnly(bool),
@@ -69,20 +69,20 @@ pub enum Event {
     /// An admin schedules (true) or cancels a shutdown.
     Schedules(bool),
     ShutsDown,
-    /// The agents stop (true) or continue.
+    /// The node's agents stop (true) or resume.
     Mutes(bool),
-    /// The leader notices that the agents are silent.
+    /// The leader notices that the node's agents are silent.
     NotHeard,
-    /// The agents stop (true) or resume starting pulls.
+    /// The agents no longer start pulls (true), or start them again.
     Idles(bool),
     /// The admin pins the image that the tag points to.
     Approves,
-    /// The minimum age of the known images passes.
+    /// The images that the tag has pointed to reach the minimum age.
     AgeOver,
     /// This controller asks the registry about the tag.
     Polled(u8),
     SoakOver,
-    /// The timeout of the permits to pull passes.
+    /// The permits to pull time out.
     PermitsOver,
     /// The API server accepts (true) or rejects forbidden writes.
     Unguarded(bool),
@@ -106,7 +106,7 @@ pub enum Event {
     Excludes(bool),
     /// The admin holds the node back (true) or releases it.
     Holds(bool),
-    /// The admin asks for another image, or the tag is moved to it.
+    /// The admin sets another image, or the tag is moved to another image.
     Edits(u8),
     Accepts(BootImages),
     /// The admin sets this capacity.
@@ -125,7 +125,7 @@ pub enum Event {
     Retries,
 }
 
-/// Callback for one possible event, with its node, if any.
+/// Callback for a possible event: node, event, state after the event, and broken rule.
 pub type Push<'a> = &'a mut dyn FnMut(Option<usize>, Event, State, Option<Broken>);
 
 struct Events<'a> {
@@ -150,7 +150,7 @@ impl Events<'_> {
         }
     }
 
-    /// Adds a fault if it may still happen.
+    /// Adds a fault, unless it has already happened as often as allowed.
     fn fault(&mut self, fault: Fault, event: Event, change: impl FnOnce(&mut State)) {
         if let Some(mut after) = self.state.spent(fault) {
             change(&mut after);
@@ -188,7 +188,7 @@ pub fn of_controllers(world: &World, state: &State, push: Push<'_>) {
     }
 }
 
-/// Lists the requests in flight that may be executed.
+/// Lists the requests in flight that the API server may execute now.
 pub fn landings(world: &World, state: &State, push: Push<'_>) {
     let requests = state.air.iter().enumerate();
     for (at, request) in requests.filter(|(_, request)| !is_refused(state, request)) {
@@ -277,8 +277,9 @@ const SWITCHES: [(Fault, SwitchEvent, HostFlag); 11] = [
     (Fault::Stuck, Event::NoUnstage, |host| &mut host.no_unstage),
 ];
 
-/// True if an admin may roll a host back now. Excludes the time before the commit and while the berth is given back. In
-/// those times, a rollback could boot an image that cannot be proven, and the admin would have to release the berth.
+/// True if an admin may roll a host back now: the berth is committed or the node holds none, and no write of the berth
+/// is in flight. At other times, the rollback could boot an image that cannot be proven, and the admin would have to
+/// release the berth.
 fn may_roll_back(state: &State, node: usize) -> bool {
     let host = &state.nodes[node].host;
     let is_uncommitted = state.held_by(node).is_some_and(|(_, h)| h.phase != Phase::Committed);

@@ -39,11 +39,11 @@ pub struct Outcome {
     pub states: usize,
     /// Number of moves made.
     pub moves: usize,
-    /// Moves from the start to the farthest state.
+    /// Number of moves from the start to the farthest state.
     pub depth: usize,
     /// True if every state was visited.
     pub complete: bool,
-    /// Rounds of the longest fair schedule.
+    /// Number of rounds of the longest fair schedule.
     pub rounds: usize,
     /// The shortest history that breaks a rule.
     pub found: Option<Found>,
@@ -70,8 +70,8 @@ struct Search<'a> {
     moves: AtomicUsize,
     stop: AtomicBool,
     began: Instant,
-    /// Hash of the state before the breach, broken rule, and a later state: the state after the broken move, or for I10
-    /// the last state of the fair schedule.
+    /// The recorded breach: hash of the state before the move, broken rule, and state after the move. For I10, the last
+    /// state of the fair schedule.
     breach: Mutex<Option<(u64, Broken, Option<State>)>>,
 }
 
@@ -125,7 +125,7 @@ pub fn explore(world: &World, limits: Limits) -> Outcome {
 }
 
 impl Search<'_> {
-    /// Records a state. True if it is new.
+    /// Records a state. Returns true if the state is new.
     fn visit(&self, key: u64, from: u64) -> bool {
         let shard = &self.seen[key as usize % SHARDS];
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -186,8 +186,8 @@ impl Search<'_> {
         }
     }
 
-    /// Records a breach, which ends the search after the current level. Keeps the smallest breach of a level, so that
-    /// every run reports the same breach.
+    /// Records a breach. The search ends after the current level. The smallest breach of a level is kept, so that every
+    /// run reports the same breach.
     fn breach(&self, last: u64, broken: Broken, to: Option<State>) {
         let mut breach = self.breach.lock().unwrap_or_else(PoisonError::into_inner);
         if breach
@@ -198,7 +198,7 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the history that leads to a breach, by a replay from the start.
+    /// Replays the moves from the start to a breach, and returns them as a history.
     fn history(&self, last: u64, broken: Broken, stuck: Option<State>) -> Found {
         let mut keys = vec![last];
         while let Some(key) = keys.last()

@@ -20,24 +20,24 @@ use crate::state::{
 };
 use crate::world::{Broken, Follows, World};
 
-/// Limit of rounds, enough to update every node of a world twice, one after the other.
+/// Maximum number of rounds: enough to update all nodes of a world twice, one node at a time.
 pub const ROUNDS: usize = 60;
 /// Limit of one agent's steps in one round.
 const STEPS: usize = 40;
 
 pub const I10: Broken = Broken("I10 the fair schedule updates all nodes");
 
-/// Cache of states whose fair schedule updates all nodes.
+/// Cache of states. From each of them, the fair schedule updates all nodes.
 #[derive(Debug, Default)]
 pub struct Fair {
     good: HashMap<u64, (), Fast>,
-    /// Rounds of the longest schedule so far.
+    /// Number of rounds of the longest schedule so far.
     pub longest: usize,
 }
 
 impl Fair {
-    /// Runs the fair schedule from this state. The error has the last states of a schedule that does not update all
-    /// nodes.
+    /// Runs the fair schedule from this state until all nodes are updated. Error: the last states, if [`ROUNDS`] rounds
+    /// are not enough.
     pub fn ends(&mut self, world: &World, state: &State, memo: &mut Memo) -> Result<(), Vec<State>> {
         let mut now = state.clone();
         heal(world, &mut now);
@@ -64,8 +64,8 @@ impl Fair {
     }
 }
 
-/// Establishes the preconditions of I10: open gates, no node held back, a good image, working hosts, and fewer than k
-/// members made unavailable by others. With [`World::keep_blocked`], some faults stay.
+/// Establishes the preconditions of I10: gates are open, the image is good, hosts work, no node is held back, and fewer
+/// than k members are unavailable for reasons other than Berth. With [`World::keep_blocked`], some faults remain.
 pub fn heal(world: &World, state: &mut State) {
     nature::forget_left(state);
     state.left = [0; crate::fault::FAULTS];
@@ -154,7 +154,8 @@ fn heal_node(world: &World, state: &mut State, node: usize) {
     }
 }
 
-/// Ends the faults of a host. With `keeps`, the faults that prevent a turn stay.
+/// Ends the faults of a host. With `keeps`, the faults that prevent a new turn remain. During a turn (`in_turn`), only
+/// a failing lock remains.
 fn heal_host(host: &mut Host, keeps: bool, in_turn: bool) {
     (host.inhibited, host.no_unstage, host.scheduled, host.no_note) = (false, false, false, false);
     host.ahead = false;
@@ -175,13 +176,13 @@ fn has_failed(node: &Node, pool: &Pool) -> bool {
     host.token == pool.token && (host.failed & (1 << target) != 0 || has_left)
 }
 
-/// True if the berth closed with a failure that its Lease still shows.
+/// True if the Lease shows a closed berth whose last turn failed.
 fn has_failure(lease: &Lease) -> bool {
     matches!(lease.is, Berth::Closed(closed) if closed.outcome == Some(Outcome::Failed))
 }
 
-/// Requests a retry, as an admin does, if the target failed on a node. The target is a good image here, so it was not
-/// finalized or was rolled back.
+/// Requests a retry, as an admin does, if the target failed on a node. Here the target is good: it failed because it
+/// was not finalized or was rolled back.
 fn retry(state: &mut State) {
     // Wait until all failures are recorded: a later failure would need another request.
     if state.slots.iter().any(has_failure) {
@@ -247,8 +248,8 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
     broken
 }
 
-/// Sends a controller's queued writes, runs a pass, and sends the pass's writes. Returns the first rule that a move
-/// breaks.
+/// Runs a controller: sends its queued writes, runs a pass, and sends the writes of the pass. Returns the first broken
+/// rule.
 pub fn lead(world: &World, state: &mut State, who: usize, memo: &mut Memo) -> Option<Broken> {
     let broken = send_all(world, state, who);
     let broken = broken.or(pass(world, state, who, false, memo));
@@ -272,8 +273,8 @@ fn send_all(world: &World, state: &mut State, who: usize) -> Option<Broken> {
     broken
 }
 
-/// Runs the due events of a host and its kubelet, then the agent until it waits. Returns the first rule that a move
-/// breaks.
+/// Runs the due events of a host and its kubelet, then the agent until it has nothing to do. Returns the first broken
+/// rule.
 pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> Option<Broken> {
     let here = &mut state.nodes[node];
     if here.host.pull != 0 {
@@ -326,8 +327,8 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
     broken
 }
 
-/// Returns the image that a pool's members should run in the end: the tag's image. If the pool is pinned, or the boot
-/// image policy forbids the tag's image, it is the current target.
+/// Returns the image that a pool's members should finally run. This is the tag's image, but the current target if the
+/// pool is pinned or the boot image policy forbids the tag's image.
 fn wanted(world: &World, state: &State, pool: u8) -> Image {
     let Some(terms) = state.pools.get(usize::from(pool)) else {
         return 0;
@@ -349,8 +350,9 @@ fn is_stuck(node: &Node) -> bool {
     host.blocked || is_host_stuck || node.labels.held || node.mute || node.idle
 }
 
-/// True if all members run their image without a cordon of Berth, and no berth is offered or held. Ignores members
-/// whose turn a fault prevents, and berths whose Leases cannot be written. If a drain is blocked, berths may be held.
+/// True if all members run their image without Berth's cordon, and no berth is offered or held. Ignores members that
+/// cannot have a turn because of a fault, and berths whose Leases cannot be written. While a drain is blocked, berths
+/// may be offered or held.
 pub fn is_updated(world: &World, state: &State) -> bool {
     let (mut rests, mut kept) = (true, Set::default());
     for (slot, lease) in state.slots.iter().enumerate() {

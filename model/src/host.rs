@@ -33,7 +33,7 @@ pub struct Host {
     pub unfinalized: bool,
     /// Bit set of images.
     pub failed: u8,
-    /// An image that did not boot although a commit licensed a reboot into it, and the number of such reboots.
+    /// Image that did not boot although the berth was committed to it, and the number of such reboots.
     pub not_applied: (Image, u8),
     /// Last image that Berth staged.
     pub ours: Image,
@@ -53,18 +53,18 @@ pub struct Host {
     pub undone: Image,
     /// True if the agent began to undo the running boot.
     pub undoes: bool,
-    /// True if the berth was relicensed in the running boot.
+    /// True if the agent gave the berth a new target in the running boot.
     pub relicensed: bool,
     /// True if the host had a deployment of the target at the last commit; `None` outside of a turn.
     pub deployed: Option<bool>,
-    /// The last target that the host ran and then left by booting another image, without Berth.
+    /// Last target that the host ran and then left without Berth, by booting another image.
     pub fell: Image,
-    /// True if the host left `fell` when the running boot began.
+    /// True if the running boot replaced `fell` by another image.
     pub falls: bool,
     /// Running image and image of the rollback deployment, as the agent last saw them.
     pub last: (Image, Image),
-    /// The image that ran before the host last booted another image without a berth. The second value is true if that
-    /// boot was a rollback.
+    /// Image that ran before the host last booted another image without a berth. The second value is true if the host
+    /// left the image by a rollback.
     pub left: (Image, bool),
     /// Start of the drain.
     pub drain: Begun,
@@ -74,7 +74,7 @@ pub struct Host {
     pub ended: Ended,
     /// The rollback guard.
     pub switch: Switch,
-    /// The agent's memory on disk; `None` if it equals the process's memory.
+    /// The agent's memory on disk; `None` if it equals the memory in the agent's process.
     pub disk: Option<Memory>,
 }
 
@@ -142,8 +142,8 @@ impl Host {
         (self.relicensed, self.drain, self.proof) = (memory.relicensed, memory.drain, memory.proof);
     }
 
-    /// Ends the backoffs. If the wall clock was set back since a turn failed, the backoff after that turn stays,
-    /// because its end is now far ahead.
+    /// Ends the backoffs. If the wall clock was set back after a failed turn, the turn's backoff remains, because its
+    /// end is now far ahead.
     pub fn backoff_is_over(&mut self) {
         self.pull_backoff = false;
         if self.turn_ahead && !self.ahead {
@@ -186,15 +186,15 @@ impl Host {
 pub enum Switch {
     #[default]
     Disarmed,
-    /// The guard can roll the host back from the target to the previous image. `booted`: the host has rebooted since
-    /// the guard was armed.
+    /// The guard can roll the host back from the target to the previous image. `booted`: true if the host has rebooted
+    /// since the guard was armed.
     Armed {
         target: Image,
         previous: Image,
         booted: bool,
     },
-    /// The guard has fired: it rolls the host back from the target. It fires once per arming. `here`: true if it fired
-    /// in the running boot.
+    /// The guard has fired, and rolls the host back from the target. The guard fires only once until it is armed again.
+    /// `here`: true if it fired in the running boot.
     Fired { target: Image, here: bool },
 }
 
@@ -215,7 +215,7 @@ pub enum Begun {
     #[default]
     No,
     Lately,
-    /// Longer ago than its timeout.
+    /// Longer ago than the timeout.
     LongAgo,
 }
 

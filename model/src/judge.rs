@@ -135,8 +135,8 @@ pub fn reboot(state: &State, node: usize) -> Option<Broken> {
     }
 }
 
-/// True if the agent's last read shows that a committed node runs its target in a new boot, and that the last proven
-/// image is queued.
+/// True if the agent undoes a boot: its last read shows that a committed node runs its target in a new boot, and that
+/// the last proven image is queued.
 fn undoes(here: &Node, held: &Held) -> bool {
     let is_new_boot = held.phase == Phase::Committed && held.boot != 0;
     let mut os = here.agent.os.iter();
@@ -158,8 +158,8 @@ pub fn undo(world: &World, state: &State, node: usize) -> Option<Broken> {
     (is_well && !here.host.undoes && os.queued == 0).then_some(I5_UNDO)
 }
 
-/// Checks a host's rollback guard when the guard fires. `previous`: the image that the guard rolls back to. An
-/// excluded or deleted Node needs no berth.
+/// Checks that a host's rollback guard may fire. `previous`: the image that the guard rolls back to. For an excluded or
+/// deleted Node, the guard may always fire.
 pub fn guard(state: &State, node: usize, previous: Image) -> Option<Broken> {
     let here = &state.nodes[node];
     if !here.object.exists || here.object.excluded {
@@ -172,8 +172,8 @@ pub fn guard(state: &State, node: usize, previous: Image) -> Option<Broken> {
     }
 }
 
-/// Checks a waiting agent: the staged image that the agent has seen must be locked, or the node must have committed to
-/// that image.
+/// Checks an agent that waits: if it has seen a staged image, the image must be locked, or the node must have committed
+/// to the image.
 pub fn rest(state: &State, node: usize) -> Option<Broken> {
     let os = state.nodes[node].agent.os.filter(|os| os.staged != 0 && !os.locked)?;
     let mut holdings = state.slots.iter().filter_map(Lease::held);
@@ -254,7 +254,7 @@ pub fn decided(state: &State, node: usize, put: Put, slot: Number, after: &Berth
     }
 }
 
-/// Checks an agent's PUT of a berth when it is sent, beyond [`decided`].
+/// Checks an agent's PUT of a berth at the time of sending, in addition to [`decided`].
 pub fn sent(state: &State, node: usize, slot: Number, after: &Berth) -> Option<Broken> {
     match (&state.slots[usize::from(slot)].is, after) {
         (Berth::Held(old), Berth::Held(new)) => moved(state, node, old, new),
@@ -263,7 +263,7 @@ pub fn sent(state: &State, node: usize, slot: Number, after: &Berth) -> Option<B
     }
 }
 
-/// Checks an agent's PUT of a berth when it is executed, which may be late.
+/// Checks an agent's PUT of a berth when the API server executes it. The execution may be late.
 pub fn agent_write(world: &World, state: &State, node: usize, slot: Number, lease: &Lease) -> Option<Broken> {
     let before = &state.slots[usize::from(slot)].is;
     let who = state.slots[usize::from(slot)].who();
@@ -295,8 +295,8 @@ fn moved(state: &State, node: usize, old: &Held, new: &Held) -> Option<Broken> {
     }
 }
 
-/// Checks that a new boot is proven: the target or the previous image runs, and the kubelet reported Ready. An excluded
-/// node gives its berth back without proof.
+/// Checks that a new boot is proven: the host runs the target or the previous image, and the kubelet reported Ready.
+/// Excluded and deleted Nodes need no proof.
 fn proven(state: &State, node: usize, held: &Held) -> Option<Broken> {
     let here = &state.nodes[node];
     let runs = [held.target, held.from].contains(&here.host.booted);
@@ -360,8 +360,8 @@ fn is_down(node: &Node) -> bool {
     !node.object.ready || node.object.unschedulable || node.object.cordon != Cordon::No
 }
 
-/// Returns the inputs that may change after a plan: unavailable nodes, capacity, gates. `look` is the content of the
-/// controller's watches.
+/// Returns the inputs that may change after a plan, such as unavailable nodes, capacity and gates. `look`: content of
+/// the controller's watches.
 pub fn inputs(world: &World, look: &WatchView, pool: u8) -> PlanInputs {
     let (nodes, terms) = (&look.nodes, &look.pools[usize::from(pool)]);
     let mut canaries = nodes.iter().filter(|n| is_member(n, pool) && is_canary(n)).peekable();
@@ -394,8 +394,8 @@ pub fn inputs(world: &World, look: &WatchView, pool: u8) -> PlanInputs {
     }
 }
 
-/// True if the boot image policy forbids an image in a pool. The newest boot image ever reported decides, even if its
-/// machine is silent or gone.
+/// True if the boot image policy forbids the image in the pool. The newest boot image ever reported counts, even if its
+/// machine is now silent or gone.
 pub fn is_refused(world: &World, nodes: &[Node], (pool, terms): (u8, &Pool), image: Image) -> bool {
     let too_old = world.too_old & (1 << image) != 0;
     let members = nodes.iter().filter(|node| is_member(node, pool) && node.spec.is_some());
@@ -403,14 +403,14 @@ pub fn is_refused(world: &World, nodes: &[Node], (pool, terms): (u8, &Pool), ima
     too_old && terms.boot_images == BootImages::Refuse && newest.max(terms.boot_image) == BootImage::Older
 }
 
-/// Checks the boot image that a pass remembers: it never becomes older, unless the admin records a version.
+/// Checks that the boot image in the pool's status never becomes older, unless the admin records a version.
 pub fn remembers(look: &WatchView, pool: u8, boot_image: BootImage) -> Option<Broken> {
     let terms = &look.pools[usize::from(pool)];
     (boot_image < terms.boot_image && terms.boot_images != BootImages::Recorded).then_some(BOOT_IMAGE)
 }
 
-/// True if the watches show that the boot image policy forbids a pool to change to an image. The current target may
-/// stay.
+/// True if the boot image policy forbids the pool's change to an image, according to the watches. The current target is
+/// always allowed.
 fn is_news_refused(world: &World, look: &WatchView, pool: u8, image: Image) -> bool {
     let Some(terms) = look.pools.get(usize::from(pool)).filter(|terms| terms.target != image) else {
         return false;
@@ -422,7 +422,7 @@ pub fn adopts(world: &World, look: &WatchView, pool: u8, target: Image) -> Optio
     is_news_refused(world, look, pool, target).then_some(BOOT_IMAGE)
 }
 
-/// Checks the target that a leader's pass chooses for a pool with a tag. `look` is the content of the watches in that
+/// Checks the target that the leader chooses for a pool with a tag. `look`: content of the watches during the leader's
 /// pass.
 pub fn follows(world: &World, state: &State, look: &WatchView, pool: u8, target: Image) -> Option<Broken> {
     let before = look.pools[usize::from(pool)].target;
@@ -449,8 +449,8 @@ pub fn publishes(world: &World, look: &WatchView, writes: &[Write]) -> Option<Br
     None
 }
 
-/// Checks the permits to pull that a pass publishes. The number of members that still need their permit must not
-/// exceed the number that may pull at once, or the number that already pull if that is higher.
+/// Checks the permits to pull that a pass publishes. At most `max_staging` members may have a permit that they still
+/// need. More are allowed only if all of them already pull.
 pub fn permits(world: &World, look: &WatchView, writes: &[Write]) -> Option<Broken> {
     if world.max_staging == 0 {
         return None;
@@ -493,8 +493,8 @@ pub fn is_proven(node: &Node, image: Image) -> bool {
     known && node.status.booted == image && node.object.ready && node.object.cordon == Cordon::No
 }
 
-/// Checks I11 for an offer to a control plane node. No other control plane node has a berth or an offer in any pool.
-/// None is down, unless this node is down too. The others form a majority, if there are enough for one.
+/// Checks I11 for an offer to a control plane node: no other control plane node has a berth or an offer. If this node
+/// is up, all others must be up as well and, of three or more nodes, still form a majority.
 fn quorum(state: &State, node: Number, inputs: &PlanInputs) -> Option<Broken> {
     let servers = which(&state.nodes, |n| n.labels.server);
     if !servers.has(node) {
@@ -509,9 +509,9 @@ fn quorum(state: &State, node: Number, inputs: &PlanInputs) -> Option<Broken> {
     (another || !well).then_some(I11_QUORUM)
 }
 
-/// Checks an offer to node `n`. I1(b): `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`, for the holders `H`, the nodes
-/// with an offer `R`, the unavailable members `U` and the capacity `k`. `elsewhere` are members (node, UID) with a
-/// berth or an offer of another pool.
+/// Checks an offer to node `n`, for the holders `H`, the nodes with an offer `R`, the unavailable members `U` and the
+/// capacity `k`. I1(b): `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`. `elsewhere`: members (node, UID) with a berth
+/// or an offer in another pool.
 fn opened(
     world: &World,
     slots: &[Lease],
@@ -567,7 +567,7 @@ fn fits_fleet(limit: Number, slots: &[Lease], node: (Number, u8), inputs: &PlanI
     worked_on.len() < limit && (inputs.fleet_down.has(node.0) || worked_on.len() + down < limit)
 }
 
-/// Checks that a pass offers nothing while a pause is set, even if the watches do not show the pause yet.
+/// Checks that a pass offers no berth during a pause, even if the watches do not show the pause yet.
 pub fn paused(state: &State, pool: u8, writes: &[Write]) -> Option<Broken> {
     let mut offers = writes.iter().filter_map(|write| match write {
         Write::Berth { slot, lease, .. } => matches!(lease.is, Berth::Offered(_)).then_some((*slot, lease.is)),
@@ -577,7 +577,7 @@ pub fn paused(state: &State, pool: u8, writes: &[Write]) -> Option<Broken> {
     (paused && offers.any(|(slot, offer)| state.slots[usize::from(slot)].is != offer)).then_some(GATE)
 }
 
-/// Checks a plan's writes, one after the other, in the state that the plan was made for.
+/// Checks a plan's writes one by one, against the state that the plan was made for.
 pub fn plan(
     world: &World,
     slots: &[Lease],

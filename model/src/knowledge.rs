@@ -10,12 +10,13 @@ pub struct Agent {
     /// UID of the Node that the BootcNode was created for; 0 while unknown.
     pub published: u8,
     pub os: Option<Os>,
-    /// True if no event since the last read may have changed the deployments.
+    /// True if the deployments cannot have changed since the last read.
     pub fresh: bool,
     /// Image of a successful pull, until the agent sees it staged.
     pub pulled: Image,
     pub node: NodeRead,
-    /// True if this process wrote its berth last and received the response, so no older write can still succeed.
+    /// True if the latest write of the berth is from this process, and its response arrived. No older write can succeed
+    /// after that write.
     pub fenced: bool,
     /// True if the agent has restored the Node since it began to give the berth back.
     pub restored: bool,
@@ -23,21 +24,21 @@ pub struct Agent {
     pub reboot: Reboot,
     /// True if the turn's outcome is already counted.
     pub counted: bool,
-    /// The phase that the agent wrote last, if that phase matters. Ignore the outcome in [`Phase::Releasing`].
+    /// Phase that the agent wrote last, if it still uses that value. Ignore the outcome in [`Phase::Releasing`].
     pub wrote: Option<Phase>,
     /// True if locking the staged image failed repeatedly.
     pub lock_failure: bool,
-    /// The last change of the staged image, if that change failed.
+    /// The failing change of the staged image, if any.
     pub failing: Failing,
     pub blind: bool,
-    /// True if the failed read of the deployments is so old that a new one is due.
+    /// True if the failed read of the deployments is old enough to retry.
     pub blind_long: bool,
     /// True if this process knows that no unlocked image is staged.
     pub disarmed: bool,
     /// How long the host's bus has not responded.
     pub silence: Begun,
     pub memory_error: bool,
-    /// True if the host still shows the result of a pull although the agent has processed that result.
+    /// True if the agent has processed the result of the last pull, but the host still shows that result.
     pub knows_result: bool,
     /// The API server's last response to forbidden writes.
     pub guard: Guard,
@@ -66,7 +67,7 @@ pub enum Guard {
     Unknown,
 }
 
-/// The failing change of the staged image.
+/// A failing change of the staged image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Failing {
     #[default]
@@ -93,7 +94,7 @@ pub enum NodeRead {
     #[default]
     Unread,
     Gone,
-    /// The Node, and true if its resourceVersion is still current.
+    /// The Node, as last read. The second value is true if the Node has not changed since that read.
     Is(Object, bool),
 }
 
@@ -127,13 +128,13 @@ pub enum Cordon {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Object {
     pub exists: bool,
-    /// Number of this Node among all Nodes that have had its name.
+    /// Number of earlier Nodes with the same name.
     pub uid: u8,
     pub unschedulable: bool,
     pub cordon: Cordon,
     /// True if the Node was Ready in the kubelet's last report.
     pub ready: bool,
-    /// Boot of the kubelet's last report; 0 is the running boot.
+    /// Boot of the kubelet's last report, counted back from the running boot (0).
     pub boot: u8,
     pub excluded: bool,
 }

@@ -31,17 +31,17 @@ use crate::state::{
 
 /// A duration that is longer than every timeout.
 const OVER: Duration = Duration::from_secs(23 * 3600);
-/// How far a wall clock jumps ahead: longer than every timeout, and shorter than the host's uptime.
+/// How far a wall clock jumps ahead. Longer than every timeout, but shorter than the host's uptime.
 const AHEAD: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// Name of the pool's check.
 const CHECK: &str = "app";
 const NO_ANSWER: &str = "no answer";
 pub const READ_ONLY: &str = "read-only";
 
-/// The phases of a berth; the outcome does not matter.
+/// All phases of a berth. The outcome in `Releasing` is arbitrary.
 const PHASES: [Phase; 3] = [Phase::Taken, Phase::Committed, Phase::Releasing(Outcome::Updated)];
 
-/// Returns the time of every decision, on a host whose wall clock is right.
+/// Returns the time of all decisions, on a host with a correct wall clock.
 pub fn now() -> Now {
     Now {
         wall: rich::NOW,
@@ -50,7 +50,7 @@ pub fn now() -> Now {
     }
 }
 
-/// Returns the time of every decision, on this host, whose wall clock may be ahead.
+/// Returns the time of all decisions on this host. Its wall clock may be ahead.
 pub fn now_on(host: &Host) -> Now {
     Now {
         wall: wall(host.ahead),
@@ -58,12 +58,12 @@ pub fn now_on(host: &Host) -> Now {
     }
 }
 
-/// Returns the time of a wall clock that is right or far ahead.
+/// Returns the time on a wall clock that is correct or, with `is_ahead`, far ahead.
 fn wall(is_ahead: bool) -> Timestamp {
     if is_ahead { rich::NOW + AHEAD } else { rich::NOW }
 }
 
-/// Returns how long a drain has run, as a restarted agent reads it from its record on the host.
+/// Returns how long a drain has run, according to the record that a restarted agent reads from the host.
 pub fn recalled_drain(host: &Host) -> Begun {
     let knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now_on(host));
     knowledge.turn.drain.since.map_or(Begun::No, since)
@@ -83,7 +83,8 @@ fn ago(time: Duration) -> Moment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mind {
     pub agent: Agent,
-    /// The memory on the host, and the other fields that [`Mind::settle`] copies. All other fields are meaningless.
+    /// The memory on the host, and the other host fields that [`Mind::settle`] copies. The remaining fields have no
+    /// meaning.
     pub host: Host,
 }
 
@@ -311,7 +312,7 @@ pub fn observe(view: &AgentView, observation: Observation) -> Mind {
     mind(&knowledge, view)
 }
 
-/// Returns the knowledge as the model keeps it.
+/// Converts an agent's `Knowledge` to the model's smaller form.
 pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
     let turn = &knowledge.turn;
     // The last written phase matters only while the agent holds a berth.
@@ -420,7 +421,7 @@ fn os(seen: Option<Os>) -> HostOs {
     })
 }
 
-/// Returns the two kinds of steps whose failures the model keeps: to lock and to remove the staged image.
+/// Returns the kinds of the two steps whose failures the model records: locking and removing the staged image.
 fn kinds() -> (Option<Discriminant<Step>>, Discriminant<Step>) {
     let lock = Storage::Ostree
         .ostree_lock()
@@ -530,7 +531,7 @@ fn since_boot(before: Duration) -> BootMoment {
     BootMoment::new(&rich::boot(0), ago(before))
 }
 
-/// Returns a retry time in the future, by a clock that may be ahead.
+/// Returns a retry time that is a minute ahead of the wall clock. `is_ahead`: the clock is far ahead.
 fn later(is_ahead: bool) -> Time {
     Time::from(wall(is_ahead) + SignedDuration::from_secs(60))
 }

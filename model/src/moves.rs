@@ -12,7 +12,7 @@ use crate::rich;
 use crate::state::{Berth, NO_NUMBER, NONE, Number, Phase, Request, State, Write};
 use crate::world::{Broken, World};
 
-/// Caches of the released functions' results.
+/// Caches of the results of Berth's own functions.
 #[derive(Debug, Default)]
 pub struct Memo {
     /// Decisions of agents.
@@ -24,7 +24,7 @@ pub struct Memo {
 /// A move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Move {
-    /// The agent of a node acts. With `true`, it only reads now, and acts later.
+    /// The agent of a node acts. If the last value is true, the agent only reads now, and acts later.
     Agent(Number, Act, Delivery, bool),
     /// A controller acts.
     Controller(u8, ControllerMove),
@@ -120,7 +120,7 @@ pub fn picture(world: &World, state: &State) -> Vec<String> {
 pub struct MoveText<'a> {
     /// The move.
     pub by: &'a Move,
-    /// Number that each node had at the start, by its current number. Empty if nodes keep their numbers.
+    /// The number that each node had at the start, indexed by its current number. Empty if nodes keep their numbers.
     pub names: &'a [Number],
     /// The world.
     pub world: &'a World,

@@ -20,8 +20,8 @@ pub struct Plan {
     pub history: bool,
     /// Number of nodes of the huge rollout; 0 for none.
     pub huge: usize,
-    /// Maximum number of rollouts of large worlds in the search for each deliberate bug. If none finds the bug, up to
-    /// a hundred times as many close-ups follow. 0 skips the search.
+    /// Maximum number of rollouts of large worlds in the search for each deliberate bug. If these miss the bug, up to a
+    /// hundred times as many close-ups follow. 0 skips the search.
     pub bugs: u64,
 }
 
@@ -73,11 +73,11 @@ pub fn run(plan: &Plan) -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs a seed's rollout, with its history if requested.
+/// Function that runs the rollout of a seed. The last argument: true to record the history.
 type Make<'a> = &'a (dyn Fn(u64, &mut Memo, bool) -> Rollout + Sync);
 
-/// Runs at most `most` rollouts in parallel. Starts no more rollouts after one has broken a rule, with or without
-/// `quick`.
+/// Runs at most `most` rollouts in parallel. After a rollout breaks a rule, no more rollouts start. `quick` makes no
+/// difference.
 fn rollouts(plan: &Plan, most: u64, quick: bool, make: Make<'_>) -> Sum {
     let (sum, next, stop) = (Sum::default(), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -137,8 +137,8 @@ fn peak() -> usize {
     kilobytes.unwrap_or(0) * 1024
 }
 
-/// Searches for a bug in large worlds, then in close-ups of the world where the explorer finds it. A bug counts as
-/// found only if the same rollout without the bug breaks no rule.
+/// Searches for a bug in large worlds, then in close-ups of the world where the explorer finds the bug. The bug counts
+/// as found only if the same rollout without it breaks no rule.
 fn bug_is_found(plan: &Plan, bug: Bug) -> bool {
     let seeded = bugs::seeded(bug);
     let close: Make<'_> = &|seed, memo, with_history| close_up(&seeded.world, seed, memo, with_history);

@@ -27,11 +27,11 @@ pub struct Rollout {
     pub rounds: usize,
     /// The broken rule.
     pub broken: Option<Broken>,
-    /// The moves, if a history was requested, and then the last state if a rule was broken.
+    /// The moves, if a history was requested. If a rule was broken, the last state follows.
     pub history: Vec<String>,
 }
 
-/// Each pool comes after the next pool, so the last pool is updated first.
+/// Order of pools, as pairs of a later and an earlier pool. The last pool is updated first.
 const BACKWARDS: [(u8, u8); 4] = [(0, 1), (1, 2), (2, 3), (3, 4)];
 
 /// Returns the world of a seed: usually fifty nodes in five pools.
@@ -100,8 +100,8 @@ pub fn rollout(seed: u64, memo: &mut Memo, with_history: bool) -> Rollout {
     run(&world, left, 12, random, memo, with_history)
 }
 
-/// Runs one rollout of a small world, with up to three times as many nodes. Only the faults of that world happen, but
-/// more often. Such a rollout finds bugs that need two or three faults at the same time.
+/// Runs one rollout of a small world, enlarged to up to three times its nodes. Only the faults of the small world
+/// happen, but more often. This finds bugs that need two or three faults at the same time.
 pub fn close_up(small: &World, seed: u64, memo: &mut Memo, with_history: bool) -> Rollout {
     let mut random = Random::new(!seed);
     let world = World {
@@ -168,8 +168,8 @@ fn run(
     }
 }
 
-/// Draws how often each fault may happen. In half of the rollouts, every fault may happen. In the other half, only
-/// about a third of the faults may, because too many kinds of faults hide each other.
+/// Draws how often each fault may happen. Half of the rollouts allow every fault. The others allow about a third of the
+/// faults, because too many kinds of faults hide each other.
 fn budget(random: &mut Random) -> [u8; FAULTS] {
     let (most, every) = (1 + random.below(8), random.one_in(2));
     let mut left = [0; FAULTS];
@@ -239,7 +239,7 @@ impl Run<'_> {
         }
     }
 
-    /// Draws one of the possible moves, sometimes a fault. `None` if there is no fitting move.
+    /// Draws a possible move, sometimes a fault. `None` if no move of the drawn kind is possible.
     fn pick(&mut self, state: &State, successors: Vec<(Move, After)>) -> Option<(Option<Move>, After)> {
         let (mut faults, mut others): (Vec<_>, Vec<_>) =
             successors.into_iter().partition(|(_, (to, _))| to.left != state.left);
@@ -286,8 +286,8 @@ impl Run<'_> {
         self.pick(state, successors)
     }
 
-    /// Makes a controller send its next write, or run a pass if its queue is empty. Sometimes a fault happens instead
-    /// or as well.
+    /// Makes a controller send its next write, or run a pass if its queue is empty. Sometimes a fault happens instead,
+    /// or in addition.
     fn controller(&mut self, state: &State, memo: &mut Memo) -> Option<(Option<Move>, After)> {
         let leader = usize::from(state.leader);
         let who = if self.random.one_in(4) { 1 - leader } else { leader };

@@ -93,7 +93,7 @@ fn cordon(state: &mut State) {
     (state.nodes[1].object.cordon, state.nodes[1].object.unschedulable) = (Cordon::OverSchedulable, true);
 }
 
-/// Unlocks the staged image of node 0, which holds a berth in this phase.
+/// Gives node 0 a berth in this phase, and unlocks its staged image.
 fn arm(state: &mut State, phase: Phase) {
     (state.nodes[0].host.locked, state.nodes[0].ghost.armed) = (false, 1);
     state.slots[0] = held(0, phase);
@@ -157,7 +157,7 @@ fn the_fair_schedule_finds_dead_ends() {
     assert_eq!(explore(&hopeless, LIMITS).found.map(|f| f.broken), Some(I10));
 }
 
-/// Returns the inputs of a plan after a change.
+/// Returns a plan's inputs in the world `calm` after a change.
 fn inputs(change: impl FnOnce(&mut State)) -> PlanInputs {
     let calm = world("calm");
     judge::inputs(&calm, &see(&changed(&calm, change)), 0)
@@ -198,7 +198,7 @@ fn permit(state: &mut State, node: usize) {
     state.nodes[node].spec.as_mut().unwrap().may_pull = true;
 }
 
-/// Returns the rule that one more permit breaks, after a change.
+/// Returns the rule that one more permit to pull breaks, after a change.
 fn one_more_permit(change: impl FnOnce(&mut State)) -> Option<Broken> {
     let permits = World {
         nodes: 3,

@@ -416,8 +416,8 @@ pub fn soaks((image, since): (Image, Begun)) -> (Soaks, Moment) {
     (soaks, now)
 }
 
-/// Returns whether a plan's waves show that the canaries have soaked, and how long the leader has seen them soak after
-/// this plan.
+/// Returns true if the plan's waves show that the canaries have soaked. Also returns how long the leader has seen them
+/// soak after this plan.
 pub fn soaked(soak: (Image, Begun), waves: &[WaveStatus], target: Image) -> (bool, Begun) {
     let (mut soaks, now) = soaks(soak);
     let mut since = Begun::No;
@@ -441,7 +441,7 @@ fn version(boot_image: BootImage) -> Option<String> {
     Some(version.to_owned())
 }
 
-/// Returns the boot image that a pool's status remembers; a version that the admin recorded is not remembered.
+/// Returns the boot image that the pool's status remembers from a machine. Unknown if the admin recorded the version.
 pub fn small_boot_image(status: Option<&BootImageStatus>) -> BootImage {
     let remembered = status.filter(|status| status.node.is_some());
     match remembered.and_then(|status| status.version.as_deref()) {
@@ -490,7 +490,7 @@ pub fn image_facts<'a>(
     }
 }
 
-/// Returns how long the leaders have known the available image, according to this leader.
+/// Returns how long the leaders have known the available image, as counted by this leader.
 pub fn seen(available: Option<&Available>, (counts, counted): (Image, bool)) -> Duration {
     let (mut ages, pool) = (Ages::default(), rich::pool(0));
     if counts != 0 {

@@ -20,7 +20,7 @@ pub struct World {
     pub about: &'static str,
     /// Number of nodes.
     pub nodes: usize,
-    /// Number of berths of each pool. At the start, all nodes are in the first pool, unless they are `spread`.
+    /// Number of berths of each pool. All nodes start in the first pool, unless they are `spread`.
     pub pools: Vec<usize>,
     /// True if the nodes are spread over the pools.
     pub spread: bool,
@@ -28,7 +28,7 @@ pub struct World {
     pub capacity: (Number, Number),
     /// How many nodes of all pools may be unavailable at once; 0 if the fleet has no limit.
     pub fleet: Number,
-    /// Order of pools, as pairs of a later and an earlier pool.
+    /// Order of pools, as pairs: a later pool, and the pool that is updated before it.
     pub after: &'static [(u8, u8)],
     /// Images that the admin may ask for. The first is the target at the start.
     pub images: &'static [u8],
@@ -58,8 +58,8 @@ pub struct World {
     pub max_staging: Number,
     /// True if nodes start with the first image staged and reported.
     pub staged: bool,
-    /// True if a node that cannot be drained, cannot lock an image, is held back or the like stays so during the fair
-    /// schedule. Such nodes must not block the others.
+    /// True if nodes that cannot have a turn stay so during the fair schedule: for example, nodes that are held back,
+    /// or that cannot be drained or lock an image. Such nodes must not block the others.
     pub keep_blocked: bool,
     /// True if agents test whether the API server rejects forbidden writes.
     pub tries_guard: bool,
@@ -78,9 +78,9 @@ pub struct World {
 pub enum Follows {
     /// The admin names an image, which becomes the target at once.
     AtOnce,
-    /// A tag. Its image becomes the target when it has been known for the minimum age and was confirmed.
+    /// A tag. Its image becomes the target after the minimum age, if the registry then confirms it.
     Tag,
-    /// A tag and a digest. The tag is only watched.
+    /// A tag and a digest. The digest is the target. The tag is only watched for new images.
     Pinned,
 }
 
@@ -111,7 +111,7 @@ impl World {
         Number::try_from(first + berth.index as usize).unwrap_or(NO_NUMBER)
     }
 
-    /// Returns the pool of a berth, and its index in the pool.
+    /// Returns the pool of a berth, and the berth's index in the pool.
     pub fn place(&self, slot: usize) -> (u8, Number) {
         let mut index = slot;
         for (pool, size) in (0..).zip(&self.pools) {
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Returns the state at the start: each pool has as many berths as its capacity, and all of them are closed.
+    /// Returns the state at the start. Each pool has closed berths, as many as its capacity.
     pub fn start(&self) -> State {
         let mut state = State::default();
         for (fault, times) in &self.faults {
@@ -247,7 +247,7 @@ impl State {
         self.left[fault as usize] > 0
     }
 
-    /// Returns the berth that a node of this name holds, with any UID. Prefers a berth beyond phase `Taken`.
+    /// Returns the berth held by a node of this name, with any UID. Prefers a berth whose phase is past `Taken`.
     pub fn held_by(&self, node: usize) -> Option<(usize, &Held)> {
         let held = self
             .slots
@@ -302,12 +302,12 @@ impl State {
             .retain(|r| !matches!(r, Request::Controller(write) if which(write)));
     }
 
-    /// Starts a new boot of a node: each recorded boot becomes one older.
+    /// Starts a new boot of a node. All recorded boots become one boot older.
     pub fn next_boot(&mut self, node: usize) {
         self.each_boot(node, |boot| *boot = boot.saturating_add(1));
     }
 
-    /// Renumbers a node's boots with the smallest numbers. Boot IDs are only compared, so the state is equivalent.
+    /// Gives a node's boots the smallest possible numbers. The state stays equivalent, because boots are only compared.
     pub(crate) fn settle_boots(&mut self, node: usize) {
         let mut seen = 1u32;
         self.each_boot(node, |boot| seen |= 1 << (*boot).min(31));
@@ -333,7 +333,7 @@ impl State {
         });
     }
 
-    /// Calls a function for every Lease: in the API server, in pending writes and in views.
+    /// Calls a function for every Lease in the API server, in pending writes, and in frozen watches.
     pub fn each_lease(&mut self, mut lease: impl FnMut(&mut Lease)) {
         self.slots.iter_mut().for_each(&mut lease);
         for request in &mut self.air {

@@ -42,11 +42,12 @@ fn with_faults(world: World, faults: &[&[(Fault, u8)]]) -> World {
     World { faults, ..world }
 }
 
-/// Defines worlds: name, description, fields that differ from [`calm`], faults, and more faults of a deep exploration.
+/// Defines worlds: each with name, description, fields that differ from [`calm`], faults, and more faults for a deep
+/// exploration.
 macro_rules! worlds {
     ($($name:literal $about:literal
         { $($field:ident: $value:expr),* } [$($fault:ident: $times:literal),*] deep [$($more:ident: $again:literal),*];)*) => {
-        /// Returns all worlds to explore. With `deep`, they have more faults, and the exploration takes hours.
+        /// Returns all worlds to explore. `deep` adds faults; the exploration then takes hours.
         pub fn all(deep: bool) -> Vec<World> {
             vec![$({
                 let world = World { $($field: $value,)* ..calm($name, $about) };

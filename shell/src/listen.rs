@@ -5,8 +5,8 @@ use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 
-/// Returns a client that also calls `hear`: with true when the API server accepts a new watch, with false when it sends
-/// data on a watch.
+/// Returns a client that calls `hear` with true when the API server accepts a watch, and with false when it sends data
+/// on a watch.
 pub fn with_watch_listener(client: &Client, hear: impl Fn(bool) + Clone + Send + Sync + 'static) -> Client {
     let inner = client.clone();
     let service = tower::service_fn(move |request: http::Request<Body>| {

@@ -13,12 +13,12 @@ pub enum LogFormat {
     Json,
 }
 
-/// Decides which log lines are written: the lowest level for all modules, and other levels for some modules.
+/// Selects the log lines to write: a minimum level for all modules, and other levels for some modules.
 pub type Filter = Targets;
 
 /// Parses the value of `--log-level`, for clap. Fails if the text is neither a level nor a list of directives. A word
-/// without `=` must be a level. Otherwise the library would treat a misspelled level as a module name, and log only
-/// that module.
+/// without `=` must be a level. Otherwise the library would take a misspelled level for a module, and log only that
+/// module.
 pub fn filter(text: &str) -> Result<Filter, String> {
     for word in text.split(',').filter(|word| !word.contains('=')) {
         if word.is_empty() || word.parse::<LevelFilter>().is_err() {
@@ -28,7 +28,7 @@ pub fn filter(text: &str) -> Result<Filter, String> {
         }
     }
     text.parse()
-        .map_err(|error| format!("{error}; use directives such as info,kube=debug"))
+        .map_err(|error| format!("{error}; use log directives such as info,kube=debug"))
 }
 
 /// Starts logging in this format. Lines that the filter rejects are not written.

@@ -6,8 +6,8 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 
 pub use backon::Retryable;
 
-/// Returns an endless series of delays, which double from `first` to `most`. Each delay is extended by a random time of
-/// up to its own length, so that requests that failed together are not retried together.
+/// Returns an endless series of delays, which double from `first` to `most`. Adds to each delay a random time of up to
+/// the same length, so that requests that failed together are retried at different times.
 pub const fn delays(first: Duration, most: Duration) -> ExponentialBuilder {
     ExponentialBuilder::new()
         .with_min_delay(first)
@@ -16,7 +16,7 @@ pub const fn delays(first: Duration, most: Duration) -> ExponentialBuilder {
         .with_jitter()
 }
 
-/// Returns the delay after this number of failures in a row, from the same series as [`delays`].
+/// Returns the delay after `failures` consecutive failures, from the same series as [`delays`].
 pub fn delay(failures: u32, first: Duration, most: Duration) -> Duration {
     // After 32 doublings, any limit is reached.
     let drawn = usize::try_from(failures.saturating_sub(1).min(32)).unwrap_or_default();

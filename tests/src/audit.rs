@@ -49,12 +49,12 @@ impl AuditLog {
         Ok(self.records.get(from..).unwrap_or_default())
     }
 
-    /// Removes and returns the records read so far, so that a run of hours does not keep them all.
+    /// Removes and returns the records read so far, to save memory in long runs.
     pub fn take(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.records)
     }
 
-    /// Returns the records that were read and not taken, in order of completion.
+    /// Returns the records read so far, in order of completion, without the records that [`Self::take`] removed.
     pub fn records(&self) -> &[Record] {
         &self.records
     }

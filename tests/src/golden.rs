@@ -22,7 +22,8 @@ const BLESS: &str = "BERTH_BLESS";
 /// State that every turn must show: the agent reports it before it requests the reboot.
 const REBOOTING: &str = "False/Rebooting";
 
-/// Names of the files that this process has written. A later history with the same name is compared with that file.
+/// Names of the golden files that this process has written. A later history with the same name is compared with its
+/// file.
 static BLESSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Statuses of a node's BootcNode, in the order of the writes, each with the program that wrote it.
@@ -48,8 +49,8 @@ fn writes_of<'a>(records: &'a [Record], target: &str) -> impl Iterator<Item = &'
     writes.filter(move |r| r.group == "berth.dev" && r.target() == target)
 }
 
-/// Statuses since the image was last set in the spec, starting with the first status whose agent had read that spec.
-/// Includes statuses from after the spec changed to another image.
+/// Statuses since the spec last changed to the image, from the first status whose agent had read that spec. Includes
+/// statuses from after the spec changed to yet another image.
 fn since_asked_for<'a>(statuses: &'a [(&'a str, u64, BootcNode)], image: &Digest) -> Vec<&'a BootcNode> {
     let objects: Vec<_> = statuses.iter().map(|(_, _, object)| object).collect();
     let last = objects
@@ -70,8 +71,8 @@ fn has_read_spec(object: &BootcNode) -> bool {
     read == object.metadata.generation
 }
 
-/// Every `status/reason` that each condition went through, one line per type. Failed steps are retried: two states that
-/// alternate, neither of them True, count once.
+/// Returns every `status/reason` of each condition, one line per type. Two states that alternate count once, unless one
+/// of them is True, because failed steps are retried.
 fn walk<'a>(statuses: impl IntoIterator<Item = &'a BootcNode>, node: &str) -> Result<String> {
     let mut walks: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for object in statuses {
@@ -98,8 +99,8 @@ fn walk<'a>(statuses: impl IntoIterator<Item = &'a BootcNode>, node: &str) -> Re
     Ok(lines.collect())
 }
 
-/// Fails unless `tests/tests/golden/NAME.txt` allows the history. With `BERTH_BLESS=1` writes the file; a second history of that
-/// name is compared with the first.
+/// Fails unless the golden file `tests/tests/golden/NAME.txt` allows the history. With `BERTH_BLESS=1`, writes the file
+/// instead. A second history with the same name is compared with the first.
 fn ensure_golden(name: &str, walk: &str) -> Result<()> {
     let file = workspace_root().join(format!("tests/tests/golden/{name}.txt"));
     let mut blessed = locked(&BLESSED);
@@ -119,9 +120,9 @@ fn ensure_golden(name: &str, walk: &str) -> Result<()> {
     Ok(())
 }
 
-/// True if a history has the types of the golden one, and of each type the same states in the same order, up to the last. An
-/// earlier state may be missing unless it is True or [`REBOOTING`]: the agent writes the current state only, a short turn may
-/// leave a state before the next write, and a pull that ends within a second is not reported.
+/// True if a history matches the golden history: for each condition type, the same states in the same order, and the
+/// same last state. Earlier states may be missing, except True states and [`REBOOTING`]. Agents write only their
+/// current state, so a short state may be skipped, and a pull of less than a second is not reported.
 fn allows(golden: &str, walk: &str) -> bool {
     let (golden, walk) = (lines_of(golden), lines_of(walk));
     golden.len() == walk.len()
@@ -139,8 +140,8 @@ fn lines_of(text: &str) -> Vec<(&str, Vec<&str>)> {
         .collect()
 }
 
-/// True if `seen` is `whole` without some states that may be missing. Two equal states become one if the state between them is
-/// missing.
+/// True if `seen` equals `whole` without some states that may be missing. Two equal states become one if the state
+/// between them is missing.
 fn allows_states(whole: &[&str], seen: &[&str]) -> bool {
     let last = whole.len().saturating_sub(1);
     // Possible numbers of states at the start of `seen` that the states of `whole` so far account for.
@@ -172,8 +173,8 @@ pub fn ensure_walk(audit_log: &Path, node: &str, golden: &str) -> Result<()> {
     })
 }
 
-/// Retries for 2 s: the API server answers a request shortly before it appears in the audit log. `choose` selects the statuses to
-/// compare.
+/// Compares the statuses that `choose` selects with the golden file. Retries for 2 s, because a request appears in the
+/// audit log shortly after its response.
 fn soon(
     audit_log: &Path,
     node: &str,
@@ -193,8 +194,8 @@ fn soon(
     }
 }
 
-/// Like [`ensure_walk`], for the conditions since the image was last set in the spec. The spec may have another image
-/// by then.
+/// Like [`ensure_walk`], for the conditions since the image was last set in the spec. The spec may already have another
+/// image.
 pub fn ensure_walk_to(audit_log: &Path, node: &str, image: &Digest, golden: &str) -> Result<()> {
     soon(audit_log, node, golden, |statuses| since_asked_for(statuses, image))
 }

@@ -10,7 +10,7 @@ pub(crate) struct NamedError {
 }
 
 impl NamedError {
-    /// An error with this full name; if the name is invalid, `…Error.Failed`.
+    /// An error with this full name, or `…Error.Failed` if the name is invalid.
     pub(crate) fn new(name: &str, message: impl Into<String>) -> Self {
         let failed = ErrorName::from_static_str_unchecked("org.freedesktop.DBus.Error.Failed");
         Self {
@@ -19,7 +19,7 @@ impl NamedError {
         }
     }
 
-    /// An error of systemd, from the last part of its name.
+    /// An error of systemd. `name` is the last part of the error's full name.
     pub(crate) fn systemd(name: &str, message: impl Into<String>) -> Self {
         Self::new(&format!("org.freedesktop.systemd1.{name}"), message)
     }

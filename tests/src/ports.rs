@@ -11,8 +11,8 @@ const COUNT: u16 = 12_000;
 
 /// A port reserved among test processes while this value lives.
 ///
-/// Not in the kernel's range for outgoing connections: any client could take such a port while a server is stopped for a test,
-/// and a client that retries the stopped server could even connect to itself.
+/// The port is outside of the kernel's range for outgoing connections. Any client could take a port in this range while
+/// a test has stopped the server. A client that retries could even connect to itself.
 #[derive(Debug)]
 pub struct Port {
     number: u16,

@@ -14,7 +14,7 @@ use crate::locked::locked;
 
 type Request = (Command, mpsc::Sender<std::io::Result<Child>>);
 
-/// Returns a command that runs the same program, killed when the thread that starts it ends.
+/// Returns a command that runs the same program. The kernel kills the program when the thread that started it ends.
 ///
 /// Keeps program, arguments, environment and working directory, but not the standard streams.
 pub fn with_parent(command: &Command) -> Command {

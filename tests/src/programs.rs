@@ -33,11 +33,12 @@ impl Programs {
 
 type Paths = BTreeMap<String, PathBuf>;
 
-/// All shipped programs. Built together: any other selection would rebuild the libraries with other features.
+/// Arguments that build all shipped programs together. Any other selection would rebuild the libraries with other
+/// features.
 const SHIPPED: [&str; 6] = ["-p", "berth-agent", "-p", "berth-controller", "-p", "kubectl-berth"];
 
-/// Root of the checkout. A program that cargo runs gets the path of its package from the environment. This has priority over the
-/// path that was compiled in: checkouts with a common target directory share their programs.
+/// Root of the checkout. Cargo passes the path of a package in the environment when it runs a program. This path has
+/// priority over the compiled-in path, because checkouts with a common target directory share their programs.
 pub fn workspace_root() -> PathBuf {
     let package =
         std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
@@ -60,7 +61,7 @@ pub fn programs() -> Result<Programs> {
     }
 }
 
-/// Makes [`programs`] return these, for measurements.
+/// Sets the programs that [`programs`] returns, for measurements.
 pub fn choose(programs: &Programs) {
     CHOSEN.get_or_init(|| programs.clone());
 }
@@ -94,8 +95,8 @@ fn build_shipped(package: &[&str]) -> Result<Paths> {
     build(&[&["--release", "--target", STATIC, "-p"], package].concat())
 }
 
-/// Builds agent and controller with deliberate bugs compiled in, each disabled unless `BERTH_SEEDED_BUG` names it. They have
-/// their own target directory, so that they never replace the real ones.
+/// Builds agent and controller with deliberate bugs. Each bug is disabled unless `BERTH_SEEDED_BUG` names it. The
+/// programs have their own target directory, so that they never replace the real programs.
 pub fn seeded() -> Result<Programs> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from);
     let target = target.join("seeded").display().to_string();
@@ -113,8 +114,8 @@ pub fn seeded_agent() -> Result<PathBuf> {
 /// Target of the shipped agent.
 const STATIC: &str = "x86_64-unknown-linux-musl";
 
-/// Builds the agent as its container image has it: static. In the profile of the tests, which builds much faster than the shipped
-/// one; `BERTH_TEST_RELEASE=1` selects the shipped one.
+/// Builds a static agent, as in the container image. Uses the test profile, which builds much faster than the release
+/// profile. `BERTH_TEST_RELEASE=1` selects the release profile.
 pub fn static_agent() -> Result<PathBuf> {
     crate::tools::ensure_packages(&["musl-tools"])?;
     let mut args = vec!["-p", "berth-agent", "--target", STATIC];
@@ -146,8 +147,8 @@ fn take(found: &Paths, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("cargo built no program named {name}"))
 }
 
-/// Variable with the directory where the test processes of one run share cargo's answers. If unset, each process runs
-/// cargo.
+/// Variable with the directory where the test processes of one run share the results of cargo builds. If unset, each
+/// process runs cargo.
 const ANSWERS_VARIABLE: &str = "BERTH_TEST_BUILT";
 
 /// Builds these programs, once per process.
@@ -163,7 +164,7 @@ fn build(args: &[&str]) -> Result<Paths> {
     Ok(found)
 }
 
-/// Builds these programs, or finds what another process of this run has built.
+/// Builds these programs, unless another process of this run has already built them.
 fn build_shared(args: &[&str]) -> Result<Paths> {
     let Some(directory) = std::env::var_os(ANSWERS_VARIABLE) else {
         return ask_cargo(args);

@@ -18,7 +18,7 @@ use crate::ports::Port;
 pub struct Weather {
     /// Connections are cut and new ones are refused. Data in flight is lost, in both directions.
     pub down: bool,
-    /// Connections stay but carry no data; when this ends, they continue where they stopped.
+    /// Connections stay open but carry no data. When this becomes false, they continue without loss.
     pub stalled: bool,
     /// Additional delay in each direction.
     pub latency: Duration,
@@ -61,7 +61,7 @@ impl Proxy {
         self.address
     }
 
-    /// Changes the state of the network, immediately and also for data in flight.
+    /// Changes the state of the network immediately, also for data in flight.
     pub fn weather(&self, change: impl FnOnce(&mut Weather)) {
         self.weather.send_modify(change);
     }

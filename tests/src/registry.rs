@@ -34,7 +34,7 @@ pub const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqix
 /// User and password of [`HTPASSWD`], as `auth` of an auth file.
 pub const AUTH: &str = "YmVydGg6c2VjcmV0";
 
-/// Requirements of a door (a further server of a registry) for its clients.
+/// Requirements of an additional server of a registry for its clients.
 #[derive(Debug, Default)]
 pub struct Guard<'a> {
     /// TLS with this certificate.

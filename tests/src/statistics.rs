@@ -1,6 +1,7 @@
 //! Statistics of measured values.
 
-/// Median; the mean of the two middle values if their number is even; 0 if there are none.
+/// Returns the median. For an even number of values, this is the mean of the two middle values; without values, it is
+/// 0.
 pub(crate) fn median(runs: &[f64]) -> f64 {
     let mut sorted = runs.to_vec();
     sorted.sort_by(f64::total_cmp);

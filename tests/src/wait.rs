@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 /// Waits until a query returns true. A query that fails is repeated.
 ///
 /// # Errors
-/// If it does not return true within the limit; with the error of the last query.
+/// If no query returns true within the limit. The error contains the last query's error, if that query failed.
 pub async fn eventually(what: &str, limit: Duration, mut ask: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
     let begin = Instant::now();
     loop {

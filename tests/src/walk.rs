@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::locked::locked;
 
-/// Insights of all nodes since the start of the watch; consecutive ones of the same phase count once.
+/// Insights of all nodes since the start of the watch. Consecutive insights of the same phase count once.
 #[derive(Debug)]
 pub struct Walks {
     seen: Arc<Mutex<BTreeMap<String, Vec<NodeInsight>>>>,
@@ -55,8 +55,8 @@ impl Walks {
         Self { seen, task }
     }
 
-    /// Fails unless each of these nodes went through these phases in this order, with any others in between, and each insight is
-    /// valid for its type.
+    /// Fails unless each of these nodes went through these phases in this order, and each insight is valid. Other
+    /// phases may come in between.
     pub fn ensure(&self, nodes: &[&str], phases: &[&str]) -> Result<()> {
         let seen = locked(&self.seen);
         for node in nodes {

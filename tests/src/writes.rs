@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::audit::Record;
 use crate::statistics::round;
 
-/// Kind of a write, by its cost.
+/// Kind of a write. The kinds differ in their cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A BootcNode or a Node, or its status.
@@ -133,7 +133,7 @@ fn state(body: &Value) -> Result<String> {
     })
 }
 
-/// Purpose of a write to a Node: `cordoned`, `given back`, or empty if it is neither.
+/// Purpose of a write to a Node: `cordoned`, `given back`, or empty for any other purpose.
 fn mark(body: &Value) -> String {
     let annotations = &body["metadata"]["annotations"];
     let words = if annotations.get(keys::ANNOTATION_CORDON).is_some() {

@@ -27,7 +27,7 @@ use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::{Agent, error_reason};
 use crate::telemetry::describe;
 
-/// Delay before the agent reads the pool's drain settings again after they were invalid.
+/// Retry delay for reading the pool's drain settings while they are invalid.
 const SETTINGS_RETRY: Duration = Duration::from_secs(10);
 /// Maximum length of a blocker's reason in the BootcNode's schema, in characters.
 const MAX_BLOCKER_REASON: usize = 512;
@@ -69,8 +69,8 @@ impl Agent {
         })
     }
 
-    /// Arms or disarms the host's rollback guard, as `duty` requires, and then performs the step. Skips the step if the
-    /// guard has fired before it could be disarmed.
+    /// Arms or disarms the host's rollback guard, as `duty` requires, and then performs the step. If the guard must be
+    /// disarmed but has already fired, skips the step.
     async fn prepare_and_perform(&mut self, step: &Step, duty: &Duty, repeats: bool) -> Result<Ending> {
         match duty {
             Duty::None => {}
@@ -128,7 +128,7 @@ impl Agent {
             Step::Relicense(berth, digest) => {
                 self.record_more_containers().await;
                 let stored = self.store(berth.relicensed(digest.clone(), self.boot_id())?).await?;
-                tracing::warn!(berth = berth.name(), %digest, "the running image is unproven; the node reboots into this digest under the same berth");
+                tracing::warn!(berth = berth.name(), %digest, "the running image is unproven; the node keeps its berth and reboots into {digest}");
                 Ok(stored)
             }
             Step::Release(berth, outcome, _) => self.store(berth.releasing(*outcome, self.boot_id())?).await,
@@ -147,8 +147,8 @@ impl Agent {
         }
     }
 
-    /// Fails if the host reported an error. Also fails if `repeats`: the agent made the same kind of change in its
-    /// previous step, and that change had no effect.
+    /// Fails if the host reported an error. Also fails if `repeats`: the last change of the staged image was of the
+    /// same kind, and had no effect.
     fn change_staged(&self, step: &Step, done: Result<(), HostError>, repeats: bool) -> Result<Ending> {
         let name = describe(step);
         done.with_context(|| format!("step {name} failed on the host"))?;
@@ -189,7 +189,7 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// Reads the machine's boot image at each survey until one read succeeds. The update does not wait for this read.
+    /// Reads the machine's boot image, unless an earlier survey has read it. After a failure, the update continues.
     async fn look_for_boot_image(&mut self) {
         if self.machine.boot_image.is_some() {
             return;
@@ -202,8 +202,8 @@ impl Agent {
         }
     }
 
-    /// Reads which mechanisms guard the host's boots (such as greenboot), at each survey until one read succeeds. One
-    /// success is enough, because a reboot also restarts the agent.
+    /// Reads which mechanisms guard the host's boots (such as greenboot), unless an earlier survey has read them. The
+    /// result stays valid for the life of the agent, because a reboot also restarts the agent.
     async fn look_for_safeguards(&mut self) {
         if self.machine.boot_safeguards.is_some() {
             return;
@@ -216,7 +216,8 @@ impl Agent {
         }
     }
 
-    /// Installs the host's rollback guard at each survey until that succeeds. The update does not wait for it.
+    /// Installs the host's rollback guard, unless an earlier survey has installed it. After a failure, the update
+    /// continues.
     async fn look_for_guard(&mut self) {
         if matches!(self.machine.guard_unit, Some(GuardUnit::InImage | GuardUnit::Installed)) {
             return;
@@ -231,8 +232,8 @@ impl Agent {
         self.machine.guard_unit = Some(found);
     }
 
-    /// Returns the names of rival updaters' pods on this node; empty if the node has no desired image. During a turn,
-    /// returns the last result: a query would only delay the turn.
+    /// Returns the names of the pods of rival updaters on this node; empty if the node has no desired image. During a
+    /// turn, returns the last result, because a query would delay the turn.
     async fn rival_pods(&mut self) -> Vec<String> {
         if self.knowledge.desired.digest().is_none() {
             return vec![];

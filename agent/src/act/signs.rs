@@ -22,8 +22,8 @@ use crate::timers::Pause;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Agent {
-    /// Updates the Node's lifecycle conditions, and removes guards (annotations against autoscalers) that an ended
-    /// cordon has left. True if it tried a write, even if the write failed.
+    /// Updates the Node's lifecycle conditions. Also removes the annotations against autoscalers that an ended cordon
+    /// has left. Returns true if it tried a write, even if the write failed.
     pub(crate) async fn show_signs(&mut self, facts: &AgentFacts) -> bool {
         let (Some(node), Some((wanted, berth))) = (facts.cluster_node.get(), wanted(facts)) else {
             return false;
@@ -95,5 +95,5 @@ fn message(berth: &Berth) -> String {
 
 fn planned(facts: &AgentFacts) -> String {
     let digest = facts.desired.digest().map(ToString::to_string).unwrap_or_default();
-    format!("{digest} is staged; the node will be drained and rebooted when the controller offers it a berth")
+    format!("{digest} is staged; the node will be drained and rebooted when the controller offers the node a berth")
 }

@@ -57,7 +57,7 @@ struct Run<'a> {
     answer: Answer,
     booted: Booted,
     trouble: Option<PivotError>,
-    /// Number of queries to the registry (`asked`), and of attempts to change to the target (`tried`).
+    /// Number of queries to the registry. The field `tried` is the number of attempts to switch to the target.
     asked: u32,
     tried: u32,
     begin: Timestamp,
@@ -210,7 +210,7 @@ fn save(file: &RecordFile, record: &Record) {
 
 impl Run<'_> {
     /// Reads the facts that do not change during a run: the boot image and the booted digest. The digest is read only
-    /// if a change to the target is configured, or was begun by an earlier run.
+    /// if the configuration asks for a switch to the target, or an earlier run has begun a switch.
     async fn look(&mut self) {
         let found = read_with_retries(self.give_up, async || self.host.boot_image().await).await;
         // If the boot image cannot be read, report the error instead of a missing boot image.
@@ -320,8 +320,8 @@ impl Run<'_> {
         pivot::reboot(&self.host, target, &self.config.signs).await
     }
 
-    /// Marks the check as finished, because the machine became a node meanwhile. A dry run only prints that the first
-    /// boot is over.
+    /// Marks the check as finished, because the machine has become a node. A dry run only prints that the check has
+    /// ended.
     fn close(&mut self) {
         let Some(mut record) = self.record.take() else {
             return;

@@ -68,8 +68,8 @@ fn show(path: &Path, notice: Option<&str>) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o644))
 }
 
-/// Sends one record to journald, with one line per field. The timeout limits how long a hung journald can delay the
-/// boot.
+/// Sends one record to journald, with one line per field. Gives up after [`JOURNAL_TIMEOUT`], so that a hung journald
+/// cannot delay the boot for longer.
 fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
     let mut text = String::new();
     for (name, value) in fields {

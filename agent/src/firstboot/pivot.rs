@@ -115,15 +115,16 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
     }
 }
 
-/// Returns the lock for staging the target. Fails on a composefs host, which the first-boot check does not change.
+/// Returns how to lock the target when it is staged. Fails on a composefs host, because the first-boot check changes no
+/// composefs host.
 async fn staging_lock(host: &Host) -> Result<StagingLock, PivotError> {
     let known = read_deployments(host).await?.map_err(final_trouble)?;
     let lock = known.staging_lock().filter(|lock| lock.ostree().is_some());
     lock.ok_or_else(|| final_trouble("Berth does not update hosts with the composefs backend on their first boot"))
 }
 
-/// Returns whether the staged target is locked; `None` if the target is not staged. Fails if the kubelet would never
-/// start under the staged image.
+/// Returns true if the staged target is locked, and false if it is unlocked; `None` if the target is not staged. Fails
+/// if the kubelet could not start with the staged image.
 async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, PivotError> {
     let known = read_deployments(host).await?.map_err(final_trouble)?;
     if let Some(why) = known.unit_missing() {
@@ -135,8 +136,8 @@ async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, PivotEr
     Ok(staged.map(|staged| staged.locked))
 }
 
-/// Unlocks the staged target and reboots. If no reboot begins, tries to remove the staged target and returns the
-/// reason. Otherwise does not return.
+/// Unlocks the staged target and reboots. Does not return if the reboot begins. Otherwise tries to remove the staged
+/// target, and returns the error.
 pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> PivotError {
     let why = match unlock_and_ask(host, target, signs).await {
         Ok(()) => {
@@ -169,8 +170,8 @@ pub(super) async fn unlock_and_ask(host: &Host, target: &Target, signs: &Signs) 
     Ok(host.reboot().await?)
 }
 
-/// Fails if the machine became a node during the pull or the unlock, because a node reboots only under a berth (I2).
-/// Some kubelets do not wait for the first-boot check.
+/// Fails if the machine has become a node, because a node reboots only under a berth (I2). A kubelet that does not wait
+/// for the first-boot check may start during the pull or the unlock.
 fn check_no_node(host: &Host, signs: &Signs) -> Result<(), PivotError> {
     if is_node(host.root(), signs) {
         return Err(final_trouble("a kubelet or an agent has started meanwhile"));
@@ -178,8 +179,8 @@ fn check_no_node(host: &Host, signs: &Signs) -> Result<(), PivotError> {
     Ok(())
 }
 
-/// Removes the staged target. If the target stayed and the machine became a node, a later reboot could apply the
-/// target without a berth.
+/// Removes the staged target. Otherwise a later reboot could apply it without a berth, after the machine has become a
+/// node.
 pub async fn disarm(host: &Host, target: &Target) {
     // Retried: a single failed read must not leave an unlocked target staged.
     let known = read_with_retries(Instant::now() + DISARM_TIMEOUT, async || read_deployments(host).await).await;

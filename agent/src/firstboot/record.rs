@@ -12,7 +12,7 @@ use crate::host::root::{HostRoot, STATE_DIR};
 pub struct RecordFile(PathBuf);
 
 impl RecordFile {
-    /// `root` is the host's root directory.
+    /// Creates the value for the host with this root directory.
     pub fn new(root: &HostRoot) -> Self {
         Self(root.path(STATE_DIR).join("firstboot.json"))
     }

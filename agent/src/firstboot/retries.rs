@@ -5,10 +5,11 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::host::HostError;
 
-/// First and longest delay before a retry of a query to the registry or the host, or of a change to the target.
+/// First delay before a retry of a query to the registry or the host, or of the switch to the target. Doubled with each
+/// retry, up to [`RETRY_MAX`].
 pub(super) const RETRY_MIN: Duration = Duration::from_millis(500);
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(20);
-/// Attempts per read: many services answer late right after a machine starts.
+/// Maximum number of attempts per read. Right after a machine starts, some services do not answer yet.
 const READS: u32 = 5;
 
 /// Reads from the host, up to [`READS`] times and not past the deadline. Returns the last error.

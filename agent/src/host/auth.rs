@@ -25,8 +25,8 @@ use super::root::{HostRoot, RUN_DIR};
 pub struct AuthSource {
     /// File with the host's credentials, as the agent sees it. It may be missing.
     pub path: Option<PathBuf>,
-    /// True to overwrite auth files that Berth did not write, or to hide them with a file that the host's tools read
-    /// first.
+    /// True to overwrite auth files that Berth did not write, or to hide them with Berth's file, which the host's tools
+    /// read first.
     pub replace: bool,
 }
 
@@ -130,8 +130,8 @@ impl HostAuth {
         }
     }
 
-    /// Writes the record, then the auth file. The record has the new digest, and also the digest of the replaced file
-    /// if Berth wrote that file.
+    /// Writes the record, then the auth file. The record contains the new file's digest. If Berth wrote the replaced
+    /// file, the record also contains that file's digest.
     fn write(&self, host: &AuthFiles, new: &Digest, text: &[u8]) -> io::Result<()> {
         let was_ours = match &host.places[0] {
             Place::File(digest) => host.ours.contains(digest).then_some(digest),
@@ -162,7 +162,7 @@ fn place(root: &HostRoot, path: &str) -> Place {
         Ok(found) => found.file_type(),
         // The path, or a directory in it, does not exist, so the host's tools find no file there either.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Place::Empty,
-        Err(error) => return Place::Odd(format!("cannot be examined: {error}")),
+        Err(error) => return Place::Odd(format!("a file that cannot be examined: {error}")),
     };
     if kind.is_symlink() {
         let target = fs::read_link(&path).map(|to| format!(" to {}", to.display()));
@@ -174,7 +174,7 @@ fn place(root: &HostRoot, path: &str) -> Place {
     match files::read_bounded(&path, MAX_LENGTH) {
         Ok(text) if text.len() > MAX_LENGTH => Place::Odd("a file that is too large".to_owned()),
         Ok(text) => Place::File(digest(&text)),
-        Err(error) => Place::Odd(format!("cannot be read: {error}")),
+        Err(error) => Place::Odd(format!("a file that cannot be read: {error}")),
     }
 }
 

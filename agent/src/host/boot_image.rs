@@ -20,10 +20,10 @@ impl Host {
     }
 }
 
-/// Returns the shell script that reads the note. Line 1 of its output is Ignition's result, or empty if the host has
-/// none. The script reads only the first note that it finds in [`PLACES`]. Line 2 then has the index of the note's
-/// place, and the times of its creation and last change (Unix seconds) or a word that shows why the note cannot be
-/// read, such as `missing`. The note's text follows.
+/// Returns the shell script that reads the installer's note. Line 1 of the output is Ignition's result; the line is
+/// empty if the host has none. The script reads only the first note that exists in [`PLACES`]. Line 2 begins with the
+/// index of that note's place. The rest of the line has the note's creation and change times (Unix seconds), or a word
+/// that shows why the note cannot be read, such as `missing`. The note's text follows.
 fn script() -> String {
     let places = PLACES.join(" ");
     let most = MAX_LENGTH + 1;

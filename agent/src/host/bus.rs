@@ -164,7 +164,8 @@ impl Bus {
         self.address.clone()
     }
 
-    /// Subscribes to the ends of systemd's jobs. A job that ends while the connection is down is missed.
+    /// Subscribes to the ends of systemd's jobs for Berth's units and rpm-ostreed. A job that ends while the connection
+    /// is down is missed.
     pub(super) fn jobs(&self) -> broadcast::Receiver<JobEnd> {
         self.jobs.subscribe()
     }
@@ -228,7 +229,11 @@ impl Bus {
     {
         match self.call_once(target, method, body).await {
             Err(BusError::Lost { method: lost, why }) => {
-                tracing::debug!(method = lost, why, "the reply was lost; retrying on a new connection");
+                tracing::debug!(
+                    method = lost,
+                    why,
+                    "lost the reply on the system bus; retrying on a new connection"
+                );
                 self.drop_connection().await;
                 self.call_once(target, method, body).await
             }
@@ -329,7 +334,8 @@ async fn signals(
     MessageStream::for_match_rule(rule, connection, None).await
 }
 
-/// Forwards signals until the connection ends. Reports that end as a change too, because signals may have been missed.
+/// Forwards signals until the connection ends. Also reports the end of the connection as a change, because signals may
+/// have been missed.
 async fn listen(
     mut jobs: MessageStream,
     mut shutdowns: MessageStream,

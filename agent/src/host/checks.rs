@@ -26,7 +26,7 @@ const DIRS: [(&str, Kind); 4] = [
     ("/usr/lib/berth/health.d/wanted.d", Kind::Wanted),
     ("/etc/berth/health.d/wanted.d", Kind::Wanted),
 ];
-/// Directories of greenboot's checks. The agent runs them on hosts where greenboot does not.
+/// Directories of greenboot's checks. The agent runs these checks on hosts where greenboot does not run them.
 const GREENBOOT_DIRS: [(&str, Kind); 4] = [
     ("/usr/lib/greenboot/check/required.d", Kind::Required),
     ("/etc/greenboot/check/required.d", Kind::Required),
@@ -39,7 +39,8 @@ const GREENBOOT_UNIT: &str = "/usr/lib/systemd/system/greenboot-healthcheck.serv
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Delay before a failed check runs again, from the end of its last run.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// Number of bytes read from the end of a check's output, and of its last lines that are reported.
+/// Number of bytes that are read from the end of a check's output. The report contains the last [`REPORTED_LINES`]
+/// lines of this text.
 const OUTPUT_TAIL: u64 = 4 << 10;
 const REPORTED_LINES: usize = 3;
 /// Maximum length of the check's path in a unit's name, in bytes.
@@ -52,7 +53,7 @@ const MAX_REPORT: usize = 300;
 enum Kind {
     /// The boot is not proven until the check succeeds.
     Required,
-    /// The failure is logged.
+    /// A failure is only logged.
     Wanted,
 }
 
@@ -79,7 +80,7 @@ struct Runs {
     left: Vec<Run>,
 }
 
-/// The runs of one check that has not succeeded.
+/// The runs of a check that has not succeeded yet.
 #[derive(Debug)]
 struct Run {
     check: Check,
@@ -119,8 +120,9 @@ impl CheckRuns {
         }
     }
 
-    /// Starts the checks that are due, and returns the state of all checks. A failed check runs again after 10 s, or
-    /// earlier if the Node becomes Ready, because the check may depend on the same things as the kubelet.
+    /// Starts the checks that are due, and returns the state of all checks. A failed check runs again 10 s after its
+    /// end. If the Node becomes Ready earlier, the check runs again at once, because it may need the same services as
+    /// the kubelet.
     pub(super) fn poll(&self, boot: &BootId, node_ready: bool, boot_complete: BootComplete) -> Checks {
         let mut runs = self.lock();
         if runs.boot.as_ref() != Some(boot) {
@@ -213,7 +215,7 @@ fn state(left: &[Run]) -> Checks {
 /// first. Checks of the same kind are sorted by name.
 ///
 /// # Errors
-/// When a directory or a file cannot be read. Then a required check might be missed.
+/// When a directory or a file cannot be read, because a required check could then be missed.
 fn find(root: &HostRoot, boot_complete: BootComplete) -> Result<Vec<Check>, String> {
     let mut checks = of_dirs(root, &DIRS)?;
     let runs_greenboot = boot_complete != BootComplete::Unused && root.path(GREENBOOT_UNIT).exists();
@@ -278,8 +280,8 @@ fn is_on(root: &HostRoot, path: &str) -> io::Result<bool> {
     }
 }
 
-/// Returns the name of a check's unit, without its suffix: `berth-check-` and the check's path. By this name, a
-/// restarted agent finds a check that still runs. systemd allows 255 bytes, so a long path loses its start.
+/// Returns the name of a check's unit, without its suffix: `berth-check-` and the check's path. With this name, a
+/// restarted agent finds a check that still runs. systemd allows 255 bytes, so the start of a long path is cut off.
 fn unit_name(path: &str) -> String {
     let path = path.trim_start_matches('/').replace('/', "-");
     let name = path.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_");
@@ -289,9 +291,9 @@ fn unit_name(path: &str) -> String {
 
 fn words(failure: &UnitFailure) -> String {
     match (failure.result.as_str(), failure.status) {
-        ("timeout", _) => format!("did not end within {} s", CHECK_TIMEOUT.as_secs()),
-        ("exit-code", EXIT_EXEC) => "cannot be executed".to_owned(),
-        ("canceled", _) => "was stopped before it ended".to_owned(),
+        ("timeout", _) => format!("the check did not end within {} s", CHECK_TIMEOUT.as_secs()),
+        ("exit-code", EXIT_EXEC) => "the check cannot be executed".to_owned(),
+        ("canceled", _) => "the check was stopped before it ended".to_owned(),
         ("exit-code", status) => format!("exit status {status}"),
         (result, status) => format!("{result} {status}"),
     }
@@ -391,11 +393,11 @@ mod tests {
         assert_eq!(report("/etc/x", "exit status 1", " \n"), "/etc/x: exit status 1");
         assert_eq!(report("/etc/x", "e", &"y".repeat(999)).chars().count(), MAX_REPORT);
         for (result, status, expected) in [
-            ("timeout", 0, "did not end within 60 s"),
-            ("exit-code", 203, "cannot be executed"),
+            ("timeout", 0, "the check did not end within 60 s"),
+            ("exit-code", 203, "the check cannot be executed"),
             ("exit-code", 2, "exit status 2"),
             ("signal", 9, "signal 9"),
-            ("canceled", 0, "was stopped before it ended"),
+            ("canceled", 0, "the check was stopped before it ended"),
         ] {
             let failure = UnitFailure {
                 result: result.to_owned(),

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::handle::Host;
 
-/// How long an answer is cached while the node's berth has a maintenance window. Without the cache, each use of the
-/// answer could start timedated.
+/// How long an answer is cached while the node's berth has a maintenance window. The cache limits how often the agent's
+/// queries start timedated.
 const CACHED_IN_WINDOW: Duration = Duration::from_secs(10);
-/// How long an answer other than "synchronized" is cached without a maintenance window. An update may be waiting until
-/// the clock is synchronized.
+/// How long an answer other than "synchronized" is cached without a maintenance window. Short, because an update may be
+/// waiting for the clock to be synchronized.
 const OTHER_CACHED: Duration = Duration::from_secs(20);
 /// How long the answer "synchronized" is cached without a maintenance window.
 const YES_CACHED: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ impl Clock {
         }
     }
 
-    /// Returns the last answer, however old; `None` without an answer.
+    /// Returns the last known answer, even if it is old; `None` if the answer is unknown.
     pub fn known(&self) -> Option<bool> {
         if self.trusted {
             Some(true)
@@ -41,8 +41,8 @@ impl Clock {
         }
     }
 
-    /// True if the clock is synchronized; `None` if the host does not report it. Asks the host if the cached answer has
-    /// expired.
+    /// True if the clock is synchronized; `None` if the host does not report its state. Queries the host if the cached
+    /// answer has expired.
     pub async fn is_synchronized(&mut self, host: &Host, under_window: bool) -> Option<bool> {
         if self.trusted {
             return Some(true);
@@ -65,8 +65,8 @@ impl Clock {
         self.known()
     }
 
-    /// Records an answer. One missing answer does not clear a recent "synchronized", because timedated may only be slow
-    /// to start. Clearing it could end a turn in a window although the node is already drained.
+    /// Records an answer. A missing answer does not replace a recent "synchronized", because timedated may only be slow
+    /// to start. Otherwise a turn in a window could end although the node is already drained.
     fn note(&mut self, answer: Option<bool>, now: Instant) {
         match answer {
             Some(true) => self.yes = Some(now),

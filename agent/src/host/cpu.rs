@@ -23,7 +23,7 @@ pub fn platform_variant(root: &HostRoot) -> Option<&'static str> {
     }
 }
 
-/// Reads the features line by line, because `/proc/cpuinfo` has a paragraph for each core.
+/// Reads the file line by line, because `/proc/cpuinfo` has a paragraph for each core and may be long.
 fn features(path: &Path) -> io::Result<Features> {
     let mut features = Features::default();
     let mut lines = BufReader::new(File::open(path)?);

@@ -53,7 +53,8 @@ pub struct HostStatus {
     /// The deployment that a shutdown applies, unless it is locked. A staged change without an image, such as a changed
     /// kernel argument, has no digest.
     pub staged: Option<Deployment>,
-    /// Why the lock of the staged deployment cannot be read. The deployment then counts as neither locked nor unlocked.
+    /// Error if the lock of the staged deployment cannot be read. The deployment then counts as neither locked nor
+    /// unlocked.
     pub unreadable_lock: Option<String>,
     /// True if the staged image was pulled under an enforced signature policy.
     pub staged_signed: bool,

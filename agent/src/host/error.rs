@@ -4,7 +4,7 @@ use super::failure::{Failure, Reason};
 /// Error of a request to the host.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum HostError {
-    /// A host command or a pull runs. Another command would wait for it, or read a state that is about to change.
+    /// A host command or a pull runs. A second command would wait, or would read a state that is about to change.
     #[error("the host is busy: {0}")]
     Busy(String),
     /// A host tool failed.

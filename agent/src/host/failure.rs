@@ -19,9 +19,9 @@ pub struct Failure {
 
 pub use berth_core::agent::reason::Reason;
 
-/// Phrases of error messages, in lower case, and their reasons. The first match counts. A message names the failed
-/// step, often a network step, before the cause. So problems of the host or the image precede network problems in this
-/// list.
+/// Phrases of error messages, in lower case, and their reasons. The first match counts. Network problems come last,
+/// because a message names the failed step before the cause. The failed step is often a network step, even if the cause
+/// is a problem of the host or the image.
 const WORDS: &[(&[&str], Reason)] = &[
     // The agent's own messages about the end of a unit.
     (&["/usr/bin/bootc cannot be executed"], Reason::BootcMissing),
@@ -165,8 +165,7 @@ pub fn classify(words: &str) -> Failure {
     Failure::new(recognise(words).unwrap_or(Reason::PullFailed), words)
 }
 
-/// Returns the reason of the first entry in `WORDS` with a phrase that the message contains; `None` if there is no such
-/// entry.
+/// Returns the reason of the first entry in `WORDS` with a phrase in this message; `None` without a match.
 pub fn recognise(words: &str) -> Option<Reason> {
     let text = words.to_lowercase();
     let hit = WORDS
@@ -176,7 +175,7 @@ pub fn recognise(words: &str) -> Option<Reason> {
 }
 
 impl Failure {
-    /// Creates a failure. Its message is the error in `words` (a tool's output), in one line.
+    /// Creates a failure. Its message is the error in the tool's output `words`, in one line.
     pub fn new(reason: Reason, words: &str) -> Self {
         Self {
             reason,
@@ -185,9 +184,9 @@ impl Failure {
     }
 }
 
-/// Returns the error in a tool's error output: all lines from the first that begins with `error:`. bootc and ostree
-/// begin their errors with that word, and may then quote podman or a registry. Without such a line, returns all lines
-/// from the last that begins with `Error`, or else the last three lines.
+/// Returns the error in a tool's error output: all lines from the first line that begins with `error:`. bootc and
+/// ostree begin their own errors with that word, and may then quote podman or a registry. If there is no such line,
+/// returns all lines from the last line that begins with `Error`, or else the last three lines.
 pub(super) fn message(words: &str) -> String {
     let lines: Vec<&str> = words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let own = lines.iter().position(|line| line.starts_with("error:"));
@@ -203,9 +202,9 @@ fn is_error(line: &str) -> bool {
     line.starts_with("error:") || line.starts_with("error ")
 }
 
-/// Appends the text about the credentials to the message of a pull that the registry rejected. To make room, cuts off
-/// the start of a long message, because the cause is at the end. If the rest is not recognized as a rejection, cuts
-/// off the end instead. If that does not work either, returns the message unchanged.
+/// Appends the text about the credentials to the message of a pull that the registry rejected. If the message is too
+/// long, cuts off its start, because the cause is at the end. If the rest would not be recognized as a rejection, cuts
+/// off the end instead. If both fail, returns the message unchanged.
 pub(super) fn with_credentials(message: String, credentials: &str) -> String {
     if credentials.is_empty() || !is_unauthorized(&message) {
         return message;

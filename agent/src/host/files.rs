@@ -19,7 +19,8 @@ const INVALID_CONTENT: [ErrorKind; 3] = [
     ErrorKind::IsADirectory,
 ];
 
-/// Replaces a file durably: the new text is on disk before it gets the file's name. After an error, the old file stays.
+/// Replaces a file durably: writes the new text to a temporary file, then gives that file the final name. After an
+/// error, the old file stays.
 pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let directory = path
         .parent()
@@ -101,8 +102,8 @@ pub fn temporary(path: &Path) -> PathBuf {
     path.with_extension("tmp")
 }
 
-/// Reads at most `limit` + 1 bytes, so that the caller notices a longer file. Fails on a FIFO, whose reader would wait
-/// for a writer.
+/// Reads at most `limit` + 1 bytes: if the result has more than `limit` bytes, the file is too long. Fails on a FIFO,
+/// because the read would wait for a writer.
 pub fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let limit = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
@@ -139,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// None of these reads and writes may block.
+    /// Reads and writes return at once even for a FIFO.
     #[test]
     fn unusual_files_do_not_block() {
         let scratch = std::env::temp_dir().join(format!("berth-files-{}", std::process::id()));

@@ -52,8 +52,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Prepares the access to the host and tries to connect to its system bus. An unreachable bus is not an error here:
-    /// each later call connects again, and fails if it cannot.
+    /// Prepares the access to the host and tries to connect to its system bus. If the bus is unreachable, this call
+    /// still succeeds, and each later call tries to connect again.
     ///
     /// # Errors
     /// When the runtime directory cannot be created under the root.
@@ -180,13 +180,13 @@ impl Host {
         *self.chosen.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Returns the backend of the recorded pull, even if a survey has chosen another one since. Without a record,
-    /// returns bootc: its pulls can be found by the name of their unit.
+    /// Returns the backend of the recorded pull, even if a later survey has chosen another backend. Without a record,
+    /// returns bootc, because a pull of bootc can be found by the name of its unit.
     fn puller(&self, boot: &BootId) -> Backend {
         self.record.read(boot).map_or(Backend::Bootc, |record| record.backend)
     }
 
-    /// Finds the pull of this boot: the recorded one, or else a pull unit of the desired digest. Also finds an ended
+    /// Finds the pull of this boot: the recorded pull, or else a pull unit of the desired digest. Also finds an ended
     /// pull, until [`Host::forget_pull`].
     ///
     /// # Errors
@@ -210,8 +210,8 @@ impl Host {
         }
     }
 
-    /// Starts to pull and stage an image with this lock, and returns at once. If the digest is already being pulled,
-    /// that pull continues.
+    /// Starts to pull and stage an image, and returns at once. `lock` determines how the image gets locked. If the
+    /// digest is already being pulled, that pull continues.
     ///
     /// # Errors
     /// [`HostError::Busy`] while another pull runs. Other errors if the backend failed.
@@ -280,8 +280,8 @@ impl Host {
         }
     }
 
-    /// Unlocks the staged deployment, so that [`Host::reboot`] applies it. Any other shutdown applies it too, unless
-    /// only rpm-ostreed can unlock it.
+    /// Unlocks the staged deployment, so that [`Host::reboot`] applies it. Any other shutdown then applies it too,
+    /// except on a host where only rpm-ostreed can unlock it.
     ///
     /// # Errors
     /// When nothing is staged, or the tool failed.
@@ -360,8 +360,8 @@ impl Host {
         Ok(timedate::is_synchronized(&self.bus).await?)
     }
 
-    /// Returns whether the host supports soft reboots, and when the last one started the running userspace. Both stay
-    /// the same while this process runs, because a soft reboot also ends this process.
+    /// Returns whether the host supports soft reboots, and when the last soft reboot started the running userspace. The
+    /// answer is cached, because a soft reboot also ends this process.
     ///
     /// # Errors
     /// When systemd does not answer.
@@ -373,8 +373,8 @@ impl Host {
         Ok(*self.soft_reboots.get_or_init(|| found))
     }
 
-    /// Requests a reboot: from the backend if only the backend can unlock the deployment, otherwise from logind. A lost
-    /// reply counts as accepted: the caller waits and checks [`Host::shutting_down`].
+    /// Requests a reboot from logind, or from the backend if only the backend can unlock the deployment. If the reply
+    /// is lost, the request counts as accepted: the caller waits and checks [`Host::shutting_down`].
     ///
     /// # Errors
     /// [`HostError::RebootRefused`] if the host refuses.
@@ -385,8 +385,8 @@ impl Host {
         }
     }
 
-    /// Requests a soft reboot into the staged deployment. If the host cannot prepare it, requests a reboot as
-    /// [`Host::reboot`] does.
+    /// Requests a soft reboot into the staged deployment. If the host cannot prepare the soft reboot, requests a reboot
+    /// as [`Host::reboot`] does.
     ///
     /// # Errors
     /// [`HostError::RebootRefused`] if the host refuses.
@@ -435,7 +435,7 @@ impl Host {
         Ok(units::boot_safeguards(&self.bus).await?)
     }
 
-    /// Runs the host's health checks that have not succeeded under this boot, and returns at once with their state. The
+    /// Starts the health checks that have not succeeded in this boot, and returns the state of all checks at once. The
     /// end of a check wakes the agent. See [`CheckRuns::poll`].
     pub fn run_checks(&self, boot_id: &BootId, node_ready: bool, boot_complete: BootComplete) -> Checks {
         self.checks.poll(boot_id, node_ready, boot_complete)
@@ -483,7 +483,7 @@ impl Host {
         self.guard.forget_fired()
     }
 
-    /// Shows the armed rollback guard that an agent runs under this boot.
+    /// Informs the rollback guard that an agent runs in this boot. Does nothing if the guard is not armed.
     ///
     /// # Errors
     /// When the file cannot be written.

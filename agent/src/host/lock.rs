@@ -13,7 +13,7 @@ use super::root::HostRoot;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The host-wide lock. The kernel releases it when the process ends, however it ends.
+/// The host-wide lock. When the process ends for any reason, the kernel releases the lock.
 #[derive(Debug)]
 pub struct HostLock {
     _file: File,

@@ -66,8 +66,8 @@ fn is_real_shutdown(kind: &str) -> bool {
     !kind.is_empty() && !kind.starts_with("dry-")
 }
 
-/// Flag of `RebootWithFlags`: logind checks the inhibitors even for a root caller such as the agent. So an inhibitor
-/// that appears after the agent's own check still counts.
+/// Flag of `RebootWithFlags`: inhibitors also block the reboot request of a root caller, such as the agent. This
+/// matters for an inhibitor that appears after the agent's own check.
 const CHECK_INHIBITORS: u64 = 1;
 
 /// Flag of `RebootWithFlags`: restart only the userspace.

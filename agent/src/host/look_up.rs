@@ -61,7 +61,10 @@ impl Host {
         let pinned = image.at(&of_platform);
         let config = self.inspect("config", &["--config", "--raw"], &pinned, give_up).await?;
         let config = document::config(config.as_bytes(), &of_platform)?;
-        let (platform, words) = (&config.platform, format!("the image is for {}, not", config.platform));
+        let (platform, words) = (
+            &config.platform,
+            format!("the image supports only {} and is not suitable", config.platform),
+        );
         for_machine(std::slice::from_ref(platform), own, &words)?;
         Ok(Target {
             digest: of_platform,
@@ -131,8 +134,8 @@ fn answer(found: Result<Target, LookUpError>) -> Answer {
     }
 }
 
-/// Returns the image's name for skopeo. skopeo rejects a name with both a tag and a digest, so the tag of such a name
-/// is left out.
+/// Returns the image's name for skopeo. If the image has both a tag and a digest, the tag is left out, because skopeo
+/// rejects a name with both.
 fn name(image: &ImageRef) -> String {
     match image.digest() {
         Some(digest) => format!("docker://{}", image.at(digest)),

@@ -25,7 +25,7 @@ pub(super) struct Record {
     /// True if the pull was started: systemd accepted its unit, or rpm-ostreed started its transaction.
     #[serde(default)]
     pub(super) started: bool,
-    /// True if the backend itself locks the image when it stages it.
+    /// True if the backend locks the image as part of staging.
     #[serde(default)]
     pub(super) download_only: bool,
     /// Text about the auth file in use at the start of the pull.
@@ -36,11 +36,11 @@ pub(super) struct Record {
     pub(super) policy: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) began: Option<Timestamp>,
-    /// rpm-ostree's message that the image is already staged or booted under this reference. The deployments then show
-    /// whether the pull succeeded.
+    /// rpm-ostree's message that the image is already staged or booted under this reference. If the field is set, the
+    /// deployments show whether the pull succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) said: Option<String>,
-    /// End of the rpm-ostree transaction; absent until the agent has received the end.
+    /// Result of the pull by rpm-ostree; absent until the agent knows the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ended: Option<Ended>,
 }
@@ -85,7 +85,7 @@ impl RecordFile {
         match serde_json::from_slice::<Record>(&text) {
             Ok(record) => (record.boot_id == boot_id.as_str()).then_some(record),
             Err(error) => {
-                tracing::warn!(%error, "cannot parse /run/berth/pull.json, the record of the pull; ignoring it");
+                tracing::warn!(%error, "cannot parse /run/berth/pull.json, the record of the pull; ignoring the file");
                 None
             }
         }

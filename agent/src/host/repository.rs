@@ -31,9 +31,9 @@ pub(super) fn is_commit(checksum: &str) -> bool {
     checksum.len() == 64 && checksum.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Removes the refs of an image, so that its next pull checks the signature policy. The layers stay, so they are not
-/// downloaded again. Deployments stay too, because ostree keeps their commits with other refs. After an error, refs of
-/// the image may still exist.
+/// Removes the refs of an image, so that the image's next pull checks the signature policy. The image's layers stay,
+/// and are not downloaded again. Deployments stay too, because other refs keep their commits. After an error, some refs
+/// of the image may remain.
 pub(super) async fn forget_image(tools: &Tools, digest: &Digest) -> Result<(), HostError> {
     let list = tools
         .run("list-images", &[OSTREE, "refs", REPOSITORY, "--list", IMAGES])

@@ -97,8 +97,8 @@ impl GuardFiles {
         files::remove(&self.path("fired"))
     }
 
-    /// Shows the guard that an agent runs under this boot. The guard then starts its time limit again, once per boot.
-    /// Does nothing if the guard is not armed.
+    /// Informs the guard that an agent runs in this boot. The guard then restarts its time limit, once per boot. Does
+    /// nothing if the guard is not armed.
     pub(super) fn show_agent(&self, boot_id: &BootId) -> anyhow::Result<()> {
         let line = format!("{boot_id}\n");
         if !self.path("armed").exists() {
@@ -123,8 +123,8 @@ fn has_text(path: &Path, text: &str) -> bool {
     files::read_bounded(path, text.len()).is_ok_and(|found| found == text.as_bytes())
 }
 
-/// Makes sure that the host runs the guard at its next boot: writes the script, and installs the unit unless the image
-/// has it. Replaces a unit in `/etc` that an older agent installed.
+/// Makes sure that the guard runs at the host's next boot: writes the script, and installs the unit unless the image
+/// contains it. Replaces a unit in `/etc` that an older agent installed.
 pub(super) async fn install(tools: &Tools, guard: &GuardFiles) -> Result<GuardUnit, HostError> {
     write(guard, "run", SCRIPT)?;
     let fragment = units::enabled_fragment(&tools.bus, UNIT).await?;

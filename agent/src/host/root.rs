@@ -7,12 +7,13 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::Context;
 use berth_api::BootId;
 
-/// Directory of the agent's runtime files, as the host sees it. A reboot clears it.
+/// Directory of the agent's runtime files, as the host sees it. A reboot empties the directory.
 pub const RUN_DIR: &str = "/run/berth";
 /// Directory of the agent's durable files, as the host sees it.
 pub const STATE_DIR: &str = "/var/lib/berth";
 
-/// File with the number of soft reboots since the kernel has started, as the host sees it. Absent before the first one.
+/// File with the number of soft reboots since the kernel started, as the host sees it. Absent before the first soft
+/// reboot.
 pub(super) const SOFT_REBOOTS: &str = "/run/berth/soft-reboots";
 
 const MAX_LINKS: usize = 40;
@@ -105,7 +106,7 @@ impl HostRoot {
     }
 }
 
-/// Returns the parts of a path without `/` and `.`, last first.
+/// Returns the parts of a path without `/` and `.`, in reverse order.
 fn parts(path: &Path) -> Vec<PathBuf> {
     let mut parts = Vec::new();
     for component in path.components() {

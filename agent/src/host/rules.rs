@@ -14,17 +14,17 @@ use super::root::HostRoot;
 /// Returns the registries that the agent's flags and the host's own list allow.
 pub(super) fn registries(root: &HostRoot, flags: &[String]) -> Registries {
     let text = match read(root, registries::FILE, registries::MAX_LENGTH) {
-        Ok(Some(text)) if text.len() > registries::MAX_LENGTH => Some(Err("it is too long".to_owned())),
+        Ok(Some(text)) if text.len() > registries::MAX_LENGTH => Some(Err("the file is too long".to_owned())),
         Ok(Some(text)) => Some(String::from_utf8(text).map_err(|error| error.to_string())),
         Ok(None) => unseen(root).map(Err),
-        Err(error) => Some(Err(format!("cannot be read: {error}"))),
+        Err(error) => Some(Err(format!("the file cannot be read: {error}"))),
     };
     let text = text.as_ref().map(|text| text.as_deref().map_err(String::clone));
     Registries::new(flags, text)
 }
 
-/// Returns a message if the host may have a list that the agent cannot see, because the list's directory is not mounted
-/// in the agent's pod. `None` if the agent sees the directory.
+/// Returns an error message if the directory of the host's list is not mounted in the agent's pod: the host may then
+/// have a list that the agent cannot see. `None` if the agent sees the directory.
 fn unseen(root: &HostRoot) -> Option<String> {
     let directory = Path::new(registries::FILE).parent()?;
     let is_pod = root.path("/") != Path::new("/");
@@ -50,8 +50,8 @@ pub(super) fn policy(root: &HostRoot) -> (Policy, Option<Digest>) {
     (Policy::Missing, None)
 }
 
-/// Reads a file of the host, following links as the host would; `None` if it does not exist. A broken link is an error,
-/// because it may be broken only in the agent's view.
+/// Reads a file of the host, following links as the host would; `None` if the file does not exist. Fails on a broken
+/// link, because the link may be intact in the host's view.
 fn read(root: &HostRoot, path: &str, limit: usize) -> io::Result<Option<Vec<u8>>> {
     match root.resolve(path).and_then(|file| files::read_bounded(&file, limit)) {
         Ok(text) => Ok(Some(text)),
@@ -129,7 +129,7 @@ mod tests {
         fs::write(&file, &text).unwrap();
         assert!(matches!(registries(&world.1, &[]), Registries::Lists(_)));
         fs::write(&file, text + "#").unwrap();
-        assert!(world.why().contains("it is too long"));
+        assert!(world.why().contains("the file is too long"));
     }
 
     #[test]

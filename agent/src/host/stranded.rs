@@ -10,10 +10,10 @@ use std::path::Path;
 use super::root::HostRoot;
 
 const UNIT: &str = "berth-firstboot.service";
-/// Unit directory of the host, which updates keep.
+/// Unit directory of the host. An update keeps its content.
 const ETC: &str = "/etc/systemd/system";
-/// The image's version of `/etc`. A link that is also here belongs to the image, so an update replaces it together with
-/// the unit.
+/// The image's version of `/etc`. A link in this directory belongs to the image, so an update replaces the link
+/// together with the unit.
 const IMAGE_ETC: &str = "usr/etc/systemd/system";
 const OF_IMAGE: [&str; 4] = [
     IMAGE_ETC,
@@ -22,9 +22,9 @@ const OF_IMAGE: [&str; 4] = [
     "lib/systemd/system",
 ];
 
-/// Returns the path on the host of a link that makes a unit require the first-boot check, if the image in the directory
-/// `image` lacks the check's unit. `None` also if the files cannot be read: only a unit that is known to be missing
-/// prevents an update.
+/// Finds a link that makes a unit require the first-boot check, although the image in the directory `image` lacks the
+/// check's unit. Returns the link's path on the host. Returns `None` if the files cannot be read: only a unit that is
+/// known to be missing prevents an update.
 pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String> {
     let link = own_link(root)?;
     let image = root.path(image);
@@ -36,7 +36,8 @@ pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String>
     is_unit_missing.then_some(link)
 }
 
-/// Returns the first link, by name, that makes a unit require the first-boot check and is not part of the booted image.
+/// Returns a link that makes a unit require the first-boot check and is not part of the booted image. If there are
+/// several links, returns the first by name.
 fn own_link(root: &HostRoot) -> Option<String> {
     let mut links = vec![];
     for entry in fs::read_dir(root.path(ETC)).ok()? {

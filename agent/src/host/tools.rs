@@ -48,8 +48,8 @@ impl Tools {
         self.root.boot_id().map_err(|e| HostError::Io(format!("{e:#}")))
     }
 
-    /// Fails while a host tool runs that this agent or an earlier agent process started, because that tool may be
-    /// changing the deployments.
+    /// Fails while a host tool of this agent or an earlier agent process runs, because the tool may be changing the
+    /// deployments.
     async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
         let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
         if running.is_empty() {

@@ -35,7 +35,7 @@ type Listed = (
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// How long systemd may take to free the name of an ended unit.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How much longer than the unit's timeout the agent waits for the end of a unit. After that, the agent stops the unit.
+/// Extra time that the agent waits for a unit's end after the unit's timeout. Then the agent stops the unit.
 const GRACE: Duration = Duration::from_secs(15);
 /// Time from the stop of a contained unit until systemd kills its processes.
 const KILL_AFTER: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ pub(super) struct Spec {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Not loaded: the unit never started, succeeded, or was stopped.
+    /// The unit is not loaded: it succeeded, was stopped, or was never started.
     Gone,
     Running,
     /// The unit ended and is about to be unloaded.
@@ -236,8 +236,8 @@ pub(super) async fn is_starting(bus: &Bus) -> Result<bool, BusError> {
     Ok(state == "initializing" || state == "starting")
 }
 
-/// Units that show the safeguards of a host's boots: the host has the safeguard if another unit wants or requires the
-/// listed unit. greenboot's boot counter has two units here, because its unit was renamed in greenboot's rewrite.
+/// Units that show the safeguards of a host's boots. The host has a safeguard if another unit wants or requires its
+/// unit. greenboot's boot counter has two entries, because greenboot's rewrite renamed its unit.
 const SAFEGUARDS: [(&str, BootSafeguard); 5] = [
     ("systemd-bless-boot.service", BootSafeguard::BootCounting),
     ("greenboot-grub2-set-counter.service", BootSafeguard::GrubBootCounter),
@@ -312,8 +312,8 @@ pub(super) async fn enable(bus: &Bus, name: &str) -> Result<(), BusError> {
     bus.call(SYSTEMD, "Reload", &()).await
 }
 
-/// Returns the mechanisms that guard the host's boots without the agent. Boot counting is visible only in a boot that
-/// is counted. In other boots, systemd does not want the unit that marks a boot as good.
+/// Returns the mechanisms that guard the host's boots without the agent. Boot counting is visible only if the current
+/// boot is counted. Otherwise systemd does not want the unit that marks a boot as good.
 pub(super) async fn boot_safeguards(bus: &Bus) -> Result<Vec<BootSafeguard>, BusError> {
     let mut found = vec![];
     for (name, safeguard) in SAFEGUARDS {
@@ -453,7 +453,7 @@ pub(super) async fn run(bus: &Bus, spec: &Spec) -> Result<Option<UnitFailure>, B
     }
 }
 
-/// Waits for the end of a unit that an earlier agent process started, and stops the unit after its time limit.
+/// Waits for the end of a unit that an earlier agent process started. Stops the unit if it runs past its time limit.
 pub(super) async fn outlast(bus: &Bus, spec: &Spec) -> Result<(), BusError> {
     let mut jobs = bus.jobs();
     let give_up = Instant::now() + spec.deadline + GRACE;
@@ -464,7 +464,8 @@ pub(super) async fn outlast(bus: &Bus, spec: &Spec) -> Result<(), BusError> {
 }
 
 /// Waits for the end of a unit, at most until `give_up`, and returns the unit's state. `job` is the unit's start job,
-/// if this agent started the unit: without the job, a unit that an admin stops looks like one that succeeded.
+/// if this agent started the unit. Only the job's result distinguishes a unit that an admin stopped from a unit that
+/// succeeded.
 pub(super) async fn end(
     bus: &Bus,
     name: &str,

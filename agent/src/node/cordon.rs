@@ -21,14 +21,14 @@ use serde_json::{Value, json};
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// Value of a guard's mark. A guard is an annotation against autoscalers. Its mark is a second annotation, which shows
-/// that the agent has set the guard. Only the presence of the mark counts.
+/// Value of a guard's mark. A guard is an annotation that keeps an autoscaler away from the node. The mark is a second
+/// annotation, and its presence shows that the agent has set the guard.
 const MARK: &str = "disabled";
 
 /// Error of a read or write of the Node.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// Another client has written the Node since it was read. Read it and decide again.
+    /// Another client has written the Node since it was read. The caller must read the Node again.
     #[error("the Node changed since it was read")]
     Conflict,
     /// The Node does not exist.
@@ -81,7 +81,7 @@ struct RawTaint {
 }
 
 impl RawTaint {
-    /// True if the Node Readiness Controller keeps pods off the node with this taint.
+    /// True if the Node Readiness Controller uses this taint to keep pods off the node.
     fn is_not_ready(&self) -> bool {
         self.key.starts_with(TAINT_READINESS) && matches!(self.effect.as_str(), "NoSchedule" | "NoExecute")
     }
@@ -150,11 +150,11 @@ impl From<RawNode> for NodeFacts {
     }
 }
 
-/// Parses the record of our cordon. If the record is invalid, the node counts as schedulable before the cordon.
+/// Parses the record of our cordon. If the record is invalid, assumes that the node was schedulable before the cordon.
 /// Otherwise the node would stay cordoned forever, without a report.
 fn record(text: &str) -> CordonRecord {
     serde_json::from_str(text).unwrap_or_else(|error| {
-        tracing::warn!(text, %error, "cannot parse the record of Berth's cordon; assuming that the node was schedulable before it");
+        tracing::warn!(text, %error, "cannot parse the record of Berth's cordon; assuming that the node was schedulable before the cordon");
         CordonRecord::default()
     })
 }
@@ -179,16 +179,16 @@ pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) 
 }
 
 /// Restores the Node to its state before our cordon, and writes `mark` into an annotation. Writes even if there is
-/// nothing to restore: the Node then has a new resourceVersion, so a delayed cordon request of this agent fails. Each
-/// call needs a new mark.
+/// nothing to restore, because the new resourceVersion makes a delayed cordon request of this agent fail. Each call
+/// needs a new mark.
 ///
-/// A node that was schedulable before becomes schedulable, even if an admin cordoned it during the turn, because that
-/// cordon looks the same as ours. A node that an admin uncordoned during the turn stays uncordoned.
+/// If the node was schedulable before our cordon, the node becomes schedulable again, even if an admin cordoned it
+/// during the turn: the two cordons look the same. A node that an admin uncordoned during the turn stays uncordoned.
 pub async fn restore(client: &Client, name: &str, seen: &NodeFacts, mark: &str) -> Result<NodeFacts, NodeError> {
     patch(client, name, &restore_patch(seen, mark)).await
 }
 
-/// Removes the guards (annotations against autoscalers) that an ended cordon has left. Returns the Node's new state.
+/// Removes the annotations against autoscalers that an ended cordon has left. Returns the Node's new state.
 pub async fn take_guards_off(client: &Client, name: &str, seen: &NodeFacts) -> Result<NodeFacts, NodeError> {
     patch(client, name, &guards_patch(seen)).await
 }
@@ -258,8 +258,8 @@ fn guards_patch(seen: &NodeFacts) -> Value {
     })
 }
 
-/// Returns the changes that remove the agent's guards, the annotations that keep the cluster autoscaler and Karpenter
-/// away. A guard stays if another client has changed its value.
+/// Returns the changes that remove the agent's guards. A guard is an annotation that keeps the cluster autoscaler or
+/// Karpenter away. A guard stays if another client has changed its value.
 fn without_guards(seen: &NodeFacts) -> Value {
     let mut annotations = json!({});
     for (guard, guarded) in seen.guards() {

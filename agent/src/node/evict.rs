@@ -21,7 +21,7 @@ const OVERLOAD_PAUSE: Duration = Duration::from_secs(2);
 pub enum Answer {
     /// The pod is terminating.
     Accepted,
-    /// The pod is gone, or another pod has its name.
+    /// The pod is gone. Another pod may have its name.
     Gone,
     /// A PodDisruptionBudget does not permit the eviction now.
     Budget(String),
@@ -39,14 +39,14 @@ pub enum Answer {
 
 /// Asks pods to leave. The rest of the drain only counts pods, waits, and reports blockers.
 ///
-/// With EvictionRequest (KEP-4563), only this trait's implementation would change: it would create the request on the
-/// first call, read it on later calls, and convert its responders' messages into an [`Answer`].
+/// EvictionRequest (KEP-4563) would need only another implementation of this trait. That implementation would create
+/// the request on the first call, read it on later calls, and convert its responders' messages into an [`Answer`].
 pub trait Mover {
-    /// Asks the pod with this UID to leave, never another pod of the same name. May be called repeatedly.
+    /// Asks the pod with this UID to leave. Another pod of the same name is not affected. May be called repeatedly.
     fn ask(&self, pod: &Pod) -> impl Future<Output = Answer> + Send;
 }
 
-/// Moves pods with the eviction API, or deletes them, which ignores PodDisruptionBudgets.
+/// Moves pods with the eviction API, or deletes them. A deletion ignores PodDisruptionBudgets.
 pub struct ByRequest<'a> {
     /// Client with the kubelet's identity.
     pub client: &'a Client,
@@ -106,7 +106,7 @@ fn interpret(error: &RequestError) -> Answer {
     }
 }
 
-/// Interprets a rejection. Budgets, overload and misconfiguration share status codes, so the details are read too.
+/// Interprets a rejection. Also reads its details, because budgets, overload and misconfiguration share status codes.
 fn interpret_status(status: &Status) -> Answer {
     let message = one_line(&status.message);
     let retry_after = status.details.as_ref().map_or(0, |d| d.retry_after_seconds);

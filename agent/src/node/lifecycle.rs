@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::cordon::{NodeError, RawNode, node_error, path, read};
 use super::{request, send};
 
-/// Writes these changes to the Node. `seen` is the Node as it was read, and `message` is for the conditions that are
-/// set. Returns the Node's new state.
+/// Writes these changes to the Node, and returns the Node's new state. `seen` is the Node as it was read. Each
+/// condition that is set gets the text `message`.
 pub async fn write(
     client: &Client,
     name: &str,
@@ -29,8 +29,8 @@ pub async fn write(
     Ok(node.into())
 }
 
-/// Removes our conditions from the Node, unless our cordon is on the Node. At the same time, another program may write
-/// the Node, such as the program that removes its taints. So after a conflict, reads the Node and tries once more.
+/// Removes our conditions from the Node, unless our cordon is on the Node. Another program may write the Node at the
+/// same time, for example to remove its taints. So after a conflict, reads the Node and tries once more.
 pub async fn take_off(client: &Client, name: &str, seen: &NodeFacts) -> Result<(), NodeError> {
     match take_off_once(client, name, seen).await {
         Err(NodeError::Conflict) => {}
@@ -86,8 +86,8 @@ mod tests {
     use super::*;
     use crate::fake_api_server;
 
-    /// A fake API server with one Node, which counts writes. Before each of the first `foreign` writes, another client
-    /// writes the Node. The server merges no patches: any successful write removes our conditions.
+    /// A fake API server with one Node. The server counts writes. Another client writes the Node before each of the
+    /// first `foreign` writes. The server does not merge patches: any successful write removes our conditions.
     #[derive(Default)]
     struct Server {
         version: u32,
@@ -130,8 +130,8 @@ mod tests {
         fake_api_server::client(move |call| server.lock().unwrap().answer(&call.method, &call.body))
     }
 
-    /// Removes the conditions from a Node after `meanwhile` and `foreign` conflicting writes. Returns whether that
-    /// succeeded, whether the conditions are gone, and the number of writes.
+    /// Removes the conditions from a Node that `meanwhile` changes, after `foreign` conflicting writes. Returns whether
+    /// this succeeded, whether the conditions are gone, and the number of writes.
     async fn taken_off(foreign: u32, meanwhile: impl FnOnce(&mut Server)) -> (bool, bool, u32) {
         let server = Arc::new(Mutex::new(Server {
             uid: "u",

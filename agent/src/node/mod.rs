@@ -31,7 +31,7 @@ pub async fn try_patch(client: &Client, name: &str) -> Result<(), RequestError> 
     send::<IgnoredAny>(client, request).await.map(drop)
 }
 
-/// Builds a request. Fails only for an invalid path, which names from the API server cannot cause.
+/// Builds a request. Fails only for an invalid path. Names from the API server give a valid path.
 fn request(method: &str, path: &str, body: Vec<u8>, content_type: &str) -> Result<Request<Vec<u8>>, RequestError> {
     Request::builder()
         .method(method)

@@ -135,7 +135,8 @@ pub enum Class {
     Stays,
     /// The pod is terminating.
     Terminating,
-    /// The pod's containers have ended. The drain tries to move the pod, but does not wait for it if that fails.
+    /// The pod's containers have ended. The drain tries to move the pod. If the move fails, the drain continues without
+    /// the pod.
     Finished,
     /// Moving the pod would lose data or the pod itself, so an admin must decide.
     Blocked(Obstacle),

@@ -11,7 +11,7 @@ use crate::clients::RequestError;
 
 #[derive(Deserialize)]
 struct List {
-    /// The API server sends null, or nothing, for an empty list.
+    /// The API server sends null for an empty list, or omits the list.
     items: Option<Vec<Item>>,
 }
 

@@ -22,7 +22,7 @@ const AGAIN_AT_REST: Duration = Duration::from_secs(1800);
 
 #[derive(Deserialize)]
 struct List {
-    /// The API server sends null, or nothing, for an empty list.
+    /// The API server sends null for an empty list, or omits the list.
     items: Option<Vec<Item>>,
 }
 

@@ -18,7 +18,7 @@ pub struct Settings {
     pub force: bool,
     /// Selector of the pods that are moved; `None` for all.
     pub pod_selector: Option<Selector>,
-    /// True to delete pods instead of evicting them, which ignores budgets.
+    /// True to delete pods instead of evicting them. A deletion ignores budgets.
     pub disable_eviction: bool,
     /// True to move pods even while other pods have an [`super::pods::Obstacle`]. Set if the pool's `onTimeout` is
     /// Force: the drain then moves as many pods as possible.

@@ -65,8 +65,8 @@ struct Csi {
     volume_handle: String,
 }
 
-/// Returns the volumes that no staying pod uses, by their names in the Node's status. A claim that cannot be read is
-/// not an error.
+/// Returns the node's volumes that no staying pod uses, by their names in the Node's status. If a claim cannot be read,
+/// all mounted volumes count as used.
 pub(super) async fn lingering<'a>(
     client: &Client,
     node: &str,
@@ -96,7 +96,7 @@ impl Status {
         in_use.map(String::as_str).chain(attached).collect()
     }
 
-    /// Returns the unused volumes. If `all_known` is false, every mounted volume counts as used.
+    /// Returns the volumes that are not in `used`. If `all_known` is false, every mounted volume also counts as used.
     fn lingering(&self, used: &BTreeSet<String>, all_known: bool) -> Vec<String> {
         let mut unused = self.all();
         unused.retain(|name| !used.contains(*name) && (all_known || !self.is_mounted(name)));
@@ -123,7 +123,7 @@ async fn volume_of(client: &Client, namespace: &str, claim: &str) -> Option<Stri
 
 fn log_failure<T>(answer: Result<T, RequestError>, path: &str) -> Option<T> {
     answer
-        .inspect_err(|error| tracing::debug!(path, %error, "cannot find the volume of a claim"))
+        .inspect_err(|error| tracing::debug!(path, %error, "cannot find the volume of a PersistentVolumeClaim"))
         .ok()
 }
 

@@ -12,7 +12,7 @@ use super::state::{Berth, BerthState, Closed, ClosedReason, HoldPhase, Holding, 
 use crate::keys;
 use crate::names::{BootId, NodeName, NodeUid, PoolName};
 
-/// A Lease that should be a berth but cannot be read as one.
+/// Error for a Lease that cannot be read as a berth.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Lease {lease} is not a valid berth: {what}; restore the Lease, or delete it if no node holds it")]
 pub struct LeaseError {
@@ -213,8 +213,8 @@ fn holder(berth: &Berth) -> String {
     }
 }
 
-/// Writes a berth into the Lease that it was read from. Fields of other owners stay, as do UID and resourceVersion, so
-/// that the PUT is a compare-and-swap.
+/// Writes a berth into the Lease that it was read from. Fields of other owners stay. UID and resourceVersion also stay,
+/// so that the PUT is a compare-and-swap.
 pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
     let annotations_map = lease.metadata.annotations.get_or_insert_default();
     for (key, value) in annotations(berth) {
@@ -235,9 +235,9 @@ pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
     spec.renew_time = Some(MicroTime::from(now));
 }
 
-/// Removes everything from a Lease that is not part of the protocol, before the controller writes it. An agent that could
-/// fill its Lease up to the API server's limits would otherwise make each later write of the Lease fail. Finalizers and
-/// owners stay, because the admission policy keeps agents from changing them.
+/// Removes everything from a Lease that is not part of the protocol, before the controller writes the Lease. Otherwise
+/// an agent could fill its Lease up to the API server's limits, and each later write would fail. Finalizers and owners
+/// stay, because the admission policy keeps agents from changing them.
 pub fn clean(lease: &mut Lease) {
     let metadata = &mut lease.metadata;
     if let Some(annotations) = &mut metadata.annotations {
@@ -247,7 +247,7 @@ pub fn clean(lease: &mut Lease) {
         labels.retain(|key, _| keys::BERTH_LABELS.contains(&key.as_str()));
     }
     metadata.generate_name = None;
-    // One empty entry makes the API server drop the field owners that were recorded so far.
+    // An empty entry makes the API server drop the field owners that were recorded so far.
     metadata.managed_fields = Some(vec![ManagedFieldsEntry::default()]);
     if let Some(spec) = &mut lease.spec {
         *spec = LeaseSpec {

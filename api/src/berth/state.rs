@@ -40,8 +40,8 @@ pub struct Closed {
     pub last_node: Option<NodeName>,
     /// Target digest of the last turn or offer.
     pub last_target: Option<Digest>,
-    /// Outcome of the last turn; [`Outcome::Lapsed`] after a lapsed offer. `None` if there was no outcome. With
-    /// [`Outcome::Failed`], the berth stays closed until the pool's status lists the failure; the controller then
+    /// Outcome of the last turn; [`Outcome::Lapsed`] after a lapsed offer. `None` without an outcome. After
+    /// [`Outcome::Failed`], the berth stays closed until the pool's status lists the failure. Then the controller
     /// clears the outcome (I8).
     pub outcome: Option<Outcome>,
 }
@@ -80,8 +80,9 @@ pub struct Offer {
     pub uid: NodeUid,
     /// The digest that the node may boot.
     pub target: Digest,
-    /// Latest time for the reboot to start. The controller sets it, and the node compares it with its own clock; no
-    /// other time is compared across machines. `None` if neither a window nor a later exclusion limits the start.
+    /// Deadline for the start of the reboot. The controller sets the deadline, and the node compares it with its own
+    /// clock. No other time is compared across machines. `None` if neither a window nor an upcoming exclusion limits
+    /// the start.
     pub open_until: Option<Timestamp>,
 }
 
@@ -96,14 +97,14 @@ pub struct Holding {
     pub target: Digest,
     /// Digest that the holder ran when it took the berth. `None` if the host did not report it.
     pub from: Option<Digest>,
-    /// Boot ID of the host when it took or committed the berth, or began to give it back.
+    /// Boot ID of the host when it last took or committed the berth, or began to give it back.
     pub boot_id: BootId,
     /// Progress of the holder.
     pub phase: HoldPhase,
     /// Why the controller asks for the berth back. A holder that has not committed then gives the berth back. A
     /// committed holder continues, but may not switch to another digest.
     pub revoke: Option<String>,
-    /// Latest time for the reboot to start, as in [`Offer`].
+    /// Deadline for the start of the reboot, as in [`Offer`].
     pub open_until: Option<Timestamp>,
 }
 
@@ -114,7 +115,7 @@ pub enum HoldPhase {
     Taken,
     /// The holder may unlock and reboot, once.
     Committed,
-    /// The holder must restore the Node and give the berth back. No other transition is possible.
+    /// The holder must restore the Node and give the berth back. The holder can make no other transition.
     Releasing(Outcome),
 }
 
@@ -152,8 +153,8 @@ pub struct Refused {
 }
 
 impl Berth {
-    /// Makes a new berth. The berth is closed, so that a former leader's late request to create it gives no node a
-    /// licence.
+    /// Makes a new berth. The berth is closed: if a former leader's request to create it arrives late, no node may take
+    /// the berth.
     pub fn new(pool: PoolName, index: u32, epoch: u64) -> Self {
         let state = BerthState::Closed(Closed {
             reason: ClosedReason::New,
@@ -212,7 +213,7 @@ impl Berth {
 
     // Transitions by the controller.
 
-    /// Stamps a new leader's epoch on the berth. An older leader's writes in flight then fail.
+    /// Stamps a new leader's epoch on the berth. Pending writes of an older leader then fail.
     pub fn stamped(&self, epoch: u64) -> Self {
         Self { epoch, ..self.clone() }
     }
@@ -259,10 +260,10 @@ impl Berth {
         }
     }
 
-    /// Closes an offered or held berth whose node cannot give it back. The caller has one of three reasons: a live
-    /// read has shown that the Node no longer exists under that UID ([`ClosedReason::Gone`]); the Node is excluded
-    /// and not Ready ([`ClosedReason::Excluded`]); an admin takes the responsibility ([`ClosedReason::Admin`]). A
-    /// target that was committed but never proven counts as failed (I5).
+    /// Closes an offered or held berth whose node cannot give it back. The caller must have one of three reasons.
+    /// [`ClosedReason::Gone`]: a live read has shown that the Node no longer exists under that UID.
+    /// [`ClosedReason::Excluded`]: the Node is excluded and not Ready. [`ClosedReason::Admin`]: an admin takes the
+    /// responsibility. A target that was committed but never proven counts as failed (I5).
     pub fn ended(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let (node, target, outcome) = match &self.state {
             BerthState::Closed(_) => return self.refused("the berth is already closed"),
@@ -293,8 +294,8 @@ impl Berth {
         }
     }
 
-    /// Updates the holder's latest reboot start. Windows may change while the berth is held, and a node stuck on a bad
-    /// image may have to wait for the next window.
+    /// Updates the deadline for the start of the holder's reboot. Windows may change while the berth is held. A node
+    /// that is stuck on a bad image may have to wait for the next window.
     pub fn open_until(&self, open_until: Option<Timestamp>) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding {
@@ -351,16 +352,17 @@ impl Berth {
         })))
     }
 
-    /// Commits the berth. The node may now unlock the image and reboot, once and only from the boot with this ID. Fails
-    /// if the berth is not taken, or was revoked.
+    /// Commits the berth. The node may now unlock the image, and reboot once from the boot with this ID. Fails if the
+    /// berth is not in phase Taken, or was revoked.
     pub fn committed(&self, boot_id: BootId) -> Result<Self, Refused> {
         self.moved(HoldPhase::Committed, Some(boot_id))
     }
 
-    /// Commits a held berth to another digest, because the holder's new boot cannot be proven (I2, I10). One write
-    /// keeps the node licensed throughout; `from` stays. The caller has staged and locked the digest, and has checked
-    /// that the node is cordoned and drained. A digest may be committed again if the last reboot did not boot it. Fails
-    /// if the berth is not held, is being released, is revoked, or is already licensed for this digest and boot.
+    /// Commits a held berth to another digest, because the holder's new boot cannot be proven (I2, I10). This is one
+    /// write, so the node stays licensed throughout. `from` stays the same. The caller has staged and locked the
+    /// digest, and has checked that the node is cordoned and drained. The same digest may be committed again after a
+    /// reboot that did not boot it. Fails if the berth is not held, is being released, is revoked, or is already
+    /// licensed for this digest and boot.
     pub fn relicensed(&self, target: Digest, boot_id: BootId) -> Result<Self, Refused> {
         let BerthState::Held(holding) = &self.state else {
             return self.refused("this node does not hold the berth");
@@ -383,7 +385,8 @@ impl Berth {
         self.moved(HoldPhase::Taken, None)
     }
 
-    /// Begins to give the berth back, and records the boot ID. Only [`Berth::given_back`] can follow.
+    /// Begins to give the berth back, and records the boot ID. The holder's next transition must be
+    /// [`Berth::given_back`].
     pub fn releasing(&self, outcome: Outcome, boot_id: BootId) -> Result<Self, Refused> {
         self.moved(HoldPhase::Releasing(outcome), Some(boot_id))
     }

@@ -15,8 +15,8 @@ use crate::reasons;
 pub const MAX_UPDATES: usize = 2;
 /// Maximum number of turns that are kept.
 pub const MAX_TURNS: usize = 5;
-/// Longest reboot that counts for estimates, in seconds. A longer one means that the clock was set or the host was
-/// repaired.
+/// Longest reboot that counts for estimates, in seconds. If a reboot seems to take longer, the clock was set or the
+/// host was repaired.
 const LONGEST_REBOOT: u32 = 24 * 3600;
 
 /// Record of a node's updates.
@@ -26,10 +26,10 @@ pub struct Timeline {
     /// Chapter of the machine's first-boot check, from `status.firstboot`; absent if the first boot was not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firstboot: Option<Chapter>,
-    /// Pool that the node joined, and the time. Absent if the node joined before its agent started.
+    /// Pool that the node joined, and when. Absent if the node joined before its agent started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<Joined>,
-    /// The newest update, then the latest earlier update that reached a reboot.
+    /// The newest update, followed by the latest earlier update that reached a reboot.
     #[schemars(length(max = 2))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updates: Vec<NodeUpdate>,
@@ -55,17 +55,17 @@ pub struct NodeUpdate {
     pub from: Option<ImageVersion>,
     /// Image that the node is updated to.
     pub to: ImageVersion,
-    /// Chapters, sorted by start. The last chapter is in progress unless it has an end. A repeated turn replaces the
-    /// chapters of the turn before.
+    /// Chapters, sorted by start. The last chapter is in progress if it has no end. If a turn is repeated, its chapters
+    /// replace the chapters of the previous turn.
     #[schemars(length(max = 6))]
     #[serde(default)]
     pub chapters: Vec<Chapter>,
-    /// Completed parts of the new boot's proof, in order. If the boot was not proven, the first missing part comes
-    /// after the last part listed. Absent until the update has ended.
+    /// Completed parts of the new boot's proof, in order. If the boot was not proven, the part after the last listed
+    /// part was missing. Absent until the update has ended.
     #[schemars(length(max = 7))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proof: Vec<ProofStep>,
-    /// True if the clock was set back during the update. All times before that are then removed.
+    /// True if the clock was set back during the update. The times recorded before the change are removed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clock_set: bool,
 }
@@ -86,9 +86,10 @@ reasons! {
     pub enum ProofPart {
         /// The host has a new boot ID and runs the target.
         Booted,
-        /// systemd has started all units, and `boot-complete.target` is reached if a unit wants it.
+        /// systemd has started all units. If a unit wants `boot-complete.target`, the host has also reached this
+        /// target.
         Started,
-        /// No unit has failed that had not failed before.
+        /// No unit has failed in the new boot, except units that are ignored or had failed before the reboot.
         UnitsHealthy,
         /// Each required health check of the host has succeeded.
         ChecksPassed,
@@ -96,7 +97,7 @@ reasons! {
         NodeReady,
         /// Each check of the pool has passed.
         PoolChecksPassed,
-        /// The Node was Ready for `health.soakTime` without a break.
+        /// The Node was continuously Ready for `health.soakTime`.
         Soaked,
     }
 }
@@ -119,10 +120,10 @@ pub struct ImageVersion {
 pub struct Chapter {
     /// Name of the chapter.
     pub name: ChapterName,
-    /// Time when the chapter began; absent if the clock was set.
+    /// Time when the chapter began; absent if the clock was set back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// Time when the chapter ended; absent while it is in progress, or if the clock was set.
+    /// Time when the chapter ended; absent while the chapter is in progress, or if the clock was set back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
 }
@@ -139,7 +140,7 @@ reasons! {
         Waited,
         /// The node has taken a berth and moves its pods away.
         Drained,
-        /// The update is committed and the host reboots. Ends when an agent first sees the new boot.
+        /// The update is committed and the host reboots. The chapter ends when an agent first sees the new boot.
         Rebooted,
         /// The agent checks the new boot, until the boot is proven or has failed.
         Proven,
@@ -155,13 +156,13 @@ reasons! {
         TimedOut,
         /// The reboot was refused or inhibited.
         RebootBlocked,
-        /// The staged image was missing, or was another image.
+        /// No image was staged, or a different image was staged.
         NotStaged,
         /// The controller asked for the berth back.
         Revoked,
         /// The image is no longer desired on this node.
         Withdrawn,
-        /// The image was not proven and was replaced by another image under the same berth.
+        /// The image was not proven, and the node updated to another image with the same berth.
         Replaced,
         /// The berth was closed by an admin or the controller.
         TakenAway,
@@ -193,7 +194,7 @@ pub enum TurnOutcome {
     TimedOut,
     /// The reboot was refused or inhibited.
     RebootBlocked,
-    /// The staged image was missing, or was another image.
+    /// No image was staged, or a different image was staged.
     NotStaged,
     /// The controller asked for the berth back.
     Revoked,
@@ -245,21 +246,21 @@ impl TurnOutcome {
     }
 }
 
-/// Record of a turn: the image that the berth licensed, and the observed result.
+/// Record of a turn: the image that the berth allowed the node to boot, and the observed result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnRecord {
     /// Name of the berth.
     #[schemars(length(max = 128))]
     pub berth: String,
-    /// UID of the Node that the berth licensed.
+    /// UID of the Node that held the berth.
     #[serde(rename = "nodeUID")]
     #[schemars(length(max = 64))]
     pub node_uid: String,
     /// Digest that the node ran when it took the berth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Digest>,
-    /// Last digest that the berth licensed.
+    /// Last digest that the berth allowed the node to boot.
     pub to: Digest,
     /// Boot ID of the host when it took the berth.
     #[serde(rename = "bootIDBefore")]
@@ -270,7 +271,7 @@ pub struct TurnRecord {
     /// Duration of the drain in seconds; absent if the turn was not committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_seconds: Option<u32>,
-    /// State of the host that the outcome is based on.
+    /// State of the host at the end of the turn. The outcome is based on this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<TurnProof>,
     /// Time when the berth was given back.
@@ -314,7 +315,7 @@ pub struct Measured {
 }
 
 impl Chapter {
-    /// Duration of the chapter in seconds, if both times are known.
+    /// Duration of the chapter in seconds, if its start and end are known.
     pub fn seconds(&self) -> Option<u32> {
         between(self.start_time.as_ref()?.0, self.end_time.as_ref()?.0)
     }
@@ -362,7 +363,7 @@ impl NodeUpdate {
 }
 
 impl Timeline {
-    /// Latest measured durations, each from the newest update that has it.
+    /// Latest measured durations. Each duration is from the newest update that has measured it.
     pub fn measured(&self) -> Measured {
         let mut newest = Measured::default();
         for update in &self.updates {

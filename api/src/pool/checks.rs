@@ -28,7 +28,7 @@ pub struct PoolCheck {
     pub node_condition: Option<NodeCondition>,
 }
 
-/// Pods that must run on the node and be Ready, with containers that were started under the new boot.
+/// Pods on the node that must be Ready, with containers that were started in the new boot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodsReady {

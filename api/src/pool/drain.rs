@@ -27,7 +27,7 @@ pub struct Drain {
     /// Action when a drain exceeds `timeout`: `Release`, `Hold` or `Force`. Default Release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
-    /// Grace period in seconds for every pod that is moved. Default: each pod's own.
+    /// Grace period in seconds for every pod that is moved. Default: each pod's own grace period.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 86_400))]
     pub grace_period_seconds: Option<u32>,
@@ -43,13 +43,13 @@ pub struct Drain {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
     pub pod_selector: Option<Written<Selector>>,
-    /// If true, delete pods instead of evicting them, which bypasses disruption budgets. Default false.
+    /// If true, delete pods instead of evicting them. Deletions bypass disruption budgets. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_eviction: Option<bool>,
 }
 
-/// Action when a drain exceeds its timeout. With each action, the node reboots only after all pods that must move are
-/// gone.
+/// Action when a drain exceeds its timeout. Whatever the action, the node reboots only after all pods that must move
+/// are gone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnTimeout {
     /// The agent uncordons the node and gives the berth back. The node tries again in a later turn.
@@ -57,10 +57,10 @@ pub enum OnTimeout {
     Release,
     /// The agent continues the drain without a time limit, and reports the problem. The node stays cordoned.
     Hold,
-    /// Pods that nothing blocks are evicted from the start, even while other pods block the drain. At the timeout, the
-    /// agent deletes pods that only a disruption budget blocks, and reports their names. Pods that need `force` or
-    /// `deleteEmptyDirData` still block the drain. At twice the timeout, the node gives its berth back and tries again
-    /// later.
+    /// From the start, the agent evicts all pods that nothing blocks, even while other pods block the drain. At the
+    /// timeout, the agent deletes pods that are blocked only by a disruption budget, and reports their names. Pods that
+    /// need `force` or `deleteEmptyDirData` still block the drain. At twice the timeout, the node gives its berth back
+    /// and tries again later.
     Force,
 }
 

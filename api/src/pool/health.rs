@@ -34,7 +34,7 @@ pub struct Health {
         .message("health.soakTime must be a duration: 0, or a whole number and a unit, such as 30s, 5m or 1h"))]
     pub soak_time: Option<Written<Duration>>,
     /// Units of the host that may fail in the boot of a new image: full names, or prefixes followed by `*`, such as
-    /// `cloud-init*`. If another unit fails that had not failed before the reboot, the boot is not proven.
+    /// `cloud-init*`. If any other unit fails, and had not failed before the reboot, the boot is not proven.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 255)))]
     #[x_kube(validation = Rule::new(r"self.all(unit, unit.matches('^[a-zA-Z0-9:_.\\\\@-]+([*]|[.](service|socket|mount|automount|swap|target|path|timer|device|slice))$'))")
@@ -51,9 +51,9 @@ pub struct Health {
 /// Action when the boot of a new image is not proven in time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
-    /// The node reboots into the previous image, once, under the same berth. When that boot is proven, the node gives
-    /// its berth back, and the new image counts as failed on this node. If the host no longer has the previous image,
-    /// the node waits as with `Hold`.
+    /// The node reboots once into the previous image and keeps its berth. When the boot of the previous image is
+    /// proven, the node gives its berth back, and the new image counts as failed on this node. If the host no longer
+    /// has the previous image, the node waits as with `Hold`.
     #[default]
     Rollback,
     /// The node keeps its berth, and waits until an admin acts or the pool has another image.

@@ -12,7 +12,7 @@ pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 /// Shortest time between two polls of a tag.
 pub const MIN_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Schema rules, used for the image settings of both a pool and the fleet.
+/// Schema rules for the image settings of pools and of the fleet.
 pub(crate) const POLL_INTERVAL_RULE: &str =
     "self.matches('^(0|[0-9]{1,6}(s|m|h))$') && (self.matches('^0+[smh]?$') || duration(self) >= duration('1m'))";
 pub(crate) const POLL_INTERVAL_MESSAGE: &str =
@@ -38,21 +38,21 @@ pub(crate) const PULL_SECRET_MESSAGE: &str = "pullSecret must be the name of a S
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PoolImage {
-    /// Image reference with a tag, a digest, or both, such as `quay.io/example/os:stable`. If the reference has only
-    /// a tag, the pool follows the tag. If it has both, the pool uses the digest, and only reports the tag's image in
-    /// `status.available`. An image index is resolved to the manifest of each platform.
+    /// Image reference with a tag, a digest, or both, such as `quay.io/example/os:stable`. With only a tag, the pool
+    /// follows the tag. With both, the pool uses the digest; the tag's image is only reported in `status.available`. An
+    /// image index is resolved to the manifest of each platform.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub reference: Option<Written<ImageRef>>,
-    /// Time between two polls of the tag: at least `1m`, or `0` to query the registry only when the reference changes
-    /// or a poll is requested. Default: the fleet's `image.pollInterval`, otherwise 12h. A reference without a tag is
-    /// never polled.
+    /// Time between two polls of the tag: at least `1m`, or `0`. With `0`, the registry is queried only when the
+    /// reference changes or a poll is requested. Default: the fleet's `image.pollInterval`, otherwise 12h. A reference
+    /// without a tag is never polled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new(POLL_INTERVAL_RULE).message(POLL_INTERVAL_MESSAGE))]
     pub poll_interval: Option<Written<Duration>>,
-    /// How long a tag must point to a new digest before the pool adopts it, so that a bad push can be withdrawn. A
-    /// reference changed by the admin is not delayed. Default 0s.
+    /// How long a tag must point to a new digest before the pool adopts the digest. During this time, a bad push can be
+    /// withdrawn. A reference changed by the admin is adopted without this delay. Default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")

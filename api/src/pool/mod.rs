@@ -120,8 +120,8 @@ const UPDATERS_MESSAGE: &str = "toleratedUpdaters accepts only bootc-fetch-apply
 /// Treatment of other updaters and reboot daemons that are active on a member.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RivalUpdaters {
-    /// The node does not stage an image while an updater that could apply it at any time is active, such as
-    /// bootc-fetch-apply-updates.timer. Other active updaters are reported in NodeDegraded.
+    /// While an updater that could apply an image at any time is active, such as bootc-fetch-apply-updates.timer, the
+    /// node does not stage an image. Other active updaters are reported in NodeDegraded.
     #[default]
     Wait,
     /// Other updaters are ignored.
@@ -146,7 +146,8 @@ impl BootcNodePoolSpec {
         self.boot_image.as_ref().unwrap_or(&BootImagePolicy::UNSET)
     }
 
-    /// The image reference; an empty, invalid reference if absent. The API server rejects a pool without a reference.
+    /// The image reference. If absent, an empty reference, which is invalid. The API server rejects a pool without a
+    /// reference.
     pub fn image_ref(&self) -> &Written<ImageRef> {
         static MISSING: LazyLock<Written<ImageRef>> = LazyLock::new(Written::default);
         let written = self.image.as_ref().and_then(|image| image.reference.as_ref());

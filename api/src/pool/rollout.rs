@@ -36,7 +36,7 @@ pub struct Rollout {
         .message("maxStaging must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
     pub max_staging: Option<Quantity>,
     /// Groups of nodes that are updated one after another, canaries first. The nodes of a wave are offered berths only
-    /// when all nodes of the earlier waves are proven and have soaked. A node belongs to the first wave that selects
+    /// after all nodes of the earlier waves are proven and have soaked. A node belongs to the first wave that selects
     /// it. Nodes in no wave come last, followed by control plane nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -48,7 +48,8 @@ pub struct Rollout {
     #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub after: Vec<String>,
-    /// How long a wave must be proven before the next wave begins, for waves that do not set `soakTime`. Default 0s.
+    /// How long a wave must stay proven before the next wave begins. Used for waves without their own `soakTime`.
+    /// Default 0s.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
@@ -70,25 +71,26 @@ pub struct Rollout {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// Key of the Node label that names the zone. Within a wave, nodes of the zone with the fewest nodes down go first.
+    /// Key of the Node label that names the zone. Within a wave, nodes in the zone with the fewest nodes down go first.
     /// Default `topology.kubernetes.io/zone`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub zone_key: Option<String>,
-    /// How long a rebooting node may be silent, and how long its new boot may stay unproven, before Berth reports it in
-    /// `RebootTimedOut` or `NodeDegraded`. The node keeps its berth. Should be longer than `health.deadline` plus the
-    /// reboot of a rollback. Default 15m.
+    /// How long a rebooting node may be silent, and how long its new boot may stay unproven, before Berth reports the
+    /// node in `RebootTimedOut` or `NodeDegraded`. The node keeps its berth. Should be longer than `health.deadline`
+    /// plus the reboot of a rollback. Default 15m.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
         .message("rebootTimeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h"))]
     pub reboot_timeout: Option<Written<Duration>>,
     /// How nodes reboot into a new image: `Reboot` or `AllowSoftReboot`. With `AllowSoftReboot`, a node restarts only
-    /// its userspace if its staged image allows that, which is faster. Default Reboot.
+    /// its userspace if its staged image supports this. A soft reboot is faster. Default Reboot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reboot_policy: Option<RebootPolicy>,
-    /// Shortest time between two progress reports of a node that stages an image; `0` turns them off. Default 5s,
-    /// longer if more than 50 nodes may stage at once.
+    /// Shortest time between two progress reports of a node that stages an image; `0` turns the reports off. Default
+    /// 5s. If many nodes may stage at once, Berth uses a longer time: all nodes together send at most 50 reports per
+    /// second.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
@@ -97,8 +99,8 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// Returns the soak time of a wave: set in the wave, otherwise in the pool. `wave` is `None` for a built-in last
-    /// wave.
+    /// Returns the soak time of a wave: the wave's own, otherwise the pool's. `wave` is `None` for the last, built-in
+    /// waves.
     pub fn soak_time_of(&self, wave: Option<&Wave>) -> Duration {
         let own = wave.and_then(|wave| wave.soak_time.as_ref());
         duration::or(own.or(self.soak_time.as_ref()), Duration::ZERO)
@@ -111,8 +113,8 @@ pub enum RebootPolicy {
     /// The whole machine reboots, including its kernel.
     #[default]
     Reboot,
-    /// The node restarts only its userspace (a soft reboot) if bootc reports that the staged image supports it, and
-    /// systemd is new enough. Otherwise, and always after an unproven boot, the whole machine reboots.
+    /// The node restarts only its userspace (a soft reboot) if bootc reports that the staged image supports this, and
+    /// systemd is new enough. In all other cases, and after an unproven boot, the whole machine reboots.
     AllowSoftReboot,
 }
 
@@ -133,7 +135,7 @@ pub struct Wave {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
     pub node_selector: Option<Written<Selector>>,
-    /// How long the wave must be proven before the next wave begins. Default: `rollout.soakTime`.
+    /// How long the wave must stay proven before the next wave begins. Default: `rollout.soakTime`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")

@@ -26,7 +26,8 @@ pub struct BootcNodePoolStatus {
     /// Image that the tag points to, if it is not the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<Available>,
-    /// Last value of `berth.dev/poll-requested-at` that the controller acted on, whether or not the registry answered.
+    /// Last value of `berth.dev/poll-requested-at` that the controller acted on. Set even if the registry did not
+    /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub poll_request: Option<String>,
@@ -36,12 +37,13 @@ pub struct BootcNodePoolStatus {
     /// Number of berths in each state.
     #[serde(default)]
     pub berths: BerthCounts,
-    /// Digests that failed on members: digests of the target first, then the newest failures. The controller does not
-    /// offer the berth of a failed turn again until this list has the failure.
+    /// Digests that failed on members: first the digests of the target, then the digests with the newest failures.
+    /// After a failed turn, the controller offers the berth again only when this list has the failure.
     #[schemars(length(max = 8))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<DigestFailures>,
-    /// Last `rollout.retryToken` that the controller acted on. Failures from before the token changed no longer count.
+    /// Last `rollout.retryToken` that the controller acted on. Failures from before the change of the token no longer
+    /// count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
@@ -84,10 +86,11 @@ pub struct Target {
     /// Metadata from the image's builder, for people. Absent while the image's configuration cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<ImageMetadata>,
-    /// Manifests, one for each architecture and variant. Hosts report these digests, never the digest of the index.
+    /// Manifests, one for each architecture and variant. Hosts report the digests of manifests, never the digest of the
+    /// index.
     #[schemars(length(max = 32))]
     pub platforms: Vec<PlatformDigest>,
-    /// Time when this digest was first published to the members.
+    /// Time when this digest became the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publish_time: Option<Time>,
 }
@@ -96,8 +99,8 @@ pub struct Target {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageMetadata {
-    /// Build time (label `org.opencontainers.image.created`, otherwise `created` of the image's configuration). Absent
-    /// for a reproducible image without a time.
+    /// Build time: the label `org.opencontainers.image.created`, otherwise `created` in the image's configuration.
+    /// Absent if a reproducible image has neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<Time>,
     /// Revision of the sources (label `org.opencontainers.image.revision`).
@@ -108,22 +111,22 @@ pub struct ImageMetadata {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub source: Option<String>,
-    /// Limit on how old a machine's boot image may be, if the machine runs this image.
+    /// Age limit for the boot images of machines that run this image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<BootImageLimit>,
-    /// Labels of the image: at most 64, and 8 KiB in all. A label that Berth uses takes effect even if it is left out
+    /// Labels of the image: at most 64, and 8 KiB in all. Labels that Berth uses take effect even if they are left out
     /// here.
     #[schemars(extend("maxProperties" = 64, "additionalProperties" = { "type": "string", "maxLength": 512 }))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Number of labels that are left out of `labels`, because there are too many, or because a label is too long
-    /// (more than 128 characters in the name or 512 in the value), is not text, or contains control characters.
+    /// Number of labels that are left out of `labels`. A label is left out if there are too many labels, if its name
+    /// has more than 128 characters or its value more than 512, or if it is not text or contains control characters.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub labels_left_out: u32,
 }
 
 impl Target {
-    /// True if this reference is valid and was resolved to this target.
+    /// True if this target was resolved from the given reference, and the reference is valid.
     pub fn is_of(&self, reference: &Written<ImageRef>) -> bool {
         self.image == *reference && reference.get().is_ok()
     }
@@ -148,8 +151,8 @@ impl Target {
     }
 }
 
-/// An image that a tag points to but the pool does not run: the reference is pinned to another digest, the image is too
-/// young, or some members cannot run it.
+/// An image that the pool does not use although the tag points to it. For example, the reference is pinned to another
+/// digest, the image is younger than `image.minimumAge`, or some members cannot run it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Available {
@@ -161,8 +164,9 @@ pub struct Available {
     pub version: Option<String>,
     /// Time when the tag was first seen to point to this digest, by the leader's clock.
     pub since: Time,
-    /// Seconds that the tag is known to have pointed to this digest, up to `image.minimumAge`, rounded down to a
-    /// twentieth of it. A new leader continues from this number, so up to a twentieth of `image.minimumAge` is lost.
+    /// Seconds that the tag is known to have pointed to this digest, at most `image.minimumAge`. Rounded down to a
+    /// multiple of 1/20 of `image.minimumAge`. A new leader continues from this number, so up to 1/20 of
+    /// `image.minimumAge` is lost when the leader changes.
     #[serde(default)]
     pub seen_seconds: u64,
 }
@@ -183,15 +187,16 @@ pub struct DeployedImage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// Number of members that the image was deployed to. Does not decrease when members leave.
+    /// Number of members that the image was deployed to. The number does not decrease when members leave.
     pub node_count: u32,
-    /// Latest time when the image was proven on a member, by that node's clock, but no later than the controller first
-    /// saw the report. Absent for an image that members only ran when they joined the pool.
+    /// Time of the latest proof of the image on a member, by that node's clock. A time in the future counts as the time
+    /// when the controller read it. Absent if members never updated to the image but already ran it when they joined
+    /// the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_deployed: Option<Time>,
 }
 
-/// Number of members in each state. A node counts in `total` and in every state that applies to it.
+/// Number of members in each state. A member counts in `total` and in every state that applies to the member.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeCounts {
@@ -221,10 +226,9 @@ pub struct NodeCounts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BerthCounts {
-    /// Capacity of the pool. After a decrease, the old value may stay until no offer exceeds the new capacity.
+    /// Capacity of the pool. After a decrease, the old value may stay until all remaining offers fit the new capacity.
     pub total: u32,
-    /// Berths held by a node. Berths that the controller cannot read count too, as do closed berths that it cannot
-    /// write.
+    /// Berths held by a node. Includes berths that the controller cannot read, and closed berths that it cannot write.
     pub held: u32,
     /// Berths offered to a node.
     pub offered: u32,
@@ -238,8 +242,8 @@ pub struct BerthCounts {
 pub struct DigestFailures {
     /// Digest of a manifest, as reported by the nodes.
     pub digest: Digest,
-    /// Names of the nodes; the first 64. A deleted node is listed as `NAME (deleted)`, because a Node created again
-    /// under its name is a different node.
+    /// Names of the first 64 nodes. A deleted node is listed as `NAME (deleted)`, because a new Node with the same name
+    /// is a different node.
     #[schemars(length(max = 64), inner(length(max = 263)))]
     #[serde(default)]
     pub nodes: Vec<String>,
@@ -257,12 +261,12 @@ pub struct WaveStatus {
     pub name: String,
     /// Number of members in the wave.
     pub total: u32,
-    /// Number of members of the wave that run the target, proven and available.
+    /// Number of members of the wave that run the target, are proven and are available.
     pub updated: u32,
     /// State of the wave.
     pub state: WaveState,
-    /// Seconds that the wave has been soaking, rounded down to a twentieth of its soak time. A new leader continues
-    /// from this number, so up to a twentieth of the soak time is lost.
+    /// Seconds that the wave has been soaking, rounded down to a multiple of 1/20 of its soak time. A new leader
+    /// continues from this number, so up to 1/20 of the soak time is lost when the leader changes.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub soaked_seconds: u64,
 }
@@ -274,14 +278,14 @@ pub enum WaveState {
     Waiting,
     /// Nodes of the wave are offered berths.
     Active,
-    /// All nodes of the wave are proven; the next wave waits until it has soaked.
+    /// All nodes of the wave are proven. The next wave waits for the end of this wave's soak time.
     Soaking,
     /// The wave is proven and has soaked.
     Done,
 }
 
-/// Medians of the durations that members measured, in seconds. A median needs measurements of at least three members.
-/// If three members that run the target have measurements, only such members count.
+/// Medians of the durations that members measured, in seconds. Each median needs measurements of at least three
+/// members. If at least three members that run the target have measurements, the median is from these members only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseDurations {
@@ -297,7 +301,7 @@ pub struct PhaseDurations {
 }
 
 impl PhaseDurations {
-    /// Returns these durations. Missing durations are taken from `others`.
+    /// Returns these durations. Each missing duration is taken from `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {

@@ -58,7 +58,7 @@ const EVERY_KIND_OF_YEAR: (Date, Date) = (date(2000, 1, 1), date(2027, 12, 31));
 #[derive(Clone)]
 pub(super) struct Cron {
     days: CronPattern,
-    /// Starts on a matching day, in minutes from midnight, ascending. Never empty.
+    /// Minutes from midnight when the window starts on a matching day, ascending. Never empty.
     pub(super) minutes: Vec<u16>,
 }
 
@@ -179,7 +179,7 @@ fn minutes_of_day(pattern: &CronPattern) -> Vec<u16> {
         .collect()
 }
 
-/// True if the field is valid with `*` in all other fields.
+/// True if the text is valid in this field of a schedule. In this check, all other fields are `*`.
 fn is_valid_field(field: &Field, text: &str, position: usize) -> bool {
     let values = if position == 4 {
         text.strip_prefix('+').unwrap_or(text)
@@ -219,7 +219,7 @@ fn is_day_of_week(value: &str) -> bool {
     value == "?" || is_number(day) || DAYS.contains(&day)
 }
 
-/// Returns the five fields that a nickname such as `@WEEKLY` means.
+/// Returns the five fields that correspond to a nickname, such as `@WEEKLY`.
 fn spelt_out(nickname: &str) -> &'static str {
     match nickname {
         "@YEARLY" | "@ANNUALLY" => "0 0 1 1 *",

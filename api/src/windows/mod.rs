@@ -30,8 +30,8 @@ pub use error::WindowError;
 pub use spec::{MAX_DURATION, MIN_DURATION, WindowSpec};
 use window::Window;
 
-/// How far ahead [`Schedule::at`] looks for the end of an opening. For a longer opening, `at` returns an instant before
-/// its end that is at least this far away.
+/// How far ahead [`Schedule::at`] looks for the end of an opening. If the opening lasts longer, `at` returns an earlier
+/// instant that is at least this far away.
 const HORIZON: SignedDuration = SignedDuration::from_hours(168);
 
 /// Limits of [`Schedule::longest`], in time and in openings.
@@ -43,14 +43,14 @@ const MAX_OPENINGS: usize = 1_000;
 pub enum Opening {
     /// Reboots may start.
     Open {
-        /// First instant when reboots may not start. `None` if the schedule has neither windows nor later exclusions:
-        /// the opening never ends, and a node need not check its clock. For an opening longer than a week, this may be
-        /// an earlier instant that is at least a week away.
+        /// First instant when reboots may no longer start. `None` if the schedule has neither windows nor later
+        /// exclusions: the opening never ends, and a node need not check its clock. For an opening longer than a week,
+        /// this may be an earlier instant that is at least a week away.
         until: Option<Timestamp>,
     },
     /// Reboots may not start.
     Closed {
-        /// Time when reboots may start again; `None` if never.
+        /// Time when reboots may start again; `None` if they may never start again.
         next: Option<Timestamp>,
         /// Why reboots may not start now.
         why: ClosedCause,
@@ -70,14 +70,14 @@ pub enum ClosedCause {
 #[derive(Debug, Clone, Default)]
 pub struct Schedule {
     windows: Vec<Window>,
-    /// Pairs of from (inclusive) and to (exclusive), sorted, neither overlapping nor adjoining.
+    /// Pairs of start (inclusive) and end (exclusive), sorted, without overlaps or adjoining pairs.
     exclusions: Vec<(Timestamp, Timestamp)>,
 }
 
 impl Schedule {
-    /// Validates windows and exclusions (pairs of from, inclusive, and to, exclusive), and prepares them for
-    /// [`Self::at`]. Takes about 0.1 ms per window: keep the result while the texts do not change. The error names the
-    /// first invalid window or exclusion, by position, and the text to write instead.
+    /// Validates windows and exclusions, and prepares them for [`Self::at`]. An exclusion is a pair of start
+    /// (inclusive) and end (exclusive). Parsing takes about 0.1 ms per window, so keep the result while the inputs stay
+    /// the same. The error names the position of the first invalid window or exclusion, and the text to write instead.
     pub fn parse(specs: &[WindowSpec<'_>], exclusions: &[(Timestamp, Timestamp)]) -> Result<Self, WindowError> {
         let windows = specs
             .iter()
@@ -98,10 +98,11 @@ impl Schedule {
     }
 
     /// Returns whether reboots may start at `now`, and the time of the next change. `salt` is the pool's name, which
-    /// selects the splay.
+    /// determines the splay.
     ///
-    /// Takes a few microseconds. The worst case is some tenths of a millisecond: a window of one minute in every
-    /// minute, on a day with a clock change. Starts of more than a week ago are ignored.
+    /// Takes a few microseconds. The worst case takes some tenths of a millisecond: a window of one minute in every
+    /// minute, on a day with a clock change. Starts of more than a week ago are ignored, because no window lasts
+    /// longer.
     pub fn at(&self, now: Timestamp, salt: &str) -> Opening {
         if let Some((_, end)) = self.exclusion_at(now) {
             return Opening::Closed {
@@ -124,9 +125,9 @@ impl Schedule {
         }
     }
 
-    /// Returns the length of the longest opening from `now` on, within 400 days and the next 1,000 openings. A message
-    /// about openings that are too short uses this length. `None` if an opening lasts for a week or longer, or never
-    /// ends; zero if no opening follows.
+    /// Returns the length of the longest opening from `now` on, within 400 days and the next 1,000 openings. Used for a
+    /// message about openings that are too short. `None` if an opening lasts a week or longer, or never ends; zero if
+    /// there is no opening.
     pub fn longest(&self, now: Timestamp, salt: &str) -> Option<Duration> {
         let mut longest = SignedDuration::ZERO;
         for (from, until) in self.openings(now, salt) {
@@ -138,7 +139,7 @@ impl Schedule {
         Duration::try_from(longest).ok()
     }
 
-    /// Openings from `now` on, within [`LOOK_AHEAD`] and [`MAX_OPENINGS`].
+    /// Openings from `now` on, limited by [`LOOK_AHEAD`] and [`MAX_OPENINGS`].
     fn openings(&self, now: Timestamp, salt: &str) -> impl Iterator<Item = (Timestamp, Option<Timestamp>)> {
         let limit = now.saturating_add(LOOK_AHEAD).unwrap_or(Timestamp::MAX);
         // The first opening counts even beyond the limits: a window may open only on leap days.
@@ -149,7 +150,8 @@ impl Schedule {
         .take(MAX_OPENINGS)
     }
 
-    /// First opening from `t` on, as start and end. For an opening that began before `t`, the returned start is `t`.
+    /// Returns the start and end of the first opening from `t` on. If the opening began before `t`, its start is given
+    /// as `t`.
     fn opening_from(&self, t: Timestamp, salt: &str) -> Option<(Timestamp, Option<Timestamp>)> {
         match self.at(t, salt) {
             Opening::Open { until } => Some((t, until)),
@@ -164,7 +166,7 @@ impl Schedule {
     }
 
     /// Returns the end of the opening at `now`, as if there were no exclusions; `None` if no window is open. Stops
-    /// merging further windows after `cut` or [`HORIZON`].
+    /// merging windows when the end reaches `cut` or [`HORIZON`].
     fn union_end(&self, now: Timestamp, cut: Option<Timestamp>, salt: &str) -> Option<Timestamp> {
         let horizon = now.saturating_add(HORIZON).unwrap_or(Timestamp::MAX);
         let far_enough = cut.map_or(horizon, |cut| cut.min(horizon));

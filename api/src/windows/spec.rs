@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The shortest duration of a window.
 pub const MIN_DURATION: Duration = Duration::from_secs(60);
 
-/// The longest duration of a window, a week. An opening of several windows may be longer.
+/// The longest duration of a window: a week. Several windows together may stay open for longer.
 pub const MAX_DURATION: Duration = Duration::from_secs(168 * 3600);
 
 /// A window as written in a pool.

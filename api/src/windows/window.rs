@@ -10,14 +10,15 @@ use super::cron::Cron;
 use super::error::{shortened, text};
 use super::spec::{MAX_DURATION, MIN_DURATION, WindowSpec};
 
-/// Years until each kind of year recurs: 28, or up to 40 across a year such as 2100, which has no leap day.
+/// Number of years until each kind of year occurs again: usually 28. Up to 40 if a century year without a leap day,
+/// such as 2100, lies between.
 const RAREST_YEARS: i64 = 41;
 
 /// A validated window.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     cron: Cron,
-    /// For each start in `cron.minutes`: position of the last start of its chain, as returned by [`run_ends`]. Not
+    /// For each start in `cron.minutes`: position of the last start in the same chain, as returned by [`run_ends`]. Not
     /// valid on days when the clocks change.
     run_ends: Vec<usize>,
     zone: TimeZone,
@@ -66,14 +67,14 @@ impl Window {
         })
     }
 
-    /// End of the opening at `t`, or an earlier instant. The window may still be open at the returned instant, so
-    /// call again with that instant. `None` if the window is closed at `t`.
+    /// Returns the end of the opening at `t`, or an earlier instant; `None` if the window is closed at `t`. The window
+    /// may still be open at the returned instant, so the caller must ask again with that instant.
     pub(super) fn open_until(&self, t: Timestamp, salt: &str) -> Option<Timestamp> {
         let start = self.starts_until(t).find(|start| self.opens(start.at, salt) <= t)?;
         Some(add(self.last_of_run(&start), self.duration))
     }
 
-    /// First instant after `t` when a start takes effect.
+    /// Returns the next opening of the window after `t`, delayed by the splay.
     pub(super) fn next_opening(&self, t: Timestamp, salt: &str) -> Option<Timestamp> {
         let may_be_delayed = self.starts_until(t).take_while(|start| add(start.at, self.splay) > t);
         let openings = may_be_delayed.map(|start| self.opens(start.at, salt));
@@ -88,7 +89,7 @@ impl Window {
         next
     }
 
-    /// Starts at or before `t` whose windows, without splay, are open at `t`; latest first.
+    /// Starts at or before `t` whose windows are still open at `t`, regardless of the splay; latest first.
     fn starts_until(&self, t: Timestamp) -> impl Iterator<Item = Start> {
         let latest = self.latest_civil(t);
         let oldest = t.saturating_sub(self.duration).unwrap_or(Timestamp::MIN);
@@ -131,8 +132,8 @@ impl Window {
             .skip_while(move |start| start.at <= t)
     }
 
-    /// Returns the latest time that the wall clock has shown up to `t`, or a slightly later one. In a repeated hour,
-    /// the clock has already shown later times than at `t`.
+    /// Returns the latest time that the wall clock has shown up to `t`; the result may be slightly too late. In a
+    /// repeated hour, the clock has already shown later times than the time at `t`.
     fn latest_civil(&self, t: Timestamp) -> DateTime {
         let civil = self.zone.to_datetime(t);
         match self.zone.to_ambiguous_timestamp(civil).offset() {
@@ -151,7 +152,8 @@ impl Window {
         })
     }
 
-    /// First instant when the wall clock shows this time, or a later time if the clock skips this time.
+    /// Returns the first instant when the wall clock shows this time. If the clock skips this time, returns the first
+    /// instant after the skipped times.
     fn instant(&self, civil: DateTime) -> Option<Timestamp> {
         let ambiguous = self.zone.to_ambiguous_timestamp(civil);
         match ambiguous.offset() {
@@ -167,8 +169,8 @@ impl Window {
         }
     }
 
-    /// Returns the last start, on the day of `start`, of the chain of windows that begins at `start`. Each window of a
-    /// chain starts no later than the previous window ends, so the chain is open without a gap.
+    /// Returns the last start, on the same day, in the chain of windows that begins at `start`. Each window of a chain
+    /// starts no later than the end of the previous window, so the chain is open without a gap.
     fn last_of_run(&self, start: &Start) -> Timestamp {
         // With splay, each start has its own delay.
         let last = self
@@ -186,7 +188,7 @@ impl Window {
         }
     }
 
-    /// Instant when a start takes effect, after its share of the splay.
+    /// Returns the instant when the window opens for a start: the start plus its delay by the splay.
     fn opens(&self, start: Timestamp, salt: &str) -> Timestamp {
         if self.splay.is_zero() {
             return start;
@@ -198,8 +200,8 @@ impl Window {
     }
 }
 
-/// Returns the delay of a start in seconds: from 0 to `whole`, evenly distributed. Every program and version gets an
-/// equal result for the same salt and start.
+/// Returns the delay of a start in seconds: from 0 to `whole`, evenly distributed. Every program and version returns
+/// the same delay for the same salt and start.
 pub(super) fn share(salt: &str, start: Timestamp, whole: i64) -> i64 {
     // FNV-1a, mixed before it is scaled: its upper bits alone hardly differ between similar texts.
     let seconds = start.as_second().to_be_bytes();
@@ -215,8 +217,8 @@ pub(super) fn share(salt: &str, start: Timestamp, whole: i64) -> i64 {
     i64::try_from((u128::from(mixed) * choices) >> 64).unwrap_or(whole)
 }
 
-/// Returns, for each minute, the position of the last minute in its chain. Each minute of a chain is at most `duration`
-/// after the previous minute, so windows that start at these minutes leave no gap.
+/// Returns, for each minute, the position of the last minute in its chain. In a chain, each minute is at most
+/// `duration` after the previous minute, so the windows that start at these minutes leave no gap.
 fn run_ends(minutes: &[u16], duration: SignedDuration) -> Vec<usize> {
     let mut ends: Vec<usize> = (0..minutes.len()).collect();
     for (position, pair) in minutes.windows(2).enumerate().rev() {

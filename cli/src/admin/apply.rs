@@ -25,8 +25,8 @@ const EVENTS: &str = "default";
 /// Longest note of an event, in bytes; the API server accepts 1024.
 const NOTE: usize = 1000;
 
-/// Makes the changes in order and returns a sentence for each change. An error also lists the changes that were made
-/// before the failure.
+/// Makes the changes in order and returns a sentence for each change. If a change fails, the error also lists the
+/// earlier changes.
 pub async fn apply(client: &Client, plan: &Plan, now: Timestamp) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for change in &plan.changes {
@@ -90,7 +90,7 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
             close(client, lease, closed, now).await?;
             let mut done = vec![format!("Berth {} is closed.", closed.name())];
             if let Err(error) = write_event(client, lease, (node, uid), note, now).await {
-                done.push(format!("The event that records this was not written: {error:#}"));
+                done.push(format!("The event about the closed berth was not written: {error:#}"));
             }
             Ok(done)
         }
@@ -174,8 +174,8 @@ async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest
     ))
 }
 
-/// Dry-runs a change of a pool's spec. Fails if the API server refuses the change; returns a note if the API server
-/// neither accepts nor refuses the change.
+/// Sends a change of a pool's spec to the API server as a dry run. Fails if the API server refuses the change. Returns
+/// a note if the dry run itself fails, because the result is then unknown.
 pub async fn would_accept(client: &Client, pool: &str, spec: &Value) -> Result<Option<String>> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     let params = PatchParams {

@@ -52,7 +52,7 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
                 age(available.since.0, now)
             ),
             format!(
-                "If the pool is applied from a repository, change it there instead: kubectl berth approve {pool} --print"
+                "If the pool is applied from a repository, change the pool there instead: kubectl berth approve {pool} --print"
             ),
         ],
         changes: vec![Change::Approve {
@@ -75,7 +75,7 @@ fn nothing(pool: &str, why: &str) -> Plan {
     }
 }
 
-/// Returns warnings about conditions that keep nodes of the pool from the image.
+/// Returns warnings about conditions that keep nodes of the pool from running the image.
 fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<String> {
     let mut warnings = vec![];
     if pool.spec.is_paused() {
@@ -95,7 +95,7 @@ fn named(version: Option<&str>, available: &Available) -> String {
     }
 }
 
-/// Returns a sentence that explains when a pool that follows its tag adopts the available image.
+/// Explains, in one sentence, when a pool that follows its tag adopts the available image.
 fn followed(pool: &BootcNodePool, available: &Available, image: &str) -> String {
     let minimum = pool.spec.minimum_age().as_secs();
     let when = match minimum.saturating_sub(available.seen_seconds) {
@@ -116,8 +116,8 @@ fn followed(pool: &BootcNodePool, available: &Available, image: &str) -> String 
     format!("the pool follows its tag. {image} is adopted automatically {when}.{now}")
 }
 
-/// Returns the change as a YAML file for a repository or `kubectl patch --patch-file`. If there is nothing to change,
-/// returns the reason as an error.
+/// Returns the change as a YAML file for a repository or for `kubectl patch --patch-file`. Fails with the reason if
+/// there is nothing to change.
 pub fn print(plan: &Plan) -> Result<String, String> {
     let Some(Change::Approve { pool, to, .. }) = plan.changes.first() else {
         return Err(plan.head.clone());

@@ -7,7 +7,8 @@ use std::io::{BufRead, Result, Write};
 pub enum Answer {
     /// Apply the plan.
     Yes,
-    /// Change nothing. Every answer except `y` and `yes` means this, even an empty line or the end of the input.
+    /// Change nothing. Every answer except `y` and `yes` has this meaning, including an empty line and the end of the
+    /// input.
     No,
 }
 

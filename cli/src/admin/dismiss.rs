@@ -37,7 +37,7 @@ pub fn dismiss(snapshot: &Snapshot, machine: &str) -> Result<Plan, NoPlan> {
     let value = dismissed_also(before.map_or("", String::as_str), found);
     Ok(Plan {
         head: format!(
-            "Dismiss machine {}: it is no longer reported as held back.",
+            "Dismiss machine {}: the machine is no longer reported as held back.",
             clean(machine)
         ),
         facts: vec![

@@ -42,7 +42,7 @@ pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         claims
             .offered
             .iter()
-            .map(|name| format!("It is offered berth {name}; the controller withdraws the offer.")),
+            .map(|name| format!("The node is offered berth {name}; the controller withdraws the offer.")),
     );
     plan.warnings.extend(claims.unreadable);
     plan.facts.push(format!(
@@ -96,14 +96,15 @@ fn holding(
 ) {
     let pool = snapshot.pool(held.berth.pool.as_str());
     let name = &member.name;
-    plan.facts.push(format!("It holds {}.", held.words(member, pool, now)));
+    plan.facts
+        .push(format!("The node holds {}.", held.words(member, pool, now)));
     let has_committed = held.holding.phase == HoldPhase::Committed;
     if !member.is_ready() {
         plan.facts
             .push("The Node is NotReady, so the controller closes the berth (closed:excluded).".to_owned());
         if has_committed {
             let failure = failure_words(pool, roster, member, &held.holding.target);
-            plan.facts.push(format!("This update was never proven: {failure}."));
+            plan.facts.push(format!("The update was not proven, so {failure}."));
         }
         return;
     }
@@ -114,7 +115,7 @@ fn holding(
             named(&held.holding.target, member, pool)
         )
     } else {
-        "The Node is Ready, so its agent uncordons it and gives the berth back; the update does not count as failed."
+        "The Node is Ready, so its agent uncordons the node and gives the berth back; the update does not count as failed."
             .to_owned()
     };
     plan.facts.push(outcome);
@@ -153,7 +154,7 @@ pub fn include(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         (_, Some(conflict)) => plan.warnings.push(conflict.message()),
         (None, None) => plan
             .facts
-            .push("No pool selects it, so Berth does not update it.".to_owned()),
+            .push("No pool selects the node, so Berth does not update it.".to_owned()),
         (Some(pool), None) => joins(&mut plan, &roster, &world, pool, member),
     }
     Ok(plan)
@@ -168,7 +169,7 @@ fn joins(plan: &mut Plan, roster: &Roster<'_>, world: &World, pool: &BootcNodePo
     let uses = after
         .users
         .get(&member.name)
-        .map_or_else(String::new, |why| format!("; {why}, which uses up capacity"));
+        .map_or_else(String::new, |why| format!("; capacity in use: {why}"));
     plan.facts.push(format!(
         "Pool {name}: {count} nodes instead of {before}, capacity {k}, {free} free{uses}."
     ));
@@ -183,11 +184,11 @@ fn joins(plan: &mut Plan, roster: &Roster<'_>, world: &World, pool: &BootcNodePo
         member.status().failed_digests.contains(wanted) || recorded.into_iter().any(|f| f.nodes.contains(&member.name));
     let image = named(wanted, member, Some(pool));
     plan.facts.push(if failed {
-        format!("{image} failed on this node and is not retried. To retry it: kubectl berth retry {name}")
+        format!("{image} failed on this node and is not retried. To retry the image: kubectl berth retry {name}")
     } else if member.is_up_to_date(target) {
-        format!("It already runs {image}.")
+        format!("The node already runs {image}.")
     } else {
-        format!("It is updated to {image} in its turn.")
+        format!("The node is updated to {image} in its turn.")
     });
 }
 

@@ -19,7 +19,7 @@ pub fn hold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoP
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
     let (key, undo) = (
         Mark::HeldBack.key(),
-        format!("To release it: kubectl berth unhold {node}"),
+        format!("To release the node: kubectl berth unhold {node}"),
     );
     if is_held_back(member.node) {
         return Ok(Plan {
@@ -39,8 +39,8 @@ pub fn hold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoP
         (_, true) => "The node is excluded, so the label has no effect until the node is included again.".to_owned(),
         (None, false) => "No pool selects the node, so the label has no effect until a pool selects it.".to_owned(),
         (Some(_), false) => {
-            "The node stays a member of its pool, with the same effect on the pool's capacity, and stages its image. It \
-             is offered no berth, so Berth neither drains nor reboots it."
+            "The node stays a member of its pool, with the same effect on the pool's capacity, and stages its image. Berth \
+             offers the node no berth, and neither drains nor reboots it."
                 .to_owned()
         }
     });
@@ -48,13 +48,13 @@ pub fn hold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoP
     for held in &claims.held {
         let of = snapshot.pool(held.berth.pool.as_str());
         plan.facts.push(format!(
-            "It holds {}. This turn continues to its end.",
+            "The node holds {}. This turn continues to its end.",
             held.words(member, of, now)
         ));
     }
     let offered = claims.offered.iter();
     plan.facts.extend(offered.map(|name| {
-        format!("It is offered berth {name}; the controller withdraws the offer, unless its agent takes it first.")
+        format!("The node is offered berth {name}; the controller withdraws the offer unless the agent takes it first.")
     }));
     plan.warnings.extend(claims.unreadable);
     let waiting = pool.filter(|_| !is_excluded(member.node));
@@ -67,8 +67,8 @@ pub fn hold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoP
     Ok(plan)
 }
 
-/// Returns warnings if other nodes wait while the node is held back: later waves of its pool, or pools that are updated
-/// after that pool.
+/// Returns warnings about other nodes that wait while this node is held back: nodes of later waves, and nodes of pools
+/// that are updated after this pool.
 fn waiting_for(snapshot: &Snapshot, pool: &BootcNodePool, node: &str, now: Timestamp) -> Vec<String> {
     let world = World::of(&snapshot.labelled(node, Mark::HeldBack, true), now);
     let name = pool.name_any();
@@ -115,10 +115,12 @@ pub fn unhold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, N
         .and_then(|pool| pool.status.as_ref())
         .and_then(|s| s.target.as_ref());
     let fact = match pool {
-        _ if is_excluded(member.node) => format!("It stays excluded. To include it: kubectl berth include {node}"),
-        None => "No pool selects it, so Berth does not update it.".to_owned(),
-        Some(_) if member.is_up_to_date(target) => "It already runs its pool's image.".to_owned(),
-        Some(_) => "It is offered a berth in its turn.".to_owned(),
+        _ if is_excluded(member.node) => {
+            format!("The node stays excluded. To include the node: kubectl berth include {node}")
+        }
+        None => "No pool selects the node, so Berth does not update it.".to_owned(),
+        Some(_) if member.is_up_to_date(target) => "The node already runs its pool's image.".to_owned(),
+        Some(_) => "The node is offered a berth in its turn.".to_owned(),
     };
     Ok(Plan {
         head: format!(

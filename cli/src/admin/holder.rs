@@ -28,7 +28,7 @@ pub(super) struct Claims<'a> {
     /// Berths that a former Node with this name holds.
     pub(super) former: Vec<Held<'a>>,
     pub(super) offered: Vec<String>,
-    /// Errors of Leases that name the node and cannot be read.
+    /// Errors from Leases that name the node but cannot be read.
     pub(super) unreadable: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Claims<'a> {
 }
 
 impl Held<'_> {
-    /// Describes the berth: `berth workers-0 for v2 (222222222222): Committed under boot b1, since 12m`.
+    /// Describes the berth: `berth workers-0 for v2 (222222222222): Committed in boot b1, for 12m`.
     pub(super) fn words(&self, member: &Member<'_>, pool: Option<&BootcNodePool>, now: Timestamp) -> String {
         let target = named(&self.holding.target, member, pool);
         let phase = match self.holding.phase {
@@ -88,12 +88,13 @@ impl Held<'_> {
         )
     }
 
-    /// True if a reboot is licensed and the Node still reports the boot ID from before the reboot.
+    /// True if the node has committed to a reboot, and the Node still reports the boot ID from before the reboot.
     pub(super) fn may_be_rebooting(&self, member: &Member<'_>) -> bool {
         self.holding.phase == HoldPhase::Committed && boot_of(member) == Some(self.holding.boot_id.as_str())
     }
 
-    /// True if the agent can prove this turn: the node is Ready after a reboot, with the target or the previous digest.
+    /// True if the agent can prove this turn: the node has rebooted, is Ready, and runs the target or the previous
+    /// digest.
     pub(super) fn is_provable(&self, member: &Member<'_>) -> bool {
         let booted = member.status().booted.and_then(|b| b.digest);
         let known = booted.is_some() && (booted.as_ref() == Some(&self.holding.target) || booted == self.holding.from);
@@ -122,14 +123,14 @@ pub(super) fn named(digest: &Digest, member: &Member<'_>, pool: Option<&BootcNod
     }
 }
 
-/// Returns the version of the pool's target, if the digest belongs to the target.
+/// Returns the version of the pool's target if the digest is one of the target's digests.
 pub(super) fn of_target(digest: &Digest, pool: Option<&BootcNodePool>) -> Option<String> {
     let target = pool?.status.as_ref()?.target.as_ref()?;
     let is_its = target.digest == *digest || target.platforms.iter().any(|p| p.digest == *digest);
     target.version.clone().filter(|_| is_its)
 }
 
-/// Describes what happens to the rollout if the digest also counts as failed on this node.
+/// Describes the effect on the rollout if the digest is counted as failed on this node.
 pub(super) fn failure_words(
     pool: Option<&BootcNodePool>,
     roster: &Roster<'_>,
@@ -151,11 +152,13 @@ pub(super) fn failure_words(
     match failures {
         failed if failed >= most => {
             let failures = count(failed, "failure");
-            format!("{what}. With {failures} the rollout of {name} halts, {until}")
+            format!("{what}. With {failures}, the rollout of pool {name} halts {until}")
         }
         _ => {
             let most = count(most, "failure");
-            format!("{what} and is not retried there {until}. The rollout of {name} continues; it halts at {most}")
+            format!(
+                "{what} and is not retried there {until}. The rollout of pool {name} continues, but halts at {most}"
+            )
         }
     }
 }

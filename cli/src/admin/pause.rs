@@ -68,7 +68,8 @@ pub fn resume(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPl
     Ok(plan)
 }
 
-/// Returns a plan with the change, or without a change if there is nothing to do. The caller adds facts and warnings.
+/// Returns a plan with the change. If there is nothing to do, the plan has no change. The caller adds facts and
+/// warnings.
 fn change(snapshot: &Snapshot, target: PauseTarget<'_>, paused: bool) -> Result<Plan, NoPlan> {
     let (is_paused, what, change, field) = match target {
         PauseTarget::Pool(name) => {
@@ -127,7 +128,7 @@ fn is_fleet_paused(snapshot: &Snapshot) -> bool {
     snapshot.fleet.as_ref().is_some_and(|fleet| fleet.spec.paused)
 }
 
-/// Returns the argument for `kubectl berth resume`, which undoes the pause.
+/// Returns the argument of the command that undoes the pause, `kubectl berth resume`.
 fn word(target: PauseTarget<'_>) -> String {
     match target {
         PauseTarget::Pool(name) => clean(name),
@@ -157,7 +158,7 @@ fn at_work(snapshot: &Snapshot, target: PauseTarget<'_>) -> Vec<String> {
     back.into_iter().chain(on).collect()
 }
 
-/// Returns a line that names the nodes; `None` without nodes.
+/// Returns a line that names the nodes; `None` if there are no nodes.
 fn line(mut nodes: Vec<String>, words: &str) -> Option<String> {
     nodes.sort();
     (!nodes.is_empty()).then(|| format!("{words}: {}", names(nodes.iter().take(NAMED), nodes.len())))

@@ -68,12 +68,12 @@ pub enum Change {
         closed: Box<Berth>,
         /// Name of the node that holds the berth.
         node: String,
-        /// UID of that Node.
+        /// UID of the Node that holds the berth.
         uid: String,
         /// Text of the event; the name of the admin is appended.
         note: String,
     },
-    /// Pins a pool to another digest, if neither the pool's reference nor the available digest has changed.
+    /// Pins a pool to another digest. Fails if the pool's reference or the available digest has changed.
     Approve {
         /// Name of the pool.
         pool: String,
@@ -83,7 +83,7 @@ pub enum Change {
         from: String,
         /// New reference.
         to: String,
-        /// Digest that `status.available` of the pool must still have.
+        /// Digest that the pool's `status.available` must still have when the change is made.
         digest: Digest,
     },
     /// Sets a pool's retry token.
@@ -101,7 +101,7 @@ pub enum Change {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoPlan {
     /// The Node does not exist.
-    #[error("there is no Node {0:?}; if it was deleted, the controller closes its berths (closed:gone)")]
+    #[error("there is no Node {0:?}; if the Node was deleted, the controller closes its berths (closed:gone)")]
     NoNode(String),
     /// The pool does not exist.
     #[error("there is no pool {name:?}; existing pools: {known}")]
@@ -111,7 +111,7 @@ pub enum NoPlan {
         /// Names of the pools that exist.
         known: String,
     },
-    /// No machine of that name is held back.
+    /// No machine with this name is held back.
     #[error("no machine {name:?} is held back on its first boot; machines held back: {known}")]
     NoMachine {
         /// Name that the admin gave.
@@ -147,7 +147,8 @@ impl Plan {
     }
 }
 
-/// Returns one plan with the changes of all pools. `one` plans for a single pool; pools without changes are left out.
+/// Returns one plan with the changes of all pools. `one` makes the plan for a single pool. Pools without changes are
+/// left out.
 pub fn in_all_pools(
     snapshot: &Snapshot,
     one: impl Fn(&Snapshot, &str) -> Result<Plan, NoPlan>,

@@ -48,7 +48,7 @@ pub async fn poll(client: &Client, pool: &str, timeout: Duration) -> Result<Stri
     found_words(&found?).map_err(anyhow::Error::msg)
 }
 
-/// Waits until the controller has acted on this request or a later one. Returns the pool with the result.
+/// Waits until the controller has acted on this request or a later request. Returns the pool with the result.
 async fn acted(pools: &Api<BootcNodePool>, name: &str, token: &str) -> Result<BootcNodePool> {
     let mut tries = 0;
     loop {
@@ -66,7 +66,8 @@ async fn acted(pools: &Api<BootcNodePool>, name: &str, token: &str) -> Result<Bo
     }
 }
 
-/// Describes the result of a poll. The error says why the tag could not be checked or its reference is not resolved.
+/// Describes the result of a poll. The error gives the reason why the tag could not be checked, or why the reference is
+/// not resolved.
 pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
     let name = pool.name_any();
     let status = pool.status.clone().unwrap_or_default();

@@ -20,11 +20,13 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     if claims.held.is_empty() {
         plan.head = format!("Node {node} holds no berth; nothing to release.");
         plan.facts.extend(claims.offered.iter().map(|name| {
-            format!("It is offered berth {name}; if its agent does not take the offer, the controller withdraws it.")
+            format!(
+                "The node is offered berth {name}; the controller withdraws the offer if the agent does not take it."
+            )
         }));
         plan.facts.extend(claims.former.iter().map(|held| {
             let name = held.berth.name();
-            format!("A former Node with this name holds berth {name}; the controller closes it (closed:gone).")
+            format!("A former Node with this name holds berth {name}; the controller closes the berth (closed:gone).")
         }));
         plan.warnings.extend(claims.unreadable);
         return Ok(plan);
@@ -43,13 +45,13 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         "Node {node} loses its license to reboot: Berth does not reboot it again, and may offer its berth to another node."
     ));
     let agent = if member.is_cordoned() {
-        "If Berth cordoned the node, its agent uncordons it; any other cordon stays."
+        "If Berth cordoned the node, its agent uncordons the node; any other cordon stays."
     } else {
         "The node is not cordoned."
     };
     plan.facts.push(agent.to_owned());
     plan.facts
-        .push(format!("An event on Node {node} records who did this."));
+        .push(format!("An event on Node {node} records who released the node."));
     plan.warnings.extend(claims.unreadable);
     against(&mut plan, member, &claims.held, now);
     Ok(plan)
@@ -61,8 +63,8 @@ fn standing(member: &Member<'_>) -> String {
     let boot = boot_of(member).map_or_else(String::new, |boot| format!(" in boot {boot}"));
     let booted = member.status().booted.and_then(|b| b.digest);
     let runs = booted.map_or_else(
-        || "its agent has not reported its image".to_owned(),
-        |d| format!("it runs {}", named(&d, member, None)),
+        || "the node's agent has not reported the running image".to_owned(),
+        |d| format!("the node runs {}", named(&d, member, None)),
     );
     format!("The Node is {ready}{cordoned}{boot}; {runs}")
 }
@@ -81,11 +83,12 @@ fn closing(
         return;
     };
     let pool = snapshot.pool(held.berth.pool.as_str());
-    plan.facts.push(format!("It holds {}.", held.words(member, pool, now)));
+    plan.facts
+        .push(format!("The node holds {}.", held.words(member, pool, now)));
     let target = &held.holding.target;
     plan.facts.push(match held.holding.phase {
         HoldPhase::Committed => format!(
-            "This update was never proven: {}.",
+            "The update was not proven, so {}.",
             failure_words(pool, roster, member, target)
         ),
         HoldPhase::Taken => "The node has not committed, so this update does not count as failed.".to_owned(),
@@ -122,8 +125,8 @@ fn against(plan: &mut Plan, member: &Member<'_>, held: &[Held<'_>], now: Timesta
             ""
         };
         plan.warnings.push(format!(
-            "The Node is NotReady, so you cannot vouch for it, and it uses up capacity even without its berth. Use \
-             instead: kubectl berth exclude {name}{already}"
+            "The Node is NotReady, so you cannot vouch for the node, and the node uses up capacity even without its \
+             berth. Use instead: kubectl berth exclude {name}{already}"
         ));
     }
     if held.iter().any(|h| h.may_be_rebooting(member)) {
@@ -141,11 +144,11 @@ fn against(plan: &mut Plan, member: &Member<'_>, held: &[Held<'_>], now: Timesta
         );
     }
     if silent.is_none() && held.iter().any(|h| h.holding.phase != HoldPhase::Committed) {
-        plan.warnings.push("Its agent is alive and has not committed. Wait for the agent: it gives the berth back when drain.timeout ends, or earlier".to_owned());
+        plan.warnings.push("The node's agent is alive and has not committed. Wait for the agent: it gives the berth back when drain.timeout ends, or earlier".to_owned());
     }
     if let Some(age) = silent {
         plan.warnings.push(format!(
-            "Its agent has been silent for {age} and cannot uncordon {name} until it runs again"
+            "The node's agent has been silent for {age} and cannot uncordon {name} until the agent runs again"
         ));
     }
 }

@@ -64,8 +64,8 @@ pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, No
     Ok(plan)
 }
 
-/// Returns for each failed digest the nodes where it failed, and the number of failures in the pool's status. The
-/// nodes are from the pool's status and the nodes' own reports.
+/// Returns, for each failed digest, the nodes where it failed and the number of failures in the pool's status. The
+/// nodes are from the pool's status and from the nodes' own reports.
 fn failed(pool: &BootcNodePool, roster: &Roster<'_>) -> BTreeMap<Digest, (BTreeSet<String>, usize)> {
     let mut failed: BTreeMap<Digest, (BTreeSet<String>, usize)> = BTreeMap::new();
     for record in pool.status.iter().flat_map(|s| &s.failures) {
@@ -96,7 +96,7 @@ fn words(pool: &BootcNodePool, digest: &Digest, (nodes, count): &(BTreeSet<Strin
         format!("{name} is retried on {list}.")
     } else {
         format!(
-            "{name} is not an image of the pool's current target; if it becomes one again, it is retried on {list}."
+            "{name} is not an image of the pool's current target; if a later target has this image, the image is retried on {list}."
         )
     }
 }

@@ -25,7 +25,7 @@ use crate::snapshot::Snapshot;
 use crate::text::{clean, short, until};
 use crate::world::Room;
 
-/// Maximum number of nodes named in one line, or in successive lines with one node each.
+/// Maximum number of nodes that are named in one line, or in successive lines with one node each.
 const NAMED: usize = 3;
 
 /// Preview of a pool.
@@ -70,7 +70,7 @@ pub struct PreviewRow {
     /// Position in the order, from 1; `None` if the node is blocked until an admin acts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<usize>,
-    /// The node's wave; `None` if the spec has no waves and all nodes are in one built-in wave.
+    /// The node's wave; `None` if the spec has no waves and all nodes are in the same built-in wave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wave: Option<String>,
     /// Image that the node runs.
@@ -157,7 +157,7 @@ impl<'a> Outlook<'a> {
         let members = self.roster.members(&self.pool.name_any());
         for member in members.iter().filter(|m| !known.contains(m.name.as_str())) {
             let mut row = self.row(member);
-            row.blocks.push("its BootcNode is being deleted".to_owned());
+            row.blocks.push("the node's BootcNode is being deleted".to_owned());
             rows.push(row);
         }
         rows
@@ -200,13 +200,13 @@ impl<'a> Outlook<'a> {
         let conflict = conflicts.get(&NodeName::from(member.name.as_str()));
         let mut blocks: Vec<_> = conflict.map(|conflict| conflict.message()).into_iter().collect();
         let Some(bootc) = member.bootc else {
-            blocks.push("it has no BootcNode yet".to_owned());
+            blocks.push("the node has no BootcNode yet".to_owned());
             return blocks;
         };
         if bootc.status.is_none() {
             blocks.push("no agent has reported yet".to_owned());
         }
-        blocks.extend(silence(status, self.now).map(|age| format!("its agent has not reported for {age}")));
+        blocks.extend(silence(status, self.now).map(|age| format!("the node's agent has not reported for {age}")));
         let wait = self.wait(member);
         blocks.extend(wait.and_then(|wait| self.wait_words(wait, member)));
         let degraded = condition::find_true(&status.conditions, condition::node::NODE_DEGRADED);
@@ -238,30 +238,32 @@ impl<'a> Outlook<'a> {
         let platform = machine.platform(member.reported_variant());
         match self.target.map(|target| target.choose(platform)) {
             Some(Choice::VariantUnknown) if platform.variant == Variant::NotReported => {
-                "waits until its agent reports the node's CPU".to_owned()
+                "waits until the agent reports the node's CPU".to_owned()
             }
-            Some(Choice::VariantUnknown) => "it is not known which image of the index its CPU can run".to_owned(),
+            Some(Choice::VariantUnknown) => {
+                "it is not known which image of the index the node's CPU can run".to_owned()
+            }
             _ => format!("the image has no manifest for {platform}"),
         }
     }
 
-    /// Returns the name of the wave that is updated or soaks; empty if there is none.
+    /// Returns the name of the wave that is being updated or is soaking; empty if there is no such wave.
     fn active_wave(&self) -> String {
         let mut waves = self.plan.waves.iter();
         let active = waves.find(|w| matches!(w.state, WaveState::Active | WaveState::Soaking));
         active.map_or_else(String::new, |wave| clean(&wave.name))
     }
 
-    /// Returns the text for a reason to wait; `None` if another column of the row or a line about the pool shows the
-    /// reason.
+    /// Returns the text for a reason to wait. `None` if the preview shows the reason elsewhere: in another column of
+    /// the row, or in a line about the pool.
     fn wait_words(&self, wait: BlockReason, member: &Member<'_>) -> Option<String> {
         Some(match wait {
             BlockReason::Wave => format!("waits for wave {}", self.active_wave()),
             BlockReason::Soaking => format!("waits until the soak time of wave {} is over", self.active_wave()),
             BlockReason::NoImage => self.without_image(member),
             BlockReason::FailedBefore => "this digest failed on this node and is not retried".to_owned(),
-            BlockReason::HeldBack => format!("held back; to release it: kubectl berth unhold {}", member.name),
-            BlockReason::OtherNode => "its BootcNode belongs to a former Node with this name".to_owned(),
+            BlockReason::HeldBack => format!("held back; to release the node: kubectl berth unhold {}", member.name),
+            BlockReason::OtherNode => "the node's BootcNode belongs to a former Node with this name".to_owned(),
             BlockReason::NotPublished
             | BlockReason::Leaving
             | BlockReason::NotObserved
@@ -314,17 +316,18 @@ impl<'a> Outlook<'a> {
         let used_up = room.fleet.as_ref().filter(|fleet| !fleet.room_for(false));
         blocks.extend(used_up.map(|fleet| clean(&fleet.words())));
         let users = room.users.values().take(NAMED);
-        blocks.extend(users.map(|why| format!("{why}, which uses up capacity")));
+        blocks.extend(users.map(|why| format!("capacity in use: {why}")));
         blocks.extend(match room.users.len().saturating_sub(NAMED) {
             0 => None,
-            1 => Some("1 more uses up capacity".to_owned()),
-            rest => Some(format!("{rest} more use up capacity")),
+            1 => Some("capacity in use by 1 more node".to_owned()),
+            rest => Some(format!("capacity in use by {rest} more nodes")),
         });
         blocks.extend(self.stuck());
         blocks
     }
 
-    /// Returns `wave canary is not proven: n3 (…) and 4 more`, if the wave stays unproven until an admin acts.
+    /// Returns the wave that stays unproven until an admin acts, and its nodes: `wave canary is not proven: n3 (…) and
+    /// 4 more`. `None` if every wave can be proven.
     fn stuck(&self) -> Option<String> {
         let stuck = &self.forecast.stuck;
         let first = self.facts.members.iter().find(|m| stuck.first() == Some(&m.name))?;
@@ -342,7 +345,7 @@ impl<'a> Outlook<'a> {
             let why = wait.and_then(|wait| self.wait_words(wait, member));
             let why = why.unwrap_or_else(|| {
                 if member.is_ready() {
-                    "it does not run the image".to_owned()
+                    "the node does not run the image".to_owned()
                 } else {
                     "not Ready".to_owned()
                 }
@@ -407,7 +410,7 @@ pub(crate) fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster
     }
 }
 
-/// Returns rows for nodes that the selector matches, but that are in conflict or excluded.
+/// Returns rows for the nodes that the selector matches but that are excluded or in conflict with another pool.
 fn outsiders(roster: &Roster<'_>, pool: &str) -> Vec<PreviewRow> {
     let name = PoolName::from(pool);
     let membership = &roster.world.membership;
@@ -422,7 +425,10 @@ fn outsiders(roster: &Roster<'_>, pool: &str) -> Vec<PreviewRow> {
     }
     for member in roster.excluded(pool) {
         let key = keys::LABEL_EXCLUDE;
-        let how = format!("label {key}; to remove it: kubectl berth include {}", member.name);
+        let how = format!(
+            "has label {key}; to remove the label: kubectl berth include {}",
+            member.name
+        );
         rows.push(outsider(member, "excluded", how));
     }
     rows

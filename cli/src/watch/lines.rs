@@ -10,10 +10,10 @@ use crate::render::{completion, numbers};
 use crate::status::Report;
 use crate::text::{age, clean};
 
-/// Step of the reported pull progress, in percent.
+/// Pull progress is reported in steps of this many percent.
 const PROGRESS_STEP: u64 = 25;
 
-/// State that the lines have reported so far.
+/// Formats changes as lines. Keeps the state that was last reported.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     begun: bool,
@@ -126,7 +126,7 @@ mod tests {
         "2026-03-01T12:00:00Z".parse().unwrap()
     }
 
-    /// Returns a report on a pool with one node in this phase; `more` is added to its status.
+    /// Returns a report on a pool with one node in this phase. The fields in `more` are added to the node's status.
     fn rollout(phase: &str, runs: usize, more: Value) -> Report {
         let version = if runs == 0 { "v1" } else { "v2" };
         let mut status = json!({

@@ -165,7 +165,7 @@ fn refused(error: watcher::Error) -> Option<String> {
     is_final.then(|| clean(&format!("{:#}", explained(error))))
 }
 
-/// Kinds whose shown objects may be outdated.
+/// Kinds whose displayed objects may be outdated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stale {
     pub(crate) kinds: String,
@@ -247,7 +247,7 @@ impl Live {
         }
     }
 
-    /// True if the pools and BootcNodes were listed, and each other kind was listed or could not be listed.
+    /// True if the pools and BootcNodes were listed, and a list of each other kind has succeeded or failed.
     pub(crate) fn is_complete(&self) -> bool {
         let needs = [Kind::Pools, Kind::BootcNodes];
         needs.into_iter().all(|kind| self.freshness(kind).ready)

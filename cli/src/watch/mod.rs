@@ -33,7 +33,7 @@ use live::{Kind, Live, WatchEvent};
 pub use screen::{Frames, Size};
 
 const MIN_DRAW_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval of drawings while nothing changes, so that the shown ages stay current.
+/// Time between two drawings while nothing changes. Redrawing keeps the shown ages current.
 const DRAW_INTERVAL: Duration = Duration::from_secs(1);
 const PAGE_SIZE: u32 = 500;
 /// Seconds until each watch is renewed, so that a hung watch is noticed.
@@ -48,7 +48,7 @@ pub struct Watching {
     pub pool: Option<String>,
     /// Amount of detail to show.
     pub detail: Detail,
-    /// Longest wait for the first status to show.
+    /// Maximum wait for the first status.
     pub limit: Duration,
     /// `Some` to redraw on a terminal: true with colors, false without. `None` to append lines.
     pub colours: Option<bool>,
@@ -75,7 +75,7 @@ pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: i
     if !live.is_complete() {
         let why = live
             .stale(Timestamp::now())
-            .map_or_else(|| "it does not answer".to_owned(), |stale| stale.why);
+            .map_or_else(|| "the API server does not answer".to_owned(), |stale| stale.why);
         bail!(
             "the API server did not return all objects within {} s: {why}",
             watching.limit.as_secs()
@@ -140,7 +140,7 @@ impl<W: Write> View<W> {
         this
     }
 
-    /// Hides or shows the cursor of a terminal. Ignores errors: a broken output also fails the next drawing.
+    /// Hides or shows the cursor of a terminal. Ignores errors: if the output is broken, the next drawing fails too.
     fn cursor(&mut self, sequence: &str) {
         if matches!(self.form, Form::Screen(..)) {
             self.print(sequence).unwrap_or_default();

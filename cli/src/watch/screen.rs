@@ -32,8 +32,8 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Returns the bytes that replace the last text; empty if nothing changed. The text is cut to the terminal's
-    /// height. To avoid flicker, overwrites line by line; clears the screen only after a resize.
+    /// Returns the terminal output that replaces the last text; empty if nothing changed. Cuts the text to the
+    /// terminal's height. To avoid flicker, overwrites line by line; clears the screen only after a resize.
     pub fn next(&mut self, text: &str, size: Size) -> String {
         let same = self.last.is_some_and(|(last, _)| last == size);
         if same && text == self.text {

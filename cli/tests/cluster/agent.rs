@@ -25,7 +25,8 @@ use super::facts::{DrainFacts, NodeFacts, Ready};
 use super::{World, manifest, merge, object};
 
 impl World<'_> {
-    /// Writes each agent's report: as of the start of its node's current state (`since`), or as of its last report.
+    /// Writes each agent's status. If `since` is true, the status is from the start of the node's current state,
+    /// otherwise from the agent's last report.
     pub(super) fn report(&mut self, since: bool) {
         for index in 0..self.objects.bootc_nodes.len() {
             let bootc = &self.objects.bootc_nodes[index];

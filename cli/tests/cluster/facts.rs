@@ -19,7 +19,7 @@ pub struct Cluster {
     pub images: BTreeMap<u8, Value>,
     pub pools: BTreeMap<String, PoolFacts>,
     pub nodes: BTreeMap<String, NodeFacts>,
-    /// The berths of each pool, from number 0; berths that are missing here are new.
+    /// The berths of each pool, in the order of their numbers. Berths beyond the end of a list are new.
     pub berths: BTreeMap<String, Vec<BerthFacts>>,
     pub fleet: Option<FleetFacts>,
     /// Seconds that each node measured for its last pull, drain and reboot.
@@ -31,7 +31,7 @@ pub struct Cluster {
     pub only: Option<String>,
 }
 
-/// Objects that are written by hand, because Berth's programs would not write them like this.
+/// Objects that are written by hand, for states that Berth's programs never write.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Raw {
@@ -43,16 +43,16 @@ pub struct Raw {
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct PoolFacts {
-    /// Tag, digest or both, after the repository.
+    /// Part of the image reference after the repository: a tag, a digest or both.
     #[serde(rename = "ref")]
     reference: String,
-    /// Fields of the spec beside the selector and the reference.
+    /// Fields of the spec other than the selector and the reference.
     pub spec: Value,
     /// Number of the image that was resolved; 0 if none was.
     pub target: u8,
-    /// Reference that was resolved, if it is not the reference of the spec.
+    /// Reference that was resolved, if it differs from the reference in the spec.
     pub target_ref: Option<String>,
-    /// Earlier status of the pool, for facts that only the status records.
+    /// Earlier status of the pool. Contains the facts that are recorded nowhere else.
     pub was: Value,
     pub registry: RegistryFacts,
     /// How long the controller has known the image that the tag points to.
@@ -141,7 +141,7 @@ pub struct NodeFacts {
     pub kubelet_since: SignedDuration,
     /// Other conditions of the Node.
     pub conditions: Vec<Value>,
-    /// True if an admin cordoned it.
+    /// True if an admin cordoned the node.
     pub cordoned: bool,
     pub address: Option<String>,
     pub arch: Option<String>,
@@ -155,20 +155,20 @@ pub struct NodeFacts {
     pub pulls: Option<Progress>,
     /// Version of the image that the machine was installed from, if not image 1.
     pub installed: Option<String>,
-    /// True if the host has rebooted since it took its berth.
+    /// True if the host has rebooted since the node took its berth.
     pub rebooted: bool,
-    /// True if the API server did not refuse the agent's writes to other nodes' objects.
+    /// True if the API server accepts the agent's writes to other nodes' objects.
     pub unguarded: bool,
-    /// Reports of the host's health checks that failed.
+    /// Messages of the host's failed health checks.
     pub failed_checks: Vec<String>,
     pub drain: Option<DrainFacts>,
     pub failure: Option<Failure>,
     pub past: Past,
-    /// Earlier status of the BootcNode, for facts that only the status records.
+    /// Earlier status of the BootcNode. Contains the facts that are recorded nowhere else.
     pub was: Value,
     /// How long the node has been in this state.
     pub since: SignedDuration,
-    /// How long ago its agent last reported; by default a minute, or `since` if that is shorter.
+    /// How long ago the node's agent last reported. The default is one minute, or `since` if that is shorter.
     heard: Option<SignedDuration>,
 }
 
@@ -211,17 +211,17 @@ impl NodeFacts {
     }
 }
 
-/// A drain that is not over.
+/// A drain in progress.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DrainFacts {
     pub since: SignedDuration,
-    /// Why each pod has not been evicted yet, by pod.
+    /// For each remaining pod, why it is not evicted yet.
     #[serde(default)]
     pub pods: BTreeMap<String, String>,
 }
 
-/// State of a berth: how far the turn of the named node has come, or how it ended.
+/// State of a berth: the progress or the result of the named node's turn.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BerthFacts {
@@ -229,7 +229,7 @@ pub enum BerthFacts {
     Offered(String),
     Taken(String),
     Committed(String),
-    /// Committed by an earlier Node of this name, which was deleted.
+    /// Committed by an earlier Node of this name. That Node was deleted.
     Former(String),
     /// The node has proven its boot and gives the berth back.
     Proven(String),

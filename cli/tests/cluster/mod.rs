@@ -156,7 +156,7 @@ impl Cluster {
         }))
     }
 
-    /// Returns the name of the berth that the node holds while it is cordoned, if any.
+    /// Returns the name of the berth of the node's current turn, if the node is cordoned for that turn.
     fn cordoned_under(&self, name: &str) -> Option<String> {
         for (pool, berths) in &self.berths {
             let mut numbered = berths.iter().enumerate();

@@ -22,7 +22,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server that answers a GET of these paths, and accepts every write.
+    /// Starts a server that answers GET requests for these paths, and accepts every write.
     pub fn start(answers: BTreeMap<&'static str, Value>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let this = Self {

@@ -54,7 +54,7 @@ pub const REASONS: [&str; 35] = [
     "BootstrapHealthy",
 ];
 
-/// A condition change that is reported by an event.
+/// A condition change to report as an event.
 struct ConditionEvent {
     condition: &'static str,
     status: &'static str,
@@ -131,9 +131,9 @@ const OF_FLEET: [ConditionEvent; 8] = [
 ];
 
 impl ConditionEvent {
-    /// Returns the event's message if the write from `old` to `new` made this change. The end of a state is reported
-    /// only if the condition was `True` or `False` before. Any other change without a warning is reported only if the
-    /// condition existed before.
+    /// Returns the event's message if the write from `old` to `new` made this change. If the change ends a state, the
+    /// condition must have been `True` or `False` in `old`. Any other change must be a warning, or the condition must
+    /// exist in `old`.
     fn message(&self, old: &[Condition], new: &[Condition]) -> Option<String> {
         let before = find(old, self.condition).map(|before| before.status.as_str());
         let now = find(new, self.condition)?;
@@ -157,7 +157,7 @@ impl ConditionEvent {
 /// An event to write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
-    /// True if an admin should look at it.
+    /// True if the event needs an admin's attention.
     pub warning: bool,
     /// CamelCase reason.
     pub reason: &'static str,
@@ -218,8 +218,8 @@ impl Note {
         Self::of_node((warning, reason, "Report"), message, (node, &news.uid), pool)
     }
 
-    /// Event about a node's turn. `None` if another event already announced the reboot. Also `None` if the turn was not
-    /// ended by the node itself: [`Note::closed`] reports berths that the controller closed.
+    /// Event about a node's turn. `None` if another event has announced the reboot. Also `None` if something other than
+    /// the node ended the turn: [`Note::closed`] reports berths that the controller closed.
     pub fn of_turn(news: &TurnNews, pool: Option<&BootcNodePool>) -> Option<Self> {
         let (berth, target, node) = (&news.berth, &news.target, &news.node);
         let (kind, message) = match &news.what {

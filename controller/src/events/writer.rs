@@ -58,8 +58,8 @@ impl Events {
 struct Writer {
     client: Client,
     reporter: Reporter,
-    /// Recorders by message. A recorder treats a second event with the same reason and object as a repetition and keeps
-    /// the first message: of two nodes whose berths were closed, it would report only the first.
+    /// Recorders by message. A recorder treats a second event with the same reason and object as a repetition, and
+    /// keeps only the first message. With a single recorder, events about two closed berths of a pool would become one.
     recorders: BTreeMap<String, Recorder>,
 }
 

@@ -32,7 +32,7 @@ struct Observation {
 }
 
 impl Election {
-    /// Creates a candidate without observations. `duration`: how long a holder must be silent before it is replaced.
+    /// Creates a candidate without observations. A holder that does not renew the Lease for `duration` is replaced.
     pub fn new(duration: Duration) -> Self {
         Self { duration, last: None }
     }
@@ -42,8 +42,9 @@ impl Election {
         self.last.as_ref().map(|s| s.holder.as_str())
     }
 
-    /// Records the Lease that was just read and returns the next action. Ignores the times in the Lease, which another
-    /// machine wrote: only the time since this process last saw the object change counts.
+    /// Records the Lease that was just read and returns the next action. The holder counts as dead if this process has
+    /// seen no change of the Lease for the whole lease duration. Times in the Lease are ignored, because another
+    /// machine wrote them.
     pub fn observe(&mut self, lease: Option<&Lease>, now: Instant) -> Move {
         let Some(lease) = lease else {
             self.last = None;

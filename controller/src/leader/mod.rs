@@ -43,7 +43,7 @@ pub struct Timing {
 #[error("leadership lost: {0}")]
 pub struct Lost(pub String);
 
-/// Proof of being the leader, to be checked before each write. Cheap to clone.
+/// Proof that this process leads. Must be checked before each write. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Leadership {
     epoch: u64,

@@ -13,7 +13,8 @@ pub(crate) const QUICK: Timing = Timing {
     retry_period: Duration::from_millis(100),
 };
 
-/// An API server with only the leader's Lease. The PUTs with the given numbers are stored and never answered.
+/// A simulated API server that has only the leader's Lease. It counts the PUTs that it stores from 1, and never answers
+/// the PUTs with the numbers in `unanswered`.
 pub(crate) fn server(unanswered: &'static [usize]) -> Client {
     let kept = Arc::new(Mutex::new((0usize, Lease::default())));
     let service = tower::service_fn(move |request: Request<Body>| {

@@ -31,9 +31,9 @@ enum Executed {
 }
 
 impl Reconciler {
-    /// Plans all pools from the watched state, and makes the planned writes. Before that, if a plan writes berths or
-    /// lowers the published capacity, reads all berths from the API server, and plans again if they differ from the
-    /// watched ones.
+    /// Plans all pools from the watched state, and makes the planned writes. If a plan writes berths or lowers the
+    /// published capacity, first reads all berths from the API server, and plans again if they differ from the watched
+    /// berths.
     pub(super) async fn berths(&mut self, inputs: PlanInputs<'_>, known: Berths) -> Result<Planned, Lost> {
         let pools = &inputs.observed.pools;
         let known = self.with_unlisted(known, inputs.left_alone);
@@ -118,7 +118,10 @@ impl Reconciler {
         if stale.is_empty() {
             return BTreeSet::new();
         }
-        tracing::warn!(?stale, "some watches are stale; no berth is offered until they recover");
+        tracing::warn!(
+            ?stale,
+            "some watches are stale; no berth is offered until the watches recover"
+        );
         observed.pools.iter().map(|pool| pool.name.clone()).collect()
     }
 
@@ -175,7 +178,7 @@ impl Reconciler {
         }
     }
 
-    /// Returns the control plane's state by the latest probes, and keeps probing while a pool depends on the answers.
+    /// Returns the state of the control plane from the latest probes. Probing continues while a pool needs the answers.
     fn control_plane(&self, inputs: PlanInputs<'_>, berths: &Berths) -> ControlPlane {
         let shared = self.shared(inputs, berths);
         let wanted = shared.needs_servers(&inputs.observed.pools);
@@ -317,7 +320,7 @@ fn last_read(name: &str, berths: &Berths, written: &BTreeMap<String, Lease>) -> 
         .ok_or_else(|| CallError::Conflict("the Lease was missing when the controller last read the berths".to_owned()))
 }
 
-/// Returns the Lease that was read, with the berth's new state and nothing that is not part of the protocol.
+/// Returns the Lease with the berth's new state. Removes everything that is not part of the protocol.
 fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp) -> Lease {
     let renewed = object.spec.as_ref().and_then(|s| s.renew_time.clone());
     lease::clean(&mut object);
@@ -333,7 +336,8 @@ fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp
     object
 }
 
-/// True if the watch already shows the berth as written. Then no watch event starts the next pass.
+/// True if the watch already shows this state of the berth. The write then causes no watch event that would start the
+/// next pass.
 fn unannounced(shown: Option<&Result<Berth, String>>, write: &BerthWrite) -> bool {
     match write {
         BerthWrite::Update { berth, .. } => shown.is_some_and(|shown| shown.as_ref() == Ok(berth)),
@@ -361,7 +365,7 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
                 }
                 WriteReason::Offer => tracing::info!(%pool, berth = %lease, node, target, "berth offered"),
                 WriteReason::Lapsed => {
-                    tracing::warn!(%pool, berth = %lease, node, "offer lapsed: the node did not take it")
+                    tracing::warn!(%pool, berth = %lease, node, "offer lapsed: the node did not take the berth")
                 }
                 WriteReason::Withdrawn(reason) => {
                     tracing::info!(%pool, berth = %lease, node, reason, "offer withdrawn")
@@ -370,14 +374,16 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
                     tracing::info!(%pool, berth = %lease, node, reason, "the holder was asked to give the berth back")
                 }
                 WriteReason::Unrevoke => {
-                    tracing::info!(%pool, berth = %lease, node, "the request to give the berth back was canceled; the holder may keep it")
+                    tracing::info!(%pool, berth = %lease, node, "the request to give the berth back was canceled; the holder may keep the berth")
                 }
-                WriteReason::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
+                WriteReason::Gone => {
+                    tracing::warn!(%pool, berth = %lease, node, "berth closed: the holder's Node is gone")
+                }
                 WriteReason::Window => {
                     tracing::info!(%pool, berth = %lease, node, "the holder has a new deadline for the start of its reboot (open-until)")
                 }
                 WriteReason::Excluded => {
-                    tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is excluded and not Ready");
+                    tracing::warn!(%pool, berth = %lease, node, "berth closed: the holder's Node is excluded and not Ready");
                 }
                 WriteReason::Recorded => {
                     tracing::info!(%pool, berth = %lease, "the failure of the last turn is recorded")

@@ -126,12 +126,12 @@ impl Reconciler {
 fn warn_unreadable(snapshot: &Snapshot) {
     for entry in snapshot.pools.values() {
         if let Err(error) = &entry.view.object {
-            tracing::warn!(pool = %entry.view.name, %error, "cannot read the BootcNodePool; nothing in the pool is changed until it is repaired");
+            tracing::warn!(pool = %entry.view.name, %error, "cannot read the BootcNodePool; the controller changes nothing in the pool until an admin repairs the object");
         }
     }
     for (name, entry) in snapshot.bootc_nodes.iter() {
         if let Err(error) = &entry.view.content {
-            tracing::warn!(node = %name, %error, "cannot read the BootcNode; the controller does not change it until it is repaired");
+            tracing::warn!(node = %name, %error, "cannot read the BootcNode; the controller does not change the object until an admin repairs it");
         }
     }
 }

@@ -35,7 +35,7 @@ impl Reconciler {
         let object = match &fleet.view.object {
             Ok(object) => object,
             Err(error) => {
-                tracing::warn!(%error, "cannot read the BootcFleet; no berth is offered in any pool until it is repaired");
+                tracing::warn!(%error, "cannot read the BootcFleet; no berth is offered in any pool until an admin repairs the object");
                 return Ok(());
             }
         };

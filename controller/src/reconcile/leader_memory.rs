@@ -46,8 +46,8 @@ pub(super) struct LeaseMemory {
 #[derive(Debug)]
 pub(super) struct Remembered {
     pub(super) unwritable: Unwritable,
-    /// The Lease, if lists by label do not show it: it lacks the label, or its creation was refused. The controller
-    /// treats it like a listed Lease.
+    /// The Lease, if a list by label does not show it: the Lease has lost its label, or the API server refused to
+    /// create it. The controller treats it like a listed Lease.
     pub(super) unlisted: Option<LeaseView>,
 }
 
@@ -61,9 +61,9 @@ pub(super) struct NodeMemory {
     pub(super) membership: MembershipCache,
     /// Nodes that hold a berth and are silent or did not come back from their reboot in time.
     pub(super) overdue: Overdue,
-    /// Nodes with silent agents whose insights are up to date.
+    /// Nodes that have a silent agent and an up-to-date insight.
     pub(super) silent: SilentQueue,
-    /// Number of permits to pull an image that each member left unused.
+    /// For each member, the number of permits to pull that it left unused.
     pub(super) permits: StagingPermits,
 }
 

@@ -39,8 +39,8 @@ pub use outside::Outside;
 use phases::{Findings, Observed, PlanInputs, Resolutions};
 pub use reconciler::{Reconciler, Settings};
 
-/// Maximum pause after a pass. Up to this limit, the pause is as long as the pass took. Changes that arrive during the
-/// pause are handled together, and other tasks get half of the time.
+/// Maximum pause after a pass. Below this maximum, the pause is as long as the pass was, so other tasks get half of the
+/// time. The next pass handles all changes that arrive during the pause.
 const REST_MAX: Duration = Duration::from_millis(25);
 /// Minimum pause after a pass, to limit the requests to the API server. An urgent change ends the pause early.
 const REST_MIN: Duration = Duration::from_millis(10);
@@ -75,7 +75,8 @@ impl Reconciler {
             .map_or(PASS_INTERVAL, |due| due.since(time::now()).min(PASS_INTERVAL))
     }
 
-    /// Waits until something has changed or is due. Waits longer if no change is urgent, to handle several in one pass.
+    /// Waits until something has changed or is due. If no change is urgent, waits a little longer, so that one pass
+    /// handles several changes.
     async fn rest(&self, rested: Moment) {
         let news = self.store.news();
         let _ = timeout(self.time_to_pass(), news.wait(Urgency::Later)).await;

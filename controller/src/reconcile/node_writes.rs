@@ -64,7 +64,8 @@ pub(super) async fn write_condition(
         .map(drop)
 }
 
-/// Body of an apply that sets one condition. Repeats the controller's other conditions, or the apply would remove them.
+/// Body of an apply that sets one condition. Contains the controller's other conditions too, because the apply would
+/// remove missing ones.
 fn condition_body(name: &str, host: &BootcNodeView, (type_, verdict): (&str, Verdict), now: Timestamp) -> Value {
     let mut conditions = host
         .content

@@ -23,7 +23,7 @@ pub(super) struct Observed {
     pub(super) snapshot: Snapshot,
     /// Readable pools, and deleted pools that still have berths.
     pub(super) pools: Vec<Pool>,
-    /// Nodes whose agent has not been silent for as long as `--agent-silence`.
+    /// Nodes whose agent has reported within the time `--agent-silence`.
     pub(super) heard: BTreeSet<NodeName>,
     /// UIDs of Nodes whose deletion was confirmed by a read from the API server.
     pub(super) confirmed_gone: BTreeSet<NodeUid>,
@@ -52,7 +52,7 @@ pub(super) struct Berths {
     pub(super) leases: Vec<LeaseView>,
     /// Nodes that hold a berth or are offered one.
     pub(super) occupied: Occupied,
-    /// True if this pass read the berths from the API server, so that they include all of the controller's own writes.
+    /// True if this pass read the berths from the API server. They then include all of the controller's own writes.
     pub(super) live: bool,
 }
 

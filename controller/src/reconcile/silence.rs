@@ -54,7 +54,7 @@ impl Reconciler {
             .await?;
         for ((name, silent), has_changed) in written {
             if has_changed {
-                tracing::info!(node = %name, "wrote into the node's insight that its agent is silent");
+                tracing::info!(node = %name, "recorded in status.insight of the BootcNode that the node's agent is silent");
             }
             self.memory.nodes.silent.done(name, silent);
         }
@@ -62,8 +62,8 @@ impl Reconciler {
     }
 }
 
-/// Writes the insight in the agent's place; returns true if it has changed. Fails if the BootcNode has changed since
-/// the snapshot, for example because the agent has reported.
+/// Writes the insight in place of the agent, and returns true if the insight has changed. Fails if the BootcNode has
+/// changed since the snapshot, for example because the agent has reported.
 async fn stand_in(kube: &Kube, observed: &Observed, name: &str, silent: &Silent) -> Result<bool, CallError> {
     let api = kube.whole::<BootcNode>();
     let Some(object) = kube.get(&api, name).await? else {

@@ -67,7 +67,7 @@ impl Reconciler {
             }
             Some(_) => (
                 CommonReason::HeardAgain,
-                format!("node {} was heard from again", node.name),
+                format!("the agent of node {} reports again", node.name),
             ),
             None => (
                 CommonReason::NoBerth,

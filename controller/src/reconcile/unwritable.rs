@@ -54,7 +54,8 @@ impl Reconciler {
         self.outcome::<()>(&backoff_key(&lease), Err(error)).map(drop)
     }
 
-    /// Checks why a Lease cannot be created. If it exists and has lost its label, remembers it and returns true.
+    /// Returns true if the Lease cannot be created because it exists and has lost its label. Then also remembers the
+    /// Lease as unwritable.
     pub(super) async fn has_lost_label(&mut self, pool: &Pool, name: &str) -> Result<bool, Lost> {
         let found: Result<Option<Lease>, CallError> = self.kube.get(&self.kube.leases(), name).await;
         let Ok(Some(found)) = found else {
@@ -91,9 +92,9 @@ impl Reconciler {
         }
     }
 
-    /// Forgets the Leases that can be written again, and the Leases of deleted pools. Keeps a Lease if its pool has
-    /// no plan, if it is in `left_alone`, or if the plan writes to it. Also keeps a Lease that lists by label
-    /// show, while a member of its pool waits for a berth.
+    /// Forgets the Leases of deleted pools, and the Leases that can be written again. Keeps a Lease while its pool has
+    /// no plan, while the plan writes to it, or while it is in `left_alone`. Also keeps a Lease that still has its
+    /// label, while a member of its pool waits for a berth.
     pub(super) fn forget_writable(
         &mut self,
         plans: &BTreeMap<PoolName, Plan>,

@@ -18,8 +18,8 @@ use crate::leader::Lost;
 const KIND: &str = "waiting";
 
 impl Reconciler {
-    /// Updates the condition `Waiting` of a few nodes in each pass. A pass writes the berths first, because it does no
-    /// harm if this condition is a little late.
+    /// Updates the condition `Waiting` of a few nodes in each pass. Runs after the writes of berths, because a small
+    /// delay of this condition does no harm.
     pub(super) async fn waiting(
         &mut self,
         observed: &Observed,

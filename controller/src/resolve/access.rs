@@ -178,7 +178,7 @@ impl<T: Clone> Mounted<T> {
         if good.is_none() {
             return Err(ResolveError::new(ResolveReason::ClientSetup, error));
         }
-        tracing::warn!(error, "using the file's last valid content until it is repaired");
+        tracing::warn!(error, "using the file's last valid content until the file is repaired");
         Ok(good.clone())
     }
 }

@@ -93,8 +93,8 @@ pub(super) async fn refusal(response: Response) -> ResolveError {
     }
 }
 
-/// Returns the delay in the registry's `Retry-After` header. A date there is compared with the registry's own `Date`
-/// header, or with `now` if that is missing.
+/// Returns the delay in the registry's `Retry-After` header. If the header has a date, the delay counts from the
+/// registry's own `Date` header, or from `now` if that header is missing.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let wanted = headers.get(RETRY_AFTER)?.to_str().ok()?;
     if let Ok(seconds) = wanted.trim().parse() {

@@ -53,7 +53,7 @@ pub struct PoolImage<'a> {
     pub target: Option<&'a Target>,
     /// `status.available`
     pub available: Option<&'a Available>,
-    /// How long this leader and earlier ones have known the available image.
+    /// How long the controller has known the available image, including the time under earlier leaders.
     pub seen: Duration,
     /// Poll request of an admin.
     pub request: Option<&'a str>,
@@ -66,7 +66,7 @@ pub struct PoolImage<'a> {
 pub struct Resolution {
     /// Answers of the registries.
     pub answers: Answers,
-    /// How long this leader and earlier ones have known the available image.
+    /// How long the controller has known the available image, including the time under earlier leaders.
     pub seen: Duration,
     /// True while the first attempt for a new reference is in progress, or its answer is not yet in the status.
     pub first: bool,
@@ -77,7 +77,7 @@ pub struct Resolution {
 }
 
 impl Resolution {
-    /// Resolution of a pool whose registry must not be asked, since the BootcFleet cannot be read.
+    /// Resolution of a pool if the BootcFleet cannot be read. In that case, the pool's registry must not be asked.
     pub fn unasked() -> Self {
         let answers = Answers {
             fleet_unreadable: true,
@@ -138,12 +138,12 @@ pub struct Resolver {
     confirmations: WantedSince,
     /// Tag and Secret of each polled pool.
     followed: WantedSince,
-    /// For each pool that is not polled at intervals, the last image that the pool was given, and when the request for
-    /// that image began.
+    /// For pools without a poll interval: the last image that the pool got, and the time when the request for that
+    /// image began.
     delivered: BTreeMap<PoolName, (Target, Moment)>,
 }
 
-/// References to resolve for one pool, and since when the pool has waited for each answer.
+/// References to resolve for one pool, and the time when the pool began to wait for each answer.
 struct PoolQuestions {
     /// `None` if the reference is invalid.
     questions: Option<Questions>,

@@ -25,11 +25,11 @@ const RETRY_MAX: Duration = Duration::from_secs(35);
 const POLL_RETRY_MAX: Duration = Duration::from_secs(30 * 60);
 /// Maximum delay that a registry can demand by `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
-/// A new leader polls each tag for the first time within this time.
+/// Longest delay before a new leader first polls a tag.
 const FIRST_POLL: Duration = Duration::from_secs(5 * 60);
 /// Minimum time between two requests for the same image.
 pub(super) const MIN_SPACING: Duration = Duration::from_millis(250);
-/// When a registry answers again, the questions that waited for it follow within this time.
+/// When an outage of a registry ends, the questions that waited for the registry are asked within this time.
 const CATCH_UP_TIME: Duration = Duration::from_secs(2);
 
 /// A question to a registry, shared by all pools that ask it: which image does a tag or digest name?
@@ -54,7 +54,7 @@ pub(super) struct Ask {
     pub(super) interval: Option<Duration>,
     /// Only an answer to a request sent at or after this moment counts. `None`: any answer counts.
     pub(super) after: Option<Moment>,
-    /// How long to wait after `after`, so that requests of other pools share one query.
+    /// How long to delay the request after the time `after`, so that other pools' requests can share it.
     pub(super) gather: Duration,
     /// True if an admin requested the poll: no retry delays apply, except a delay that the registry demands.
     pub(super) by_admin: bool,
@@ -74,7 +74,7 @@ struct Failure {
     since: Timestamp,
     /// Time of this failure, by the monotonic and the wall clock.
     noted: (Moment, Timestamp),
-    /// Times of the next try: at `soon` if a pool is blocked until there is an answer, otherwise at `late`.
+    /// Time of the next try if a pool is blocked until there is an answer. Otherwise, the next try is at `late`.
     soon: Moment,
     late: Moment,
 }
@@ -220,8 +220,8 @@ impl Polls {
         });
     }
 
-    /// Time of the next request for this question. `None` if no request is wanted, if one is in progress, or if a
-    /// request for another question probes the failing registry.
+    /// Time of the next request for this question. `None` if no request is wanted, or if one is in progress. Also
+    /// `None` while a request for another question probes the failing registry, unless an admin requested this poll.
     fn next(&self, question: &Question, job: &Job) -> Option<Moment> {
         if job.running {
             return None;
@@ -354,7 +354,7 @@ impl Polls {
         self.outages.insert(registry.to_owned(), outage);
     }
 
-    /// Ends a probe that showed nothing about the registry; another question may be asked.
+    /// Ends a probe that showed nothing about the registry. The next probe may ask another question.
     fn end_probe(&mut self, registry: &str) {
         if let Some(outage) = self.outages.get_mut(registry) {
             outage.probed = false;
@@ -400,12 +400,12 @@ impl Polls {
         !job.running && (job.started.is_some_and(|at| at >= after) || forbids)
     }
 
-    /// Last image that was found, and when its request began.
+    /// Last image that was found, and the time when its request began.
     pub(super) fn found(&self, question: &Question) -> Option<&(Target, Moment)> {
         self.jobs.get(question)?.found.as_ref()
     }
 
-    /// Returns the state of a question. `after`: ignore images found by earlier requests.
+    /// Returns the state of a question. Ignores images from requests that began before `after`.
     pub(super) fn answer(&self, question: &Question, after: Option<Moment>, now: Moment) -> Answer {
         let Some(job) = self.jobs.get(question) else {
             return Answer::default();

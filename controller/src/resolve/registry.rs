@@ -85,7 +85,8 @@ pub(super) async fn resolve(
     Err(combined(&sources, failures))
 }
 
-/// Returns the failure of the original registry, which is the last source, with the messages of the mirrors.
+/// Returns the error of the original registry, which is the last source. The error's message also contains the mirrors'
+/// errors.
 fn combined(sources: &[Source], mut failures: Vec<ResolveError>) -> ResolveError {
     let last = failures
         .pop()
@@ -232,7 +233,7 @@ impl<'a> Attempt<'a> {
             .map_err(|error| self.explained(error))
     }
 
-    /// Adds to an `Unauthorized` error which credentials were used.
+    /// If the error is `Unauthorized`, adds to its message which credentials were used.
     fn explained(&self, error: ResolveError) -> ResolveError {
         if error.reason != ResolveReason::Unauthorized {
             return error;
@@ -298,7 +299,7 @@ impl<'a> Attempt<'a> {
         if found == *digest { Ok(bytes) } else { Err(mismatch()) }
     }
 
-    /// Fetches a manifest and computes its digest. If the registry's header has a digest, it must be the same.
+    /// Fetches a manifest and computes its digest. Fails if the registry's header has a different digest.
     async fn manifest(&self, name: &str) -> Result<(Vec<u8>, Digest), ResolveError> {
         let Answer { bytes, digest: named } = self.get(&format!("manifests/{name}")).await?;
         let digest = digest_of(&bytes);
@@ -332,8 +333,8 @@ impl<'a> Attempt<'a> {
     }
 
     /// Fetches the config, with the labels, of one image of an index. If the config cannot be fetched, the index is
-    /// resolved without labels. Fails if no host can boot the image, or if the answer does not match the digest in
-    /// the index: limits in the labels must come from the image that nodes pull.
+    /// resolved without labels. Returns an error if no host can boot the image, or if the answer does not match the
+    /// digest in the index: the limits in the labels must come from the image that nodes pull.
     async fn described(&self, digest: &Digest) -> Result<Option<Config>, ResolveError> {
         let asked = async {
             let bytes = self.manifest_at(digest).await?;

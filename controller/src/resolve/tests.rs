@@ -8,7 +8,7 @@ use crate::time;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A pool, with the parts of its status that the last pass decided.
+/// A pool's settings, and the parts of its status that the last pass set.
 struct Case {
     name: PoolName,
     reference: Written<ImageRef>,
@@ -362,8 +362,8 @@ async fn a_target_without_metadata_is_fetched_again() {
     }
 }
 
-/// While a pool is refused, the controller queries no registry for the pool, and counts its poll requests as handled.
-/// When the pool is allowed again, its tag is polled within five minutes, as after a change of the leader.
+/// While a pool is refused, the controller sends no request for the pool to a registry. The pool's poll requests count
+/// as handled. When the pool is allowed again, its tag is polled within five minutes, as after a change of the leader.
 #[tokio::test]
 async fn a_pool_allowed_again_is_polled_soon() {
     let registry = with_image("1", "1.0").await;

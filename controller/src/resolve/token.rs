@@ -28,7 +28,7 @@ pub(super) enum Challenge {
 }
 
 impl Challenge {
-    /// Returns the challenge of an answer, if it has a supported one. Prefers a token to a password.
+    /// Returns the supported challenge of an answer, if any. Prefers a token to a password.
     pub(super) fn of(response: &Response) -> Option<Self> {
         let headers = response.headers().get_all(WWW_AUTHENTICATE).iter();
         let mut found: Vec<Self> = headers.filter_map(|h| h.to_str().ok()).flat_map(parse).collect();

@@ -25,9 +25,9 @@ pub enum Bootc {
     NotBooted,
     /// bootc is not installed.
     Missing,
-    /// bootc is older than the oldest supported version; has the version found.
+    /// bootc is older than the oldest supported version. Holds the installed version.
     TooOld(String),
-    /// bootc did not answer, perhaps only temporarily; has the reason and the message.
+    /// bootc did not answer, perhaps only temporarily. Holds the reason and the message.
     Silent(Reason, String),
 }
 
@@ -40,7 +40,7 @@ pub struct Options<'a> {
     pub rpm_ostree: bool,
     /// The pool's rule for choosing a backend.
     pub rule: BackendRule,
-    /// Backend that an unfinished update began with; `None` without such an update.
+    /// Backend of an unfinished update; `None` if no update is unfinished.
     pub begun: Option<Backend>,
     /// Layered packages of the booted deployment, if rpm-ostree can list them.
     pub packages: &'a [String],
@@ -51,7 +51,8 @@ pub struct Options<'a> {
 pub enum Choice {
     /// The backend, and why it was chosen.
     Take(Backend, CommonReason),
-    /// Berth cannot update the host and changes nothing there; reason and message for the condition `NodeDegraded`.
+    /// Berth cannot update the host and changes nothing there. Holds the reason and message for the condition
+    /// `NodeDegraded`.
     Refuse(Reason, String),
 }
 
@@ -93,7 +94,8 @@ impl CommonReason {
     }
 }
 
-/// Chooses a host's backend: the backend of an unfinished update if the host still has it, else by the pool's rule.
+/// Chooses a host's backend. Prefers the backend of an unfinished update if the host still has it. Otherwise, the
+/// pool's rule decides.
 pub fn choose(options: &Options<'_>) -> Choice {
     match (by_begun_update(options), by_host_and_pool(options)) {
         // The pool's rule also chooses the backend of the unfinished update. Report the reason of that choice instead

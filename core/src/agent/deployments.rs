@@ -8,8 +8,8 @@ use crate::agent::facts::{AgentFacts, Desired};
 /// Most entries of `status.deployments` in a BootcNode.
 pub const MAX_DEPLOYMENTS: usize = 3;
 
-/// Returns the new list of deployments. `before` is the list that the BootcNode's status has now, so a report whose
-/// write failed is simply computed again.
+/// Returns the new list of deployments. `before` is the list in the BootcNode's current status. If the write of a
+/// report fails, the next report is computed from the same list.
 pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Vec<NodeDeployment> {
     let mut deployments = before.to_vec();
     let (Desired::Member(member), Some(known)) = (&facts.desired, facts.host.os.deployments()) else {

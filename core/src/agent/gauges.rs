@@ -108,8 +108,8 @@ fn add_turns(family: &mut Gauge, status: &BootcNodeStatus) {
     }
 }
 
-/// Returns the reason of `UpdatePrepared`, if it keeps the node from being offered a berth; `None` if the node runs the
-/// desired image or may be offered a berth.
+/// Returns the reason of `UpdatePrepared` if that reason prevents an offer. `None` if the node runs the desired image
+/// or may be offered a berth.
 fn blocked_by(status: &BootcNodeStatus) -> Option<&str> {
     let prepared = find(&status.conditions, types::UPDATE_PREPARED)?;
     let updated = find(&status.conditions, types::UPDATED)?;

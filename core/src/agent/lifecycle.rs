@@ -6,7 +6,7 @@ use berth_api::condition::lifecycle::{ALL, REASON};
 /// State of one lifecycle condition: whether it is True, and who wrote it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sign {
-    /// The Node does not have the condition, or an agent wrote it and it is not True.
+    /// The Node lacks the condition, or an agent wrote the condition with a status other than True.
     #[default]
     NotSet,
     /// An agent wrote the condition, and it is True.

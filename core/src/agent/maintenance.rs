@@ -11,8 +11,8 @@ use crate::agent::facts::{AgentFacts, Desired};
 use crate::agent::lifecycle::Wanted;
 use crate::agent::step::is_drained;
 
-/// Returns the conditions that the Node should have, and the berth that the node holds. `None` while the state of the
-/// node's turn is unknown or about to change.
+/// Returns the conditions that the Node should have, and the berth that the node holds, if any. `None` while the state
+/// of the turn is unknown or about to change.
 pub fn wanted(facts: &AgentFacts) -> Option<(Wanted, Option<&Berth>)> {
     let node = facts.cluster_node.get()?;
     if node.cordon.is_none() {
@@ -44,7 +44,8 @@ fn is_planned(facts: &AgentFacts, excluded: bool) -> bool {
     is_staged && os.booted() != Some(desired) && !facts.past.failed_digests.contains(desired)
 }
 
-/// Returns two flags: the drain is in progress, and the drain is finished. `None` if the turn is about to end.
+/// Returns two flags: true if the drain is in progress, and true if the drain is finished. `None` if the turn is about
+/// to end.
 fn drain(facts: &AgentFacts, holding: &Holding) -> Option<[bool; 2]> {
     match holding.phase {
         // After the reboot, the agent no longer knows how far the drain got. The commit shows that the drain had

@@ -69,7 +69,7 @@ pub struct NodeFacts {
     pub resource_version: String,
     /// True if the Node is cordoned, by Berth or anything else.
     pub unschedulable: bool,
-    /// True if the kubelet last reported the Node as Ready. That report is from the boot in `boot_id`.
+    /// True if the kubelet last reported the Node as Ready. The report is from the boot `boot_id`.
     pub ready: bool,
     /// ID of the boot that the kubelet's last report is from. The kubelet names only the kernel's boot ID: see
     /// [`Self::settle_boot`].
@@ -84,14 +84,14 @@ pub struct NodeFacts {
     pub control_plane: bool,
     /// First taint that the Node Readiness Controller has set to keep pods off the node; `None` without such a taint.
     pub not_ready_taint: Option<String>,
-    /// Status of each of the Node's conditions, by type. Only checks of the pool read them.
+    /// Status of each of the Node's conditions, by type. Read only by the pool's checks.
     pub conditions: BTreeMap<String, String>,
     /// Annotations and conditions that other tools read. No step of Berth depends on them.
     pub signs: Signs,
 }
 
-/// Annotations and conditions for other tools, which show that the node is in a turn. Berth or another program may
-/// have set them.
+/// Annotations and conditions that show other tools that the node is in a turn. Berth or another program may have set
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Signs {
     /// State of each guard, in the order of [`Guard::ALL`].
@@ -119,7 +119,7 @@ pub enum GuardChange {
     Stays,
     /// Set the annotation and mark it as Berth's.
     Set,
-    /// Remove only Berth's mark: another tool or person has changed the annotation since.
+    /// Remove only Berth's mark: another tool or person has changed the annotation after Berth set it.
     Theirs,
 }
 
@@ -169,7 +169,7 @@ impl NodeFacts {
         Guard::ALL.into_iter().zip(&self.signs.guards)
     }
 
-    /// Returns how a cordon changes this guard, whose current state is `seen`.
+    /// Returns how a cordon changes this guard. `seen` is the guard's current state.
     pub fn guard_at_cordon(&self, guard: Guard, seen: &Guarded) -> GuardChange {
         if guard.is_karpenters() && !self.signs.is_karpenters && !seen.is_ours {
             return GuardChange::Stays;
@@ -184,15 +184,15 @@ impl NodeFacts {
         }
     }
 
-    /// True if Berth's cordon is gone but some of its guards are left: an older agent version, which does not know
-    /// these guards, removed the cordon.
+    /// True if Berth's cordon is gone but guards are left. In that case, an older agent version that does not know
+    /// these guards has removed the cordon.
     pub fn has_left_guards(&self) -> bool {
         self.cordon.is_none() && self.signs.guards.iter().any(|guarded| guarded.is_ours)
     }
 }
 
 impl Guarded {
-    /// True if the annotation still has the value that an agent set. It must then be removed with the cordon.
+    /// True if the annotation still has the value that an agent set. If so, it must be removed with the cordon.
     pub fn is_kept(&self) -> bool {
         self.is_ours && self.value.as_deref() == Some(GUARDED)
     }

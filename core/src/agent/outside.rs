@@ -17,10 +17,10 @@ use crate::agent::facts::{AgentFacts, Deployments, FellBack, LastBooted, Os, Out
 use crate::finding::Finding;
 
 impl Past {
-    /// Records, once per boot, that the target of a committed berth fell back: the host booted another image instead.
-    /// The target has failed if it ran before, or if the shutdown after the commit finalized it. Otherwise the target
-    /// may never have been finalized. In that case nothing is recorded, and the turn is repeated.
-    /// `finalization_failed`: the last shutdown could not finalize the staged image.
+    /// Records, once per boot, that the host fell back: it booted another image in place of a committed berth's target.
+    /// The target then counts as failed. Nothing is recorded if the target has not run and may never have been
+    /// finalized; the turn is then repeated. `finalization_failed`: the last shutdown could not finalize the staged
+    /// image.
     pub fn falls_back(&mut self, holding: &Holding, boot_id: &BootId, os: &Os, finalization_failed: bool) {
         let target = &holding.target;
         let is_new_boot = holding.phase == HoldPhase::Committed && holding.boot_id != *boot_id;
@@ -47,16 +47,17 @@ impl Past {
         }
     }
 
-    /// True if the shutdown after the commit certainly made the target a deployment: the target is the rollback
-    /// deployment now, and either the next boot takes it, or the host had no deployment of it at the commit.
+    /// True if the deployments prove that the shutdown after the commit finalized the target. The target must be the
+    /// rollback deployment now. In addition, the next boot must take it, or the host must have had no deployment of it
+    /// at the commit.
     fn is_newly_deployed(&self, target: &Digest, known: &Deployments) -> bool {
         let is_new = known.rollback_queued || self.target_deployed == Some(false);
         is_new && digest_of_rollback(known) == Some(target)
     }
 
-    /// Records which image a member booted without a berth. If that image differs from the one at the last read,
-    /// records an outside boot. There are three exceptions: the image is desired, the last turn licensed its boot, or
-    /// the boot undoes an earlier outside boot.
+    /// Records which image a member booted without a berth. If the image has changed since the last read, records an
+    /// outside boot. Three boots do not count: a boot of the desired image, a boot that the last turn licensed, and a
+    /// boot that undoes an earlier outside boot.
     pub fn boots_without_berth(&mut self, known: &Deployments, desired: Option<&Digest>) {
         let Some(booted) = &known.booted.digest else { return };
         let last = self.last_booted.replace(LastBooted::of(booted, known));
@@ -84,15 +85,14 @@ impl Past {
         self.outside_boot = Some(outside);
     }
 
-    /// True if the last turn licensed a boot of this digest, and the agent has not closed the turn's berth: the turn
-    /// has no recorded end, or another program closed the berth.
+    /// True if the last turn licensed a boot of this digest, and the agent itself did not end that turn. The turn is
+    /// then still open, or another program closed its berth.
     fn was_licensed(&self, digest: &Digest) -> bool {
         let turn = self.turns.first().filter(|turn| turn.to == *digest);
         turn.is_some_and(|turn| matches!(turn.outcome, None | Some(TurnOutcome::TakenAway)))
     }
 
-    /// Records which image a node booted while it holds a berth. Until the berth is given back, no boot counts as an
-    /// outside boot.
+    /// Records which image a node booted while it holds a berth. No boot under a berth counts as an outside boot.
     pub fn boots_with_berth(&mut self, known: &Deployments) {
         let Some(booted) = &known.booted.digest else { return };
         if self.last_booted.as_ref().is_some_and(|last| last.digest != *booted) {
@@ -101,8 +101,8 @@ impl Past {
         self.last_booted = Some(LastBooted::of(booted, known));
     }
 
-    /// Forgets the booted image of a node that left its pool or is excluded. An admin may then change the image;
-    /// Berth does not report that change.
+    /// Forgets the booted image of a node that left its pool or is excluded. An admin may change the image of such a
+    /// node, and Berth does not report the change.
     pub fn forget_boot(&mut self) {
         (self.last_booted, self.outside_boot) = (None, None);
     }
@@ -121,8 +121,8 @@ fn digest_of_rollback(known: &Deployments) -> Option<&Digest> {
     known.rollback.as_ref()?.digest.as_ref()
 }
 
-/// Returns the message for a turn whose target fell back in the current boot. `None` if that did not happen, or an
-/// admin has asked for a retry since.
+/// Returns the message for a turn if the host fell back from its target in the current boot. `None` if the host did not
+/// fall back, or if an admin has requested a retry since.
 pub(crate) fn fell_back(facts: &AgentFacts, target: &Digest) -> Option<String> {
     let fell = facts.past.fell_back.as_ref()?;
     let is_this = fell.digest == *target && fell.boot_id == facts.host.boot_id;
@@ -134,17 +134,19 @@ pub(crate) fn fell_back(facts: &AgentFacts, target: &Digest) -> Option<String> {
     } else {
         "was finalized, but the host booted the previous image again"
     };
-    Some(format!("{target} {what}; Berth did not request that boot"))
+    Some(format!(
+        "{target} {what}; Berth did not request the boot of the previous image"
+    ))
 }
 
-/// True if the host left this image without Berth: the image was a target and fell back, or the host rolled it back.
+/// True if the host fell back from this image, or rolled the image back without a berth.
 pub(crate) fn was_left(past: &Past, digest: &Digest) -> bool {
     let fell_back = past.fell_back.as_ref().is_some_and(|fell| fell.digest == *digest);
     let outside = past.outside_boot.as_ref().filter(|outside| outside.is_rollback);
     fell_back || outside.is_some_and(|outside| outside.left == *digest)
 }
 
-/// True if the next boot takes an image that the host has already left once without Berth: see [`was_left`].
+/// True if the next boot takes an image that the host has already fallen back from or rolled back: see [`was_left`].
 pub(crate) fn is_left_first(facts: &AgentFacts) -> bool {
     let queued = facts.host.os.queued_digest();
     queued.is_some_and(|digest| was_left(&facts.past, digest))
@@ -181,13 +183,13 @@ pub(crate) fn unexpected(facts: &AgentFacts) -> Option<Finding> {
     Some(facts.degraded(CommonReason::BootedUnexpectedImage, message))
 }
 
-/// Returns a clause that explains how to change the boot order, if the next boot takes an image that the host has left.
-/// Returns an empty text otherwise.
+/// Returns a clause with the command that keeps the current image. Returns an empty text unless the next boot takes an
+/// image that the host fell back from or rolled back.
 pub(crate) fn next_boot(facts: &AgentFacts) -> String {
     let known = facts.host.os.deployments().filter(|_| is_left_first(facts));
     known.map_or_else(String::new, |known| {
         let tool = known.backend.name.tool();
-        format!("; the next boot still takes the image that the host left: to keep the current image, run `{tool} rollback` on the host")
+        format!("; the next boot would take the failed image again. To keep the current image, run `{tool} rollback` on the host")
     })
 }
 

@@ -7,12 +7,12 @@ use berth_api::node::BootcNodeStatus;
 
 use crate::agent::step::{Step, WaitReason};
 
-/// How long a short-lived state must last before the agent writes a status with it. If the state ends earlier, the
-/// next status still records when the state began and ended.
+/// How long a state that may end soon must last before the agent writes a status that shows it. If the state ends
+/// earlier, the next status still has the times when it began and ended.
 pub const SETTLE: Duration = Duration::from_secs(1);
 
-/// True if the new state may end within a second: a pull whose layers the host may already have, or a Node that is not
-/// Ready yet after a boot. `status` shows the new state, `known` is the status that was written last.
+/// True if the new state may end within a second. Examples are a pull of layers that the host already has, and a Node
+/// that becomes Ready soon after a boot. `status` shows the new state. `known` is the status that was written last.
 pub fn may_pass(next: &Step, status: &BootcNodeStatus, known: &BootcNodeStatus) -> bool {
     let passes = matches!(
         next,

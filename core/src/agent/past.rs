@@ -14,7 +14,8 @@ use crate::agent::facts::{Fired, Past, Undone};
 use crate::agent::reason::Reason;
 use crate::{BootMoment, Moment};
 
-/// A digest counts as failed on this node after this number of reboots that should have booted it but did not (I5, I8).
+/// Maximum number of reboots that do not boot the expected digest. After this number, the digest counts as failed on
+/// this node (I5, I8).
 pub const MAX_NOT_APPLIED: u32 = 3;
 /// Maximum number of failed digests in the record. If there are more, the oldest are dropped.
 pub const MAX_FAILED: usize = 16;
@@ -22,7 +23,8 @@ pub const MAX_FAILED: usize = 16;
 /// Longest wait before the next pull of an image whose pulls fail, without jitter.
 pub(super) const PULL_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 
-/// Returns the wait after this number of attempts: `first`, doubled with each further attempt, up to `most`.
+/// Returns the wait after this number of attempts. The wait is `first` after one attempt, doubles with each further
+/// attempt, and is at most `most`.
 pub(super) fn backoff(first: Duration, most: Duration, attempts: u32) -> Duration {
     first.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(most)
 }
@@ -40,7 +42,7 @@ impl Past {
         self.verified = None;
     }
 
-    /// Allows the next pull at once if the last one failed authentication, since the credentials have changed.
+    /// Allows the next pull at once if the last pull failed authentication. Called after the credentials have changed.
     pub fn retry_unauthorized(&mut self, now: Timestamp) {
         if let Some(failure) = &mut self.failure
             && failure.reason == Reason::Unauthorized.as_str()
@@ -49,8 +51,8 @@ impl Past {
         }
     }
 
-    /// Records a failed or stopped pull, and when it is retried. Every error is retried, even one that sounds final,
-    /// because its text may come from the registry.
+    /// Records a failed or stopped pull, and when it is retried. A pull is retried after any error, because the text of
+    /// the error may come from the registry.
     pub fn pull_failed(&mut self, reason: &str, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
         let before = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest));
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
@@ -123,7 +125,8 @@ impl Past {
         self.tried.take().is_some() | self.undone.take().is_some() | self.unproven_boot.take().is_some()
     }
 
-    /// Returns when the agent began to wait for the proof of this boot: the stored moment, or else now.
+    /// Returns when the agent began to wait for the proof of this boot. If no time is stored for this boot, stores and
+    /// returns the current time.
     pub fn proof_begins(&mut self, boot_id: &BootId, now: Moment) -> Moment {
         let remembered = self.proof_since.as_ref().and_then(|since| since.under(boot_id));
         if remembered.is_none() {
@@ -132,7 +135,8 @@ impl Past {
         remembered.unwrap_or(now)
     }
 
-    /// Records that the agent is about to commit the berth again, for this digest, from the unproven boot with this ID.
+    /// Records that the agent is about to commit the berth again for this digest. `boot_id` is the ID of the current,
+    /// unproven boot.
     pub fn relicensed(&mut self, holding: &Holding, digest: &Digest, boot_id: &BootId) {
         let again = holding.target == *digest && holding.phase == HoldPhase::Committed;
         // Count only once per boot: the write may be retried.
@@ -148,8 +152,8 @@ impl Past {
         self.unproven_boot = Some(boot_id.clone());
     }
 
-    /// Records that the agent is about to queue a rollback, to undo the running boot. `reason` and `why` name the
-    /// missing part of its proof.
+    /// Records that the agent is about to queue a rollback of the running boot. `reason` and `why` name the missing
+    /// part of the boot's proof.
     pub fn undo_begins(&mut self, booted: Option<&Digest>, boot_id: &BootId, reason: CommonReason, why: &str) {
         if self.undone.as_ref().is_some_and(|undone| undone.boot_id == *boot_id) {
             return;
@@ -162,7 +166,7 @@ impl Past {
         });
     }
 
-    /// Records the rollback that the host's rollback guard began, and that the image of the undone boot has failed.
+    /// Records that the host's rollback guard has begun to undo a boot, and that the image of this boot has failed.
     /// Changes nothing if the agent itself began to undo the same boot.
     pub fn guard_fired(&mut self, fired: &Fired) {
         if self
@@ -193,8 +197,8 @@ impl Past {
         new
     }
 
-    /// Clears all failures if the retry token is new, and returns true in that case. Keeps the record of a rollback
-    /// that undoes the running boot: the agent would otherwise mistake its own queued rollback for an admin's.
+    /// Clears all failures and returns true if the retry token is new. Keeps the record of a rollback of the running
+    /// boot. Without this record, the agent would mistake its own queued rollback for an admin's.
     pub fn retry(&mut self, token: Option<&str>, boot_id: &BootId) -> bool {
         let Some(token) = token.filter(|token| self.retry_token.as_deref() != Some(token)) else {
             return false;
@@ -213,8 +217,8 @@ impl Past {
         true
     }
 
-    /// Fills gaps in the host's record from the BootcNode's status. If the host has acted on a retry token that the
-    /// status lacks, the status is older than the retry, so its failures are ignored.
+    /// Fills gaps in the host's record from the BootcNode's status. Ignores the failures in the status if the host has
+    /// acted on a retry token that the status does not have yet: these failures are older than the retry.
     pub fn adopt(&mut self, status: &BootcNodeStatus) {
         if self.timeline.updates.is_empty() {
             self.timeline.updates.clone_from(&status.timeline.updates);
@@ -263,8 +267,8 @@ impl Past {
         }
     }
 
-    /// Clears the failed pull and the failed turn of every other digest, since the pool now desires this one. Digests
-    /// in `failed_digests` stay there.
+    /// Clears the failed pull and the failed turn of every other digest, because the pool now desires this digest.
+    /// Keeps all digests in `failed_digests`.
     pub fn desire(&mut self, digest: &Digest) {
         if self.failure.as_ref().is_some_and(|f| f.digest.as_ref() != Some(digest)) {
             self.failure = None;

@@ -65,7 +65,7 @@ reasons! {
         PullTimedOut,
         /// The pull was stopped.
         PullCanceled,
-        /// The pull failed for a reason that has no name in this list.
+        /// The pull failed for another reason.
         PullFailed,
         /// The image is staged, but its finalization could not be locked.
         LockFailed,
@@ -79,8 +79,7 @@ reasons! {
         RebootRefused,
         /// The agent cannot write its memory file on the host.
         MemoryUnwritable,
-        /// The API server accepts an agent's write to another node's object, or the agent could not find out if it
-        /// does.
+        /// The API server accepts an agent's write to another node's object, or the agent could not check this.
         Unguarded,
         /// A host tool did not end within its deadline.
         HostToolTimedOut,

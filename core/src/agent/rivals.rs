@@ -17,16 +17,17 @@ pub const UNITS: &[&str] = &[
 ];
 /// Starts [`APPLY_SERVICE`].
 const APPLY_TIMER: &str = "bootc-fetch-apply-updates.timer";
-/// Runs `bootc upgrade --apply`, which unlocks the staged image, even if another tool staged it, and reboots.
+/// Runs `bootc upgrade --apply`, which unlocks any staged image, even an image from another tool, and reboots.
 const APPLY_SERVICE: &str = "bootc-fetch-apply-updates.service";
 
 /// Starts [`AUTOMATIC_SERVICE`].
 const AUTOMATIC_TIMER: &str = "rpm-ostreed-automatic.timer";
-/// rpm-ostree's automatic update. Its policy decides whether it only checks, stages, or reboots.
+/// Runs rpm-ostree's automatic update. `AutomaticUpdatePolicy` decides whether the update is only reported, staged, or
+/// also applied by a reboot.
 const AUTOMATIC_SERVICE: &str = "rpm-ostreed-automatic.service";
 
-/// Programs whose pods update or reboot their node automatically. Each entry is the value of a label in the program's
-/// published manifest.
+/// Programs whose pods update or reboot their node automatically. Each entry is a label value from the published
+/// manifest of the program.
 pub const PODS: [&str; 2] = ["kured", "machine-config-daemon"];
 
 /// Returns the name of a rival's pod for the status.
@@ -34,8 +35,8 @@ pub fn pod(rival: &str, namespace: &str, name: &str) -> String {
     format!("{rival} (pod {namespace}/{name})")
 }
 
-/// Adds rpm-ostree's setting `AutomaticUpdatePolicy` to the names of its units. Without these units, the setting has no
-/// effect and is not shown.
+/// Appends rpm-ostree's setting `AutomaticUpdatePolicy` to the names of its active update units. If no such unit is
+/// active, the setting has no effect and is not shown.
 pub fn with_policy(mut rivals: Vec<String>, policy: Option<&str>) -> Vec<String> {
     let Some(policy) = policy else { return rivals };
     for rival in &mut rivals {
@@ -46,8 +47,8 @@ pub fn with_policy(mut rivals: Vec<String>, policy: Option<&str>) -> Vec<String>
     rivals
 }
 
-/// Returns the name that an admin lists to tolerate this rival: its name in the status, without the pod or the setting
-/// in parentheses.
+/// Returns the name that an admin lists to tolerate this rival: the name in the status, without the part in
+/// parentheses.
 fn name(rival: &str) -> &str {
     rival.split_once(" (").map_or(rival, |(name, _)| name)
 }

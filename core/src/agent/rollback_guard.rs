@@ -23,7 +23,7 @@ use crate::agent::step::Step;
 const MARGIN_MIN: Duration = Duration::from_secs(3);
 const MARGIN_MAX: Duration = Duration::from_secs(60);
 
-/// The agent's order for the guard, which it leaves on the host before a reboot.
+/// Order for the guard. The agent writes it to the host before a reboot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     /// Tool that rolls the host back.
@@ -36,8 +36,8 @@ pub struct Order {
     pub commits: Option<(String, String)>,
     /// ID of the boot that the agent reboots from. The guard does nothing under this boot.
     pub boot_id: BootId,
-    /// How long the guard waits for the proof. The time counts from the start of the guard. When an agent first starts
-    /// in that boot, the time starts again.
+    /// How long the guard waits for the proof, from the start of the guard. The wait begins again when an agent starts
+    /// for the first time in the new boot.
     pub limit: Duration,
 }
 
@@ -70,7 +70,7 @@ pub enum Duty {
     None,
     /// Arm the guard with this order.
     Arm(Order),
-    /// Disarm the guard. If it has fired, the step must not be performed.
+    /// Disarm the guard. If the guard has already fired, the agent must not perform the step.
     Disarm,
 }
 
@@ -89,9 +89,8 @@ fn wants_rollback(desired: &Desired) -> Option<bool> {
     }
 }
 
-/// Decides what the agent does about the guard before this step. The agent arms the guard before it unlocks the
-/// image. The agent disarms the guard before it gives the berth back, licenses the berth for another image, or rolls
-/// the host back itself.
+/// Decides what the agent does about the guard before this step. Before an unlock or a reboot, the agent arms the
+/// guard. Before the agent gives the berth back, commits it again, or rolls the host back itself, it disarms the guard.
 pub fn duty(facts: &AgentFacts, step: &Step) -> Duty {
     match step {
         Step::Unlock | Step::Reboot => order(facts).map_or(Duty::Disarm, Duty::Arm),
@@ -116,9 +115,9 @@ fn is_refused(facts: &AgentFacts) -> bool {
     facts.host.rollback_guard == RollbackGuard::Armed && wants_rollback(&facts.desired) == Some(false)
 }
 
-/// Returns the order for the next boot. `None` if the guard must not roll that boot back: the berth is not committed,
-/// the target is not staged, the pool allows no rollback, the running image is not proven, or the agent is undoing the
-/// running boot.
+/// Returns the order for the next boot. `None` in the cases where the guard must not roll that boot back: the berth is
+/// not committed, the target is not staged, the running image is not proven, the agent is undoing the running boot, or
+/// the pool allows no rollback.
 fn order(facts: &AgentFacts) -> Option<Order> {
     let Desired::Member(member) = &facts.desired else {
         return None;
@@ -148,8 +147,8 @@ fn commits(known: &Deployments) -> Option<(String, String)> {
     known.staged_commit.clone().zip(known.booted_commit.clone())
 }
 
-/// Returns how long the guard waits. A working agent normally decides earlier: at `health.deadline`, or after
-/// `soakTime`.
+/// Returns how long the guard waits: `health.deadline` plus `soakTime` plus some extra time. A working agent normally
+/// decides earlier than the guard.
 fn limit(health: &Health) -> Duration {
     let deadline = health.deadline();
     let margin = (deadline / 5).clamp(MARGIN_MIN, MARGIN_MAX);
@@ -167,8 +166,8 @@ pub enum Fire {
     Reboot,
 }
 
-/// Decides the guard's action at the end of its wait. `next`: the image that the next boot takes. `deployed`: true if
-/// the host's rollback deployment has the previous image.
+/// Decides the guard's action at the end of its wait. `next` is the image that the next boot takes. `deployed` is true
+/// if the host has the previous image as its rollback deployment.
 pub fn fires<I: PartialEq>(target: &I, previous: &I, booted: &I, next: &I, deployed: bool) -> Fire {
     if booted != target || !deployed {
         return Fire::No;

@@ -7,8 +7,8 @@ use berth_api::pool::RebootPolicy;
 use crate::agent::facts::{AgentFacts, Desired};
 use crate::agent::step::is_unproven;
 
-/// True if the node enters its staged image by a soft reboot: the pool allows soft reboots, and the host and the image
-/// support them. To leave an unproven boot, the agent always restarts the whole machine.
+/// True if the next reboot of the turn is a soft reboot. The pool must allow soft reboots, and the host and the staged
+/// image must support them. The agent leaves an unproven boot only by a full reboot.
 pub fn is_chosen(facts: &AgentFacts) -> bool {
     let Desired::Member(member) = &facts.desired else {
         return false;

@@ -5,27 +5,27 @@
 //! In this format, an array and an entry of a dictionary end with a table of offsets, which point to the ends of their
 //! parts. The width of an offset depends on the length of the array or entry.
 
-/// Maximum length in bytes of a file that is read. Kernel arguments make up most of a long file.
+/// Maximum length in bytes of a file that is read. A long file consists mostly of kernel arguments.
 pub const MAX_LENGTH: usize = 1 << 20;
 
 const LOCKED: &[u8] = b"locked\0";
-/// Alignment in bytes of the entries of the dictionary and of their values.
+/// Alignment in bytes of dictionary entries, and of the values in them.
 const ALIGNMENT: usize = 8;
 
 /// Why the bytes are not a valid description of a staged deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The file is empty.
-    #[error("it is empty")]
+    #[error("the file is empty")]
     Empty,
     /// The file is longer than [`MAX_LENGTH`] bytes.
-    #[error("it is longer than {MAX_LENGTH} bytes")]
+    #[error("the file is longer than {MAX_LENGTH} bytes")]
     TooLong,
     /// The file is not a dictionary.
-    #[error("it is not a GVariant of type a{{sv}}")]
+    #[error("the file is not a GVariant of type a{{sv}}")]
     Format,
     /// The value of the key `locked` is not a boolean.
-    #[error("its key \"locked\" is not a boolean")]
+    #[error("the key \"locked\" is not a boolean")]
     LockType,
 }
 
@@ -120,8 +120,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a description of a staged deployment that GLib 2.74 wrote. It has the keys of libostree's
-    /// `ostree_sysroot_stage_tree_with_options`.
+    /// Returns the description of a staged deployment in a file that GLib 2.74 wrote. The keys are the same as in
+    /// libostree's `ostree_sysroot_stage_tree_with_options`.
     macro_rules! state {
         ($name:literal) => {
             include_bytes!(concat!("../../../fuzz/seeds/staged/", $name))

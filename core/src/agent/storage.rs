@@ -10,14 +10,14 @@ pub enum Storage {
     Composefs,
 }
 
-/// The right to set ostree's lock. Only [`Storage::ostree_lock`] returns it, so the code that locks cannot run on a
-/// composefs host.
+/// The right to set ostree's lock. Only [`Storage::ostree_lock`] returns it, and only for an ostree host. So the code
+/// that sets the lock cannot run on a composefs host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OstreeLock(());
 
 impl Storage {
-    /// Returns the right to set ostree's lock on a staged image. `None` in composefs: there, an unlocked image must be
-    /// removed and staged again.
+    /// Returns the right to set ostree's lock on a staged image. `None` on a composefs host, where an unlocked image
+    /// must be removed and staged again.
     pub const fn ostree_lock(self) -> Option<OstreeLock> {
         match self {
             Self::Ostree => Some(OstreeLock(())),
@@ -35,7 +35,7 @@ pub enum StagingLock {
     /// bootc stages the image locked. Berth sets ostree's lock as well, in case another process stages the image
     /// unlocked.
     Both(OstreeLock),
-    /// bootc stages the image locked. This host has no other lock.
+    /// bootc stages the image locked. The host has no other kind of lock.
     Bootc,
 }
 
@@ -76,8 +76,8 @@ pub struct Means<'a> {
     pub experimental_composefs: bool,
 }
 
-/// Returns why Berth begins no update on a host with this storage; `None` if Berth may begin one. Any reboot would
-/// apply an image that is not locked from the instant it is staged (I3).
+/// Returns why Berth begins no update on a host with this storage; `None` if Berth may begin one. Berth needs a way to
+/// lock a staged image: any reboot would apply an unlocked image (I3).
 pub fn refusal(storage: Storage, means: &Means<'_>) -> Option<String> {
     let opt_in = "start the agent with --experimental-composefs";
     match (storage, means.download_only, means.experimental_composefs) {

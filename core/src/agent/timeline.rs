@@ -18,16 +18,16 @@ use crate::whole_seconds;
 pub enum UpdateState {
     /// The agent has read too little to change the record.
     Nothing,
-    /// An update is in progress: its image is being pulled, is staged, or the node holds a berth for it.
+    /// An update is in progress: the node pulls the image, has it staged, or holds a berth for it.
     On {
         /// Current chapter.
         chapter: ChapterName,
         /// Image of the update.
         to: ImageVersion,
-        /// Start of the chapter, if the host has a record of it.
+        /// Start time of the chapter, if the host has recorded one.
         began: Option<Timestamp>,
     },
-    /// No update is in progress: the node holds no berth, pulls nothing, and has no useful staged image.
+    /// No update is in progress: the node holds no berth, pulls no image, and has no staged image that it could boot.
     Idle {
         /// Digest that the node should run; `None` without a pool.
         desired: Option<Digest>,
@@ -39,7 +39,7 @@ pub enum UpdateState {
 }
 
 /// Returns the timeline for the BootcNode's status: the recorded timeline, and a chapter for the machine's first-boot
-/// check if `firstboot` has its record.
+/// check if the machine had one.
 pub fn reported(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timeline {
     let looked = firstboot.filter(|record| record.outcome != FirstbootOutcome::NotFirstBoot);
     let mut updates = timeline.updates.clone();
@@ -126,13 +126,13 @@ fn on(
     }
 }
 
-/// True if a chapter for this image continues this update. After a completed update, a chapter begins a new update,
-/// even for the same image.
+/// True if the new chapter for this image continues this update. A completed update continues only with an ending
+/// chapter. Any other chapter begins a new update, even for the same image.
 fn continues(update: &NodeUpdate, chapter: ChapterName, to: &ImageVersion) -> bool {
     update.to.digest == to.digest && (update.chapter(ChapterName::Completed).is_none() || chapter.is_ending())
 }
 
-/// Sets the start of an update's only chapter to `began`, which may lie before the start of this agent process.
+/// Sets the start of an update's only chapter to `began`. The chapter may have begun before this agent process started.
 fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
     if let [first] = update.chapters.as_mut_slice()
         && began <= *now
@@ -141,8 +141,8 @@ fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
     }
 }
 
-/// Puts a new update at the front. Keeps only earlier updates that reached a reboot, and at most [`MAX_UPDATES`] in
-/// all.
+/// Adds a new update at the front. Drops earlier updates that did not reach a reboot. Keeps at most [`MAX_UPDATES`]
+/// updates in total.
 fn begin(updates: &mut Vec<NodeUpdate>, to: &ImageVersion) {
     updates.retain(|update| update.chapter(ChapterName::Rebooted).is_some());
     updates.insert(
@@ -254,8 +254,8 @@ pub struct HostState<'a> {
     pub node_ready: bool,
     /// Start of the drain, as recorded on the host; `None` without a drain.
     pub drain_began: Option<Timestamp>,
-    /// Why the boot of this turn was rolled back, as a condition reason: the agent began the rollback, or the host
-    /// fell back. `None` without a rollback.
+    /// Why the boot of this turn was rolled back, as a condition reason. Either the agent or the rollback guard rolled
+    /// it back, or the host fell back. `None` without a rollback.
     pub rolled_back: Option<&'a str>,
 }
 

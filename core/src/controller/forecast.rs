@@ -22,9 +22,9 @@ use crate::controller::plan::{
     BerthWrite, BlockReason, Member, PoolFacts, Published, SeenBerth, WriteReason, failures, plan,
 };
 
-/// Approximate maximum number of members to examine, summed over all rounds. If thousands of members are unavailable
-/// at once, the forecast assumes a higher capacity to stay below this number. The higher capacity can change only the
-/// order between zones.
+/// Approximate maximum number of members to examine, summed over all rounds. If thousands of members are unavailable at
+/// once, the forecast assumes a higher capacity, to stay below this number. This can change only the order between
+/// zones.
 const MAX_LOOKS: usize = 1_000_000;
 
 /// Order of a pool's updates.
@@ -32,8 +32,8 @@ const MAX_LOOKS: usize = 1_000_000;
 pub struct Forecast {
     /// Turns of the members that do not run their image yet, in order. Turns that need a person's help come last.
     pub turns: Vec<Turn>,
-    /// Members that stay unproven unless a person helps them. They block all later waves. If several waves have such
-    /// members, only the members in the first of these waves are listed.
+    /// Members that stay unproven unless a person helps. These members block all later waves. If several waves have
+    /// such members, only the members in the first of these waves are listed.
     pub stuck: Vec<NodeName>,
 }
 
@@ -59,7 +59,8 @@ pub fn forecast(facts: &PoolFacts, now: Timestamp) -> Forecast {
     forecast
 }
 
-/// Simulates rounds until a round changes nothing even after all blocked members are removed.
+/// Simulates rounds until a round changes nothing. Then removes all blocked members and simulates further rounds, for
+/// the turns that need a person's help.
 fn play(mut future: Future, now: Timestamp) -> Forecast {
     let mut forecast = Forecast::default();
     let mut comes = true;
@@ -94,18 +95,18 @@ impl PoolFacts {
     }
 }
 
-/// Simulated state of a pool where all goes well.
+/// Simulated state of a pool where every turn succeeds.
 struct Future {
-    /// Facts for the next plan. Between two rounds, they contain only the members that take part in every round.
+    /// Facts for the next plan. Between two rounds, the facts contain only the members that take part in every round.
     facts: PoolFacts,
-    /// Members that do not take part in every round, by rank and zone. Key of a zone: name of its first member.
+    /// Members that take part only in some rounds, by rank and zone. The key of a zone is the name of its first member.
     fit: BTreeMap<Rank, BTreeMap<NodeName, VecDeque<Member>>>,
     /// Blocked members that were removed so that other members can be updated.
     aside: Vec<Member>,
     helped: bool,
 }
 
-/// Members of one zone in one round: the number that takes part (`dealt`), and the members that do not (`rest`).
+/// Members of one zone in one round. `dealt` is the number of members that take part. `rest` has the other members.
 struct DealtZone {
     rank: Rank,
     dealt: usize,
@@ -179,7 +180,8 @@ impl Future {
         (self.facts.capacity, self.facts.published) = (capacity, capacity);
     }
 
-    /// Simulates one round. Returns each member that had its turn, with its wave, and true if anything changed.
+    /// Simulates one round. Returns each member that had its turn, with its wave. Also returns true if anything
+    /// changed.
     fn round(&mut self, now: Timestamp) -> (Vec<(NodeName, usize)>, bool) {
         let hands = self.deal();
         let mut done = busy(&self.facts);
@@ -208,8 +210,8 @@ impl Future {
         (turns, moved)
     }
 
-    /// Adds to the facts the members that may get an offer in this round. Returns for each zone how many members it
-    /// added, and the zone's other members.
+    /// Adds to the facts the members that may get an offer in this round. Returns, for each zone, the number of members
+    /// added and the other members of the zone.
     fn deal(&mut self) -> Vec<DealtZone> {
         let limit = self.facts.capacity;
         // The plan prefers zones without unavailable nodes, but `fit` is sorted by name. So the round takes one more
@@ -257,8 +259,8 @@ impl Future {
         turns
     }
 
-    /// Removes the members that [`Self::deal`] added to the facts, and keeps the unproven ones for later rounds.
-    /// Returns true if a member lost Berth's cordon.
+    /// Removes the members that [`Self::deal`] added to the facts. Keeps the unproven members for later rounds. Returns
+    /// true if a member lost Berth's cordon.
     fn collect(&mut self, hands: Vec<DealtZone>) -> bool {
         let dealt: usize = hands.iter().map(|hand| hand.dealt).sum();
         let always = self.facts.members.len().saturating_sub(dealt);
@@ -361,7 +363,7 @@ fn capacity_of(facts: &PoolFacts) -> usize {
     facts.capacity.min(fleet.limit.saturating_sub(others))
 }
 
-/// Returns the nodes that hold a berth or have an offer that they may take. Their turns end in this round.
+/// Returns the nodes that hold a berth or may take an open offer. Their turns end in this round.
 fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     let held_back: BTreeSet<&NodeUid> = facts
         .members
@@ -377,7 +379,8 @@ fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     nodes.map(|(_, uid)| uid.clone()).collect()
 }
 
-/// Returns the berth after the controller's next write: fenced and, if closed, without its record of the last turn.
+/// Returns the berth after the controller's next write, which fences it. A closed berth also loses its record of the
+/// last turn.
 fn settled(seen: &SeenBerth, epoch: u64) -> SeenBerth {
     match &seen.berth {
         Ok(berth) if matches!(berth.state, BerthState::Closed(_)) => {

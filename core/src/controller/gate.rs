@@ -2,10 +2,11 @@
 
 use berth_api::reasons;
 
-/// A reason that keeps all berths of a pool closed.
+/// A closed gate, which keeps all berths of a pool closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
-    /// Reason, shown to admins. A holder that must give its berth back gets it as the reason of that request.
+    /// Reason, shown to admins. If a holder must give its berth back because of this gate, the request to the holder
+    /// has this reason too.
     pub reason: GateReason,
     /// Message for the admin, one line.
     pub message: String,

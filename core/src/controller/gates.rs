@@ -42,8 +42,8 @@ pub struct Gates {
     pub window: Verdict,
 }
 
-/// Cached gates of all pools. A cached entry is valid until an input changes, or a window or an exclusion begins or
-/// ends. The cache saves the parsing of schedules, which costs more than the rest of a pass.
+/// Cached gates of all pools. An entry is valid until an input changes, or until a window or an exclusion begins or
+/// ends. Without the cache, parsing the schedules would cost more than the rest of a pass.
 #[derive(Debug, Default)]
 pub struct GateCache(BTreeMap<PoolName, Judged>);
 
@@ -89,7 +89,7 @@ impl GateCache {
         gates
     }
 
-    /// Drops the cached gates of the pools that `is_there` returns false for.
+    /// Keeps only the cached gates of the pools that `is_there` accepts.
     pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
         self.0.retain(|pool, _| is_there(pool));
     }

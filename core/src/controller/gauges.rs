@@ -20,10 +20,10 @@ use crate::controller::plan::BlockReason;
 use crate::controller::view::BootcNodeContent;
 use crate::gauges::{Gauge, Series, families};
 
-/// Number of agent versions that get their own series: the most common versions.
+/// Maximum number of agent versions with their own series. Only the most common versions get their own series.
 const MAX_VERSIONS: usize = 8;
-/// Label value for all other agent versions, and for reasons that this version of the controller does not know. An
-/// agent may write any text, so only known reasons become label values.
+/// Label value for all other agent versions, and for reasons that the controller does not know. Agents may write any
+/// text as a reason, so only known reasons become label values.
 const OTHER: &str = "Other";
 
 /// Input for the gauges of one pool.
@@ -281,8 +281,8 @@ fn of_members(families: &mut Families, pool: &MeasuredPool<'_>) {
     }
 }
 
-/// Returns how long, in seconds, a member had been in its phase at its last heartbeat. Both times are from the member's
-/// clock, because clocks of two machines are never compared. Returns 0 in a phase without work, such as `Updated`.
+/// Returns how many seconds a member had been in its phase at its last heartbeat; 0 in a phase without work, such as
+/// `Updated`. Both times are from the member's clock, because Berth never compares the clocks of two machines.
 fn age(content: &BootcNodeContent, phase: Phase) -> u64 {
     let is_rest = matches!(phase, Phase::Idle | Phase::Updated | Phase::Released);
     let (Some(now), Some(since), false) = (content.heartbeat, content.report.phase_start, is_rest) else {

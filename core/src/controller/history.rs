@@ -50,8 +50,8 @@ struct Image<'a> {
 /// Returns the history with at most `limit` images, the most recent deployment first. Images without a known deployment
 /// time come last.
 ///
-/// A deployment time in the future comes from a node whose clock is ahead. Such a time counts as now, unless another
-/// node or the recorded history has a time for the image.
+/// A deployment time in the future comes from a node whose clock is ahead. If the image has no other deployment time,
+/// the current time is used instead.
 pub fn history<'a>(
     facts: &HistoryFacts<
         'a,
@@ -124,7 +124,7 @@ fn deployments<'a, Targets>(
 }
 
 /// Maps the digest of each platform's manifest to the digest of its image (the index). Some nodes report only the
-/// manifest of their platform. Its image is then found in reports of other nodes, in the pool's targets or in the
+/// manifest of their platform. The image is then found in reports of other nodes, in the pool's targets or in the
 /// recorded history.
 fn names<'a>(
     facts: &HistoryFacts<
@@ -150,8 +150,8 @@ fn names<'a>(
     names
 }
 
-/// Records the image of a manifest. If several images have the manifest, keeps the largest digest, so that the order of
-/// reports does not matter.
+/// Records which image a manifest belongs to. If several images have the manifest, keeps the image with the largest
+/// digest, so that the order of the reports does not matter.
 fn learn<'a>(names: &mut BTreeMap<&'a Digest, &'a Digest>, manifest: &'a Digest, image: &'a Digest) {
     if manifest != image {
         let name = names.entry(manifest).or_insert(image);
@@ -176,7 +176,7 @@ mod tests {
         Timestamp::from_second(second).unwrap().into()
     }
 
-    /// Deployment of index `n`, whose manifest is `n + 100`, at this second.
+    /// Returns a deployment of index `n` at this second. The number of the manifest is `n + 100`.
     fn deployed(n: u8, second: i64) -> NodeDeployment {
         NodeDeployment {
             pool: "p".into(),
@@ -187,7 +187,8 @@ mod tests {
         }
     }
 
-    /// Image `n` that the node was installed with. The node reports only the digest of its manifest.
+    /// Returns a deployment of image `n` that the node was installed with. The node reports only the digest of the
+    /// manifest.
     fn found(n: u8) -> NodeDeployment {
         NodeDeployment {
             digest: digest(n + 100),
@@ -196,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Index `n`, with one manifest for each of two architectures.
+    /// Returns a target with index `n`, which has one manifest for each of two architectures.
     fn target(n: u8) -> Target {
         let platforms = [("amd64", n + 100), ("arm64", n + 200)].map(|(architecture, manifest)| PlatformDigest {
             architecture: architecture.into(),

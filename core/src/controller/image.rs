@@ -107,7 +107,7 @@ impl QueryFailure {
 /// Answers to a pool's queries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answers {
-    /// Answer about [`Questions::named`], to a query made after the last change of the reference.
+    /// Answer to the query [`Questions::named`]. The query was made after the last change of the reference.
     pub named: Answer,
     /// Answer about the tag, if the reference has one.
     pub tag: Answer,
@@ -116,7 +116,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Returns the failure of the query about [`Questions::named`], otherwise of the query about the tag.
+    /// Returns the failure of the query [`Questions::named`]. If that query has not failed, returns the failure of the
+    /// query about the tag.
     pub fn trouble(&self) -> Option<&QueryFailure> {
         self.named.trouble.as_ref().or(self.tag.trouble.as_ref())
     }
@@ -148,7 +149,7 @@ pub struct ImageFacts<'a> {
 /// Decision about a pool's image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// New target. The publish time stays if the digest is the same.
+    /// New target. If its digest is unchanged, its publish time is unchanged too.
     pub target: Option<Target>,
     /// Digest that the tag points to, if it is not the target.
     pub available: Option<Available>,
@@ -161,8 +162,8 @@ pub struct Decision {
 /// Whether a pool may adopt its next image: the image that `image.ref` or its tag now points to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// There is no next image, or nothing is known to be wrong with it. It may still be too new (`image.minimumAge`) or
-    /// need approval.
+    /// The pool has no next image, or the next image has no known problem. The image may still be too new
+    /// (`image.minimumAge`) or need approval.
     Clear,
     /// The next image is refused.
     Refused(Refusal),
@@ -176,8 +177,8 @@ impl<'a> ImageFacts<'a> {
         self.target.filter(|target| target.is_of(self.reference))
     }
 
-    /// True if the available image is old enough, but the tag must be queried again before the image is adopted: the
-    /// tag may have been moved away from a bad image since the last query.
+    /// True if the available image is old enough, but the tag must be queried again before the image is adopted. Since
+    /// the last query, the tag may have been moved away from a bad image.
     pub fn wants_confirmation(&self, questions: &Questions) -> bool {
         let Some(available) = self
             .available
@@ -198,6 +199,7 @@ impl<'a> ImageFacts<'a> {
     }
 
     /// True if the tag has pointed to the image for `image.minimumAge`, and the last query was made after that time.
+    /// Always true if `image.minimumAge` is zero.
     fn is_ripe(&self, found: &Found) -> bool {
         let seen = match self.available {
             Some(available) if available.digest == found.image.digest => self.seen,
@@ -236,11 +238,12 @@ impl<'a> ImageFacts<'a> {
 pub struct Refusal {
     /// Reason.
     pub reason: CommonReason,
-    /// Details: a verb phrase that follows the image in a message.
+    /// Details, as a verb phrase with the image as its subject.
     pub words: String,
 }
 
-/// Decides about a pool's image. `refusal` returns why an image must not become the target; `None` if the image may.
+/// Decides about a pool's image. `refusal` returns why an image must not become the target; `None` if the image is
+/// acceptable.
 pub fn decide(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     let reference = match facts.reference.get() {
         Ok(reference) => reference,
@@ -291,7 +294,7 @@ fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>,
     unchanged(facts, verdict)
 }
 
-/// Keeps the old target, because the image of the new reference is refused or not known.
+/// Keeps the old target, because the new reference is invalid, or because its image is refused or unknown.
 fn unchanged(facts: &ImageFacts<'_>, mut verdict: Verdict) -> Decision {
     if let Some(Err(error)) = facts.target.map(|target| target.image.get()) {
         let words = "; the BootcNodes of the pool are not changed until image.ref is resolved, because \
@@ -335,7 +338,7 @@ fn kept(
     if facts.answers.fleet_unreadable {
         let available = facts.available.filter(|a| a.digest != current.digest).cloned();
         let Verdict { message, .. } = resolved(current);
-        let words = format!("{message}; no newer image is queried while the BootcFleet cannot be read");
+        let words = format!("{message}; Berth does not look for a newer image while the BootcFleet cannot be read");
         return stays_unknown(current, available, Verdict::yes(CommonReason::FleetUnreadable, words));
     }
     if questions.tag.is_none() {
@@ -369,7 +372,10 @@ fn kept(
     let verdict = said(current, answer.trouble.as_ref(), Some(&available), || match &refused {
         Some(refusal) => {
             let how = if questions.follows() { "is not" } else { "cannot be" };
-            Some((refusal.reason, format!("{how} adopted: it {}", refusal.words)))
+            Some((
+                refusal.reason,
+                format!("{how} adopted, because the image {}", refusal.words),
+            ))
         }
         None => untold_of(facts, questions, &available),
     });
@@ -379,8 +385,8 @@ fn kept(
     }
 }
 
-/// Returns the current target. If it has no metadata yet, adds version and metadata from `same`, the registry's answer
-/// about the same digest. The digests stay, so no BootcNode's spec changes.
+/// Returns the current target. If the target has no metadata yet, adds the version and the metadata from `same`, the
+/// registry's answer about the same digest. All digests stay, so no BootcNode's spec changes.
 fn described(current: &Target, same: &Target) -> Target {
     let (version, metadata) = match &current.metadata {
         None => (current.version.as_ref().or(same.version.as_ref()), &same.metadata),
@@ -428,9 +434,9 @@ fn resolved(target: &Target) -> Verdict {
     said(target, None, None, || None)
 }
 
-/// Returns the condition `ImageResolved` with status True. The reason of the condition is the reason of the failed
-/// query (`trouble`), if there is one. Otherwise `why` returns the reason that keeps the available image from being
-/// adopted. Without either, the reason is `Resolved`.
+/// Returns the condition `ImageResolved` with status True. If a query failed (`trouble`), the condition has the reason
+/// of the failure. Otherwise, `why` returns the reason that keeps the available image from being adopted. If neither
+/// applies, the reason is `Resolved`.
 fn said(
     target: &Target,
     trouble: Option<&QueryFailure>,
@@ -498,7 +504,7 @@ impl Ages {
         age.before.saturating_add(now.since(age.since))
     }
 
-    /// Drops the pools that `is_there` returns false for.
+    /// Keeps only the pools that `is_there` accepts.
     pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
         self.0.retain(|pool, _| is_there(pool));
     }

@@ -50,8 +50,8 @@ impl Occupied {
     }
 }
 
-/// Returns the Nodes that a BootcNode or a berth names but the watch does not show. The caller must then read each of
-/// these Nodes live to confirm that it is gone.
+/// Returns the Nodes that a BootcNode or a berth names, but that the watch does not show. The caller must read each of
+/// these Nodes from the API server to confirm that it is gone.
 pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
     // A Node whose UID exists under another name is not missing: the BootcNode or the berth only has a wrong name for
     // it.

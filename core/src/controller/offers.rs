@@ -10,7 +10,8 @@ use berth_api::{Digest, NodeUid};
 
 use crate::Moment;
 
-/// Age of each open offer, and the number of offers that each node let lapse, as seen by this process.
+/// Ages of the open offers, and the number of offers that each node let lapse. Only offers that this process has seen
+/// count.
 #[derive(Debug, Default)]
 pub struct Offers {
     open: BTreeMap<String, (Offer, Moment)>,
@@ -61,7 +62,7 @@ impl Offers {
         self.lapses.insert(offer.uid.clone(), (offer.target.clone(), lapses));
     }
 
-    /// Returns how many offers of that digest the node has let lapse since it last took an offer.
+    /// Returns how many offers of this digest the node has let lapse since it last took an offer.
     pub fn lapses(&self, uid: &NodeUid, target: &Digest) -> u32 {
         self.lapses
             .get(uid)
@@ -69,13 +70,13 @@ impl Offers {
             .map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// Returns how many offers the node has let lapse since it last took one. If the offers were for several digests,
-    /// counts only those for the latest digest.
+    /// Returns how many offers the node has let lapse since it last took an offer. If these offers were for several
+    /// digests, counts only the offers for the latest digest.
     pub fn lapses_of_any(&self, uid: &NodeUid) -> u32 {
         self.lapses.get(uid).map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// Drops the Nodes that `is_there` returns false for.
+    /// Keeps only the Nodes that `is_there` accepts.
     pub fn keep(&mut self, is_there: impl Fn(&NodeUid) -> bool) {
         self.lapses.retain(|uid, _| is_there(uid));
     }

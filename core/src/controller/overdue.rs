@@ -21,8 +21,8 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// Returns how long a holder may be silent. A holder that is Ready and uncommitted may be silent for at least
-    /// `silence`, because its agent may report nothing between two heartbeats.
+    /// Returns how long a holder may be silent. A Ready holder without a commit may be silent for at least `silence`,
+    /// because its agent may report nothing between two heartbeats.
     pub fn allowed(self, phase: &HoldPhase, ready: bool) -> Duration {
         let reboots = *phase == HoldPhase::Committed || !ready;
         if reboots {
@@ -47,9 +47,10 @@ pub struct Holder<'a> {
     pub host: Option<&'a BootcNodeView>,
     /// State of the held berth.
     pub holding: &'a Holding,
-    /// Time of the agent's last write to its BootcNode's status or to its berth. `None` if this process has seen none.
+    /// Time when this process last saw the agent write its BootcNode's status or its berth. `None` if this process has
+    /// seen no such write.
     pub heard: Option<Moment>,
-    /// True if `heard` is so recent that the agent must be running.
+    /// True if `heard` is recent enough to show that the agent runs.
     pub lively: bool,
     /// How long the holder may be silent.
     pub timeouts: Timeouts,
@@ -64,7 +65,7 @@ impl Holder<'_> {
     }
 }
 
-/// True if a holder's agent runs again and reports a problem. The controller then shows this problem in place of
+/// True if a holder's agent runs again and reports a problem. The controller then shows this problem instead of
 /// `RebootTimedOut`.
 pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Holding, lively: bool) -> bool {
     let report = host.and_then(BootcNodeView::report);
@@ -78,7 +79,7 @@ pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Hol
 }
 
 /// Returns the message of the condition `RebootTimedOut` for a holder that has been silent for too long. The message
-/// has the length of the silence, because a start time would be wrong for a reader whose clock differs.
+/// has a duration instead of a start time, because the reader's clock may differ.
 pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: Duration) -> String {
     let what = match phase {
         HoldPhase::Committed => "has not come back from its reboot",
@@ -94,12 +95,12 @@ pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: D
     )
 }
 
-/// Holders that this process considers lost because they have been silent for too long, each with the time of its last
+/// Holders that this process considers lost, because they have been silent for too long. Each has the time of its last
 /// report.
 ///
-/// A new leader has not run for long enough to notice silence. Instead, the new leader relies on the condition
-/// `RebootTimedOut`: an earlier leader set this condition on the BootcNode of each lost holder. Such a holder stays
-/// lost until its agent reports again.
+/// A new leader has not listened for long enough to notice a silent holder. Instead, it relies on the condition
+/// `RebootTimedOut`, which an earlier leader set on the BootcNode of each lost holder. Such a holder stays lost until
+/// its agent reports again.
 #[derive(Debug, Default)]
 pub struct Overdue(BTreeMap<NodeUid, Option<Moment>>);
 

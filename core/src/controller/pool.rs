@@ -28,8 +28,8 @@ pub struct Pool {
     pub refused: Option<String>,
 }
 
-/// True if the pool's spec in the watch (`shown`) equals the spec in the latest read (`now`; `None` if the pool is
-/// gone).
+/// True if the watch shows the pool's current spec: `shown`, from the watch, has the UID, generation and deletion state
+/// of `now`, the latest read. `now` is `None` if the pool is gone.
 pub fn is_as_shown(shown: &Pool, now: Option<&BootcNodePool>) -> bool {
     match (&shown.object, now) {
         (Some(shown), Some(now)) => {
@@ -92,9 +92,8 @@ impl Pool {
         (1..=64).contains(&request.len()).then_some(request)
     }
 
-    /// True if the target was resolved from another reference than the spec's, or if the fleet does not allow the
-    /// spec's registry. Members must then not begin to update to the target. The image that will replace it is not
-    /// known yet.
+    /// True if the target does not match the spec: it was resolved from another reference, or the fleet does not allow
+    /// the registry in the spec. The image that matches the spec is not known yet, so members must not begin an update.
     pub fn is_unresolved(&self) -> bool {
         let (Some(object), Some(target)) = (&self.object, self.target()) else {
             return false;
@@ -125,7 +124,8 @@ impl Pool {
         self.object.as_ref()?.status.as_ref()
     }
 
-    /// Returns the recorded failures. Empty if the admin has requested a retry that the status does not show yet.
+    /// Returns the recorded failures. Empty if the admin has just requested a retry, and the status does not show it
+    /// yet.
     pub fn failures(&self) -> Failures {
         let (Some(object), Some(status)) = (&self.object, self.status()) else {
             return Failures::new();
@@ -165,8 +165,8 @@ impl Pool {
     /// Returns the expected drain and reboot time of a node: its last measurement or the pool's median, whichever is
     /// lower. Without a median, the pool's timeout is the upper bound.
     ///
-    /// A node is measured again only if it fits into a window. So neither one slow turn nor a slow pool may keep the
-    /// node out of all windows, and the lower value is used.
+    /// A node is measured again only after its estimate fits into a window. With the higher value, one slow turn or a
+    /// slow pool could keep the node out of all windows forever.
     pub(super) fn estimate_of(&self, report: &Report) -> Estimate {
         let expected = self.estimate();
         Estimate {
@@ -226,8 +226,8 @@ impl Pool {
     }
 }
 
-/// Returns the lower of the pool's median (`expected`, zero if unknown) and the node's own measurement. If the median
-/// is unknown, returns the lower of the measurement and `timeout`.
+/// Returns the lower of the node's own measurement and the pool's median (`expected`). If the median is unknown (zero),
+/// returns the lower of the measurement and `timeout`.
 fn lower(expected: Duration, own: Option<Duration>, timeout: Duration) -> Duration {
     if expected.is_zero() {
         own.unwrap_or_default().min(timeout)
@@ -240,8 +240,8 @@ fn seconds(number: Option<u32>) -> Duration {
     Duration::from_secs(number.unwrap_or_default().into())
 }
 
-/// True if the retry token requests a new retry: it is not empty and differs from `obeyed`, the last handled token. An
-/// empty token requests nothing, so an admin who removes the token keeps the failures recorded.
+/// True if the retry token requests a new retry: it is not empty and differs from `obeyed`, the last handled token. So
+/// an admin can remove the token, and the recorded failures stay.
 pub(super) fn is_news(token: &str, obeyed: Option<&str>) -> bool {
     !token.is_empty() && obeyed != Some(token)
 }

@@ -4,11 +4,11 @@ use berth_api::berth::{HoldPhase, Holding};
 
 use crate::controller::view::Report;
 
-/// True if the holder's current boot is known to be unproven, and its berth licenses no further reboot.
+/// True if the holder's current boot is known to be unproven, and its berth does not license another reboot.
 ///
-/// The boot is known to be unproven if its boot ID is not the one in the berth, or if the node runs another image than
-/// before its turn. If the agent committed again after a reboot, the berth has the new boot ID, so only the image
-/// counts.
+/// The boot is known to be unproven in two cases: its boot ID differs from the boot ID in the berth, or the node runs
+/// another image than before its turn. An agent that commits again after a reboot writes the new boot ID into the
+/// berth, so then only the image counts.
 pub fn is_unproven(holding: &Holding, report: &Report) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) {
         return false;

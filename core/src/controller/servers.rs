@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::Moment;
 
-/// A server counts as away if it has not answered for this long that it is ready.
+/// A server counts as away if its last answer "ready" is older than this.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Readiness answers of all API servers.
@@ -23,18 +23,18 @@ pub struct Answers {
 pub struct Asked {
     /// Time when the controller first queried the server.
     pub since: Moment,
-    /// Time of the server's last answer that it is ready.
+    /// Time of the server's last answer "ready".
     pub ready: Option<Moment>,
 }
 
 /// State of a server, as far as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// For the last 15 s, the server has not answered that it is ready.
+    /// The server has not answered "ready" in the last 15 s.
     Away,
-    /// The server has never answered that it is ready, and was first queried less than 15 s ago.
+    /// The server has never answered "ready", but was first queried less than 15 s ago.
     Unknown,
-    /// The server has answered in the last 15 s that it is ready.
+    /// The server has answered "ready" in the last 15 s.
     Ready,
 }
 

@@ -22,13 +22,12 @@ pub struct Entry<V> {
     pub view: Arc<V>,
     /// resourceVersion of the object.
     pub version: String,
-    /// Time of the last change that an agent made to the object, by this process's clock.
+    /// Time when this process last saw a change of the object by an agent.
     pub heard: Moment,
 }
 
 impl<V> Entry<V> {
-    /// Returns an entry without a version and without a time of an agent's change, for callers that need only the
-    /// content.
+    /// Returns an entry with only the content. The version is empty, and the time of an agent's last change is zero.
     pub fn new(view: impl Into<Arc<V>>) -> Self {
         Self {
             view: view.into(),
@@ -101,7 +100,8 @@ impl Snapshot {
         }
     }
 
-    /// Returns why the BootcFleet closes the gates of all pools: it is paused or unreadable. `None` if it does not.
+    /// Returns why the BootcFleet closes the gates of all pools: the BootcFleet is paused or unreadable. `None` if it
+    /// closes no gates.
     pub fn fleet_gate(&self) -> Option<FleetGate> {
         match &self.fleet.as_ref()?.view.object {
             Ok(fleet) => fleet.spec.paused.then_some(FleetGate::Paused),

@@ -70,7 +70,7 @@ mod tests {
     use crate::controller::view::{BootcNodeView, NodeView};
 
     /// Returns the reported durations in seconds. `nodes`: name, start of the last pull (0: no pull), and duration of
-    /// that pull.
+    /// the pull.
     fn look(stagings: &mut Stagings, nodes: &[(&str, i64, i64)]) -> Vec<u64> {
         let mut snapshot = Snapshot::default();
         for (name, began, took) in nodes {

@@ -47,8 +47,8 @@ pub fn holdings(leases: &[LeaseView]) -> BTreeMap<&NodeUid, &Holding> {
 }
 
 impl<'a> PassResults<'a> {
-    /// Returns a pool's status. `None` if the berths could not be read: the old status then stays, because a wrong one
-    /// would be worse.
+    /// Returns a pool's status; `None` if the berths could not be read. The pool then keeps its old status, because a
+    /// wrong status would be worse.
     pub fn pool_status(
         &self,
         (pool, object): (&Pool, &BootcNodePool),

@@ -10,8 +10,8 @@ use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use crate::Moment;
 use crate::controller::view::LeaseView;
 
-/// If an event of the turn announced the reboot less than this time ago, the event for a commit does not announce it
-/// again. The event for taking the berth announces the reboot too.
+/// How long an announcement of a reboot counts. If an event of the same turn announced the reboot in this period, the
+/// event for a commit does not announce it again. The event for taking the berth is an announcement too.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Outcome of a turn that an admin or the controller ended before the commit: the Node is gone or excluded, or an admin
@@ -42,10 +42,10 @@ pub enum Happened {
     Taken,
     /// The holder committed. The agent may withdraw a commit and commit again.
     Committed {
-        /// Duration of the drain: time since the berth was taken, or since the last commit was withdrawn. `None` if
+        /// Duration of the drain: time since the berth was taken or, if a commit was withdrawn, since then. `None` if
         /// this process did not see the start.
         drain: Option<Duration>,
-        /// True if an event of this turn announced the reboot in the last minute.
+        /// True if an earlier event of this turn announced the reboot less than a minute ago.
         announced: bool,
     },
     /// The turn ended: the berth is closed.
@@ -64,7 +64,8 @@ pub enum Happened {
 #[derive(Debug, Default)]
 pub struct Turns {
     leases: BTreeMap<String, LastSeen>,
-    /// True after the first call of [`Self::see`]. In the first call, a held berth does not count as just taken.
+    /// True after the first call of [`Self::see`]. The first call cannot know when a held berth was taken, so it
+    /// reports no take.
     began: bool,
 }
 
@@ -153,8 +154,8 @@ impl Turns {
     }
 }
 
-/// Returns the current turn of a berth, and the new events: of the turn that ended and of the current turn. `taken`:
-/// start time for a new turn. `None` in the first call of a new leader, which did not see the start.
+/// Returns the current turn of a berth, and the new events: the end of the previous turn, and changes of the current
+/// turn. `taken`: start time for a new turn. `None` in the first call of a new leader, which did not see the start.
 fn follow(
     before: Option<Turn>,
     state: &BerthState,

@@ -25,20 +25,20 @@ pub use report::{BadTurn, BootImageNote, Failing, FirstBoot, Host, Images, Measu
 /// How soon the controller must handle a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Can wait, so that one pass handles several changes together.
+    /// The change can wait, so that one pass handles several changes together.
     Later,
-    /// Must be handled as soon as the pause between two passes is over.
+    /// The change must be handled as soon as the pause between two passes is over.
     Soon,
-    /// Must be handled immediately.
+    /// The change must be handled immediately.
     Now,
 }
 
 /// A projection that can be compared with an earlier projection of the same object.
 pub trait View: PartialEq {
-    /// True if `self` may lead to another plan than the earlier projection `other`.
+    /// True if the change from the earlier projection `other` to `self` may change a plan.
     fn differs(&self, other: &Self) -> bool;
 
-    /// Returns the urgency of the change from `other` to `self`; `None` if it does not matter.
+    /// Returns the urgency of the change from `other` to `self`; `None` if the change does not matter.
     fn urgency(&self, other: &Self) -> Option<Urgency> {
         self.differs(other).then_some(Urgency::Soon)
     }
@@ -193,7 +193,8 @@ impl View for LeaseView {
             .then_some(if given_back { Urgency::Now } else { Urgency::Later })
     }
 
-    /// True if the holder has written. Writes by the controller to a held berth do not count.
+    /// True if the holder has written. A new epoch or a new request to give the berth back, both written by the
+    /// controller, do not count.
     fn has_spoken(&self, other: &Self) -> bool {
         let berth = match (&self.berth, &other.berth) {
             (Ok(a), Ok(b)) => holders_part(a) != holders_part(b),
@@ -203,7 +204,8 @@ impl View for LeaseView {
     }
 }
 
-/// Returns the berth without the fields that the controller may write while a node holds it.
+/// Returns the berth without the epoch and without the request to give the berth back. The controller writes these
+/// while a node holds the berth.
 fn holders_part(berth: &Berth) -> Berth {
     let berth = berth.stamped(0);
     berth.revoked(None).unwrap_or(berth)
@@ -427,7 +429,7 @@ pub fn made_for(host: &BootcNodeView) -> Option<&str> {
     uid.or(host.owner.as_deref())
 }
 
-/// True if the Node that the BootcNode was created for is gone: no Node has its name, or a newer Node has it.
+/// True if the Node that the BootcNode was created for is gone. A newer Node may have taken over its name.
 pub fn is_stale(host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     match (made_for(host), node) {
         (Some(uid), Some(node)) => uid != node.uid.as_str(),

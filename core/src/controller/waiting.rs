@@ -31,11 +31,11 @@ const HELD: &str = "is held back by an admin; to release it: kubectl berth unhol
 /// New state of the condition `Waiting` of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting<'a> {
-    /// The reason to wait is unknown or concerns the whole pool: the condition stays as it is.
+    /// Keep the condition as it is: the reason to wait is unknown, or concerns the whole pool.
     Unjudged,
-    /// The node does not wait, or waits for a reason that this condition does not report: the condition becomes False.
+    /// Set the condition to False: the node does not wait, or its reason is not reported by this condition.
     No,
-    /// The condition becomes True with this reason and message.
+    /// Set the condition to True with this reason and message.
     Yes(Word, Cow<'a, str>),
 }
 
@@ -109,11 +109,11 @@ fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
         // The agent reported the platform after the plan was made.
         Choice::Image(_) => return Waiting::No,
         Choice::NoSuchPlatform => {
-            let message = format!("{image} has no image for {platform}; it supports {there}");
+            let message = format!("{image} has no image for {platform}, only for {there}");
             (CommonReason::NoSuchPlatform, message)
         }
         Choice::VariantUnknown if platform.variant == Variant::NotReported => {
-            let message = format!("{image} supports {there}; waiting for the node's agent to report its CPU");
+            let message = format!("{image} supports {there}; waiting for the node's agent to report the node's CPU");
             (CommonReason::CpuLevelUnknown, message)
         }
         Choice::VariantUnknown => {
@@ -127,9 +127,9 @@ fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
     Waiting::Yes(reason.into(), message.into())
 }
 
-/// Returns the new condition `Waiting` of each BootcNode, by node name, if the current condition is out of date.
+/// Returns the new condition `Waiting` of each BootcNode whose current condition is out of date, by node name.
 ///
-/// If a pool has no plan, its members are left out, so that a new leader changes nothing before its first plan.
+/// Leaves out the members of a pool without a plan, so that a new leader changes nothing before its first plan.
 pub fn wanted(
     snapshot: &Snapshot,
     pools: &[Pool],
@@ -163,7 +163,8 @@ pub fn wanted(
     wanted
 }
 
-/// Returns the node's new condition `Waiting`; `None` if it stays. `now`: the current condition if it is True.
+/// Returns the node's new condition `Waiting`; `None` if the condition stays unchanged. `now`: the current condition,
+/// if it is True.
 fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Option<Verdict> {
     match (waiting, now) {
         // While a gate is closed, the plan does not show whether the node also waits for a reason of its own. So the
@@ -194,7 +195,8 @@ pub struct WriteQueue {
 #[derive(Debug)]
 struct Pending {
     verdict: Verdict,
-    /// Time of the last try to write the condition. Before the first try: time when the condition was first needed.
+    /// Time of the last attempt to write the condition. Before the first attempt, the time when the write became
+    /// necessary.
     since: Moment,
 }
 

@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use super::kind::Kind;
 use super::{Finding, Subject};
 
-/// Seconds that the controller may take to read a change. This is enough for a change of leader, and for a local clock
-/// that is ahead of the API server's clock.
+/// Seconds that the controller may take to read a change. Allows for a change of leader, and for a local clock that is
+/// ahead of the API server's clock.
 const GRACE: i64 = 120;
 
 /// Returns a finding if the controller should have read the pool's last change by now. A change without a known time
@@ -32,8 +32,8 @@ pub fn finding(pool: &BootcNodePool, now: Timestamp) -> Option<Finding> {
     })
 }
 
-/// Returns the time of the last change of the spec, or of the request to delete the pool if that was later. Both times
-/// are by the API server's clock.
+/// Returns the time when the spec was last changed, or when the deletion of the pool was requested, whichever is later.
+/// Both times are by the API server's clock.
 fn changed(pool: &BootcNodePool) -> Option<Timestamp> {
     let changes = pool.managed_fields().iter().filter(|entry| is_of_spec(entry));
     let times = changes.filter_map(|entry| entry.time.as_ref());

@@ -113,7 +113,7 @@ impl Config {
             .map_err(|e| invalid("deadline", e.to_string()))?
             .unwrap_or(DEADLINE);
         if deadline.is_zero() || deadline > DEADLINE_MAX {
-            let why = "must be from 1s to 24h".to_owned();
+            let why = "the value must be from 1s to 24h".to_owned();
             return Err(invalid("deadline", why));
         }
         let signs = signs(raw.node_files, raw.node_processes)?;
@@ -122,7 +122,7 @@ impl Config {
             return Err(invalid("limit.minimumVersion", error.to_string()));
         }
         if raw.limit.max_major_skew.is_some_and(|most| most > MAX_SKEW) {
-            let why = format!("must be a number of major versions up to {MAX_SKEW}");
+            let why = format!("the value must be a number of major versions up to {MAX_SKEW}");
             return Err(invalid("limit.maxMajorSkew", why));
         }
         Ok(Self {
@@ -182,7 +182,7 @@ fn path(key: &str, text: String) -> Result<PathBuf, ConfigError> {
 fn signs(files: Vec<String>, processes: Vec<String>) -> Result<Signs, ConfigError> {
     for (key, count) in [("nodeFiles", files.len()), ("nodeProcesses", processes.len())] {
         if count > MAX_SIGNS {
-            return Err(invalid(key, format!("must have at most {MAX_SIGNS} entries")));
+            return Err(invalid(key, format!("the list must have at most {MAX_SIGNS} entries")));
         }
     }
     let mut signs = Signs::default();
@@ -191,8 +191,9 @@ fn signs(files: Vec<String>, processes: Vec<String>) -> Result<Signs, ConfigErro
     }
     for process in processes {
         if process.is_empty() || process.contains(['/', '\0']) {
-            let why =
-                format!("{process:?} is not the name of a process; write it without a directory, for example kubelet");
+            let why = format!(
+                "{process:?} is not the name of a process; write the name without a directory, for example kubelet"
+            );
             return Err(invalid("nodeProcesses", why));
         }
         signs.processes.push(process);
@@ -276,8 +277,8 @@ mod tests {
             ("onviolation = \"warn\"", "line 2: unknown field `onviolation`"),
             ("onViolation = \"ask\"", "line 2: unknown variant `ask`"),
             ("deadline = \"soon\"", "deadline: \"soon\" is not a duration"),
-            ("deadline = \"0\"", "deadline: must be from 1s to 24h"),
-            ("deadline = \"25h\"", "deadline: must be from"),
+            ("deadline = \"0\"", "deadline: the value must be from 1s to 24h"),
+            ("deadline = \"25h\"", "deadline: the value must be from"),
             ("overrideFile = \"go\"", "overrideFile: \"go\" is not an absolute path"),
             (
                 "overrideFile = \"/root/go\"",

@@ -275,7 +275,7 @@ fn pivot(facts: &Inputs<'_>, target: &Target, permitted: Verdict) -> Step {
     let why = match (facts.booted, facts.pivot_error) {
         (Booted::Digest(booted), _) if *booted == target.digest => {
             return Step::End(Verdict {
-                found: format!("{}; the target already runs", permitted.found),
+                found: format!("{}; the machine already runs the target", permitted.found),
                 ..permitted
             });
         }

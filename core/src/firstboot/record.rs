@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// True if the check is over for good: the kubelet may have run.
+    /// True if the check is over for good, because the kubelet may have run.
     pub finished: bool,
     /// Number of reboots into the target so far. Stored before each reboot is requested.
     #[serde(default)]

@@ -328,7 +328,7 @@ fn a_pivot_that_cannot_work_is_not_retried() {
         booted: Booted::Digest(digest(2)),
         ..first
     };
-    assert!(there.verdict().found.ends_with("the target already runs"));
+    assert!(there.verdict().found.ends_with("the machine already runs the target"));
 }
 
 #[test]

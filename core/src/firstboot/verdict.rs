@@ -55,8 +55,8 @@ impl Verdict {
         Self::new(Outcome::HostFailed, found, remedy)
     }
 
-    /// Returns `self`. If an earlier run of the check refused this machine, returns a refusal instead: a check that
-    /// fails must not let such a machine join.
+    /// Returns `self`, unless an earlier run of the check refused this machine. In that case returns a refusal, because
+    /// a failed check must not let the machine join.
     #[must_use]
     pub fn unless_refused(self, before: Option<&Record>) -> Self {
         let is_refused = before.is_some_and(|record| !record.finished && record.status.outcome == Outcome::Refused);
@@ -75,8 +75,8 @@ impl Verdict {
         }
     }
 
-    /// Returns `self` if it lets the kubelet start. Otherwise returns a verdict that lets the kubelet start and
-    /// reports that an admin has overridden the check by creating `file`.
+    /// Returns `self` if it lets the kubelet start. Otherwise returns a verdict that lets the kubelet start, and
+    /// reports that an admin has overridden the check with `file`.
     #[must_use]
     pub fn overridden_by(self, file: &Path) -> Self {
         if !self.holds {
@@ -86,8 +86,8 @@ impl Verdict {
         Self::new(Outcome::Overridden, found, "")
     }
 
-    /// True if no later run checks this machine again. A machine whose kubelet is held back is checked again: a later
-    /// run may let it join.
+    /// True if the check is over for this machine. If its kubelet is held back, later runs check the machine again and
+    /// may let it join.
     pub fn is_over(&self) -> bool {
         !self.holds
     }

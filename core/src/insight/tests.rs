@@ -227,7 +227,8 @@ fn silent(f: &mut Inputs<'_>) {
     f.silent = Some(SILENT);
 }
 
-/// The insight of a silent agent's node keeps the last report, but not its error and its estimate, which are outdated.
+/// The insight of a node with a silent agent keeps the last report. The report's error and estimate are dropped,
+/// because they are outdated.
 #[test]
 fn a_silent_agent_degrades_its_node() {
     for (phase, desired, expected) in [
@@ -350,7 +351,7 @@ proptest! {
 #[test]
 fn a_node_on_an_unsupported_platform_is_degraded() {
     let mut status = status(Phase::Idle);
-    let words = "quay.io/os:1 has no image for arm64; it supports amd64";
+    let words = "quay.io/os:1 has no image for arm64, only for amd64";
     let waiting = Verdict::yes(CommonReason::NoSuchPlatform, words);
     condition::set(&mut status.conditions, types::WAITING, waiting, None, at(10));
     let expected = format!("Degraded CannotDetermine 1.0 ? {words}");

@@ -40,7 +40,7 @@ pub enum ConfError {
     #[error("{0:?} is not a registry; write HOST[:PORT][/PATH] without a scheme")]
     BadLocation(String),
     /// This value of `pull-from-mirror` is unknown.
-    #[error("{0:?} is not a value of pull-from-mirror; write all, digest-only or tag-only")]
+    #[error("{0:?} is not a valid value of pull-from-mirror; write all, digest-only or tag-only")]
     BadUse(String),
     /// The table with this prefix sets `mirror-by-digest-only`, and one of its mirrors sets `pull-from-mirror`.
     #[error("{0:?} has mirror-by-digest-only, but one of its mirrors has pull-from-mirror; keep only one of the two")]

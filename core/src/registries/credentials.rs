@@ -45,7 +45,9 @@ impl fmt::Debug for Credentials {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
     /// The file is not JSON.
-    #[error("it is not JSON (line {line}, column {column}); create it with kubectl create secret docker-registry")]
+    #[error(
+        "the file is not JSON (line {line}, column {column}); create the file with kubectl create secret docker-registry"
+    )]
     NotJson {
         /// Line of the error.
         line: usize,
@@ -53,10 +55,10 @@ pub enum CredentialsError {
         column: usize,
     },
     /// The JSON does not have the format of a credentials file, or has neither `auths` nor a helper.
-    #[error("it has no object \"auths\"; create it with kubectl create secret docker-registry")]
+    #[error("the file has no object \"auths\"; create the file with kubectl create secret docker-registry")]
     NoAuths,
     /// The entry for the requested registry cannot be used.
-    #[error("its entry {key:?} {problem}; write \"auth\" as the base64 of NAME:PASSWORD")]
+    #[error("the entry {key:?} {problem}; write \"auth\" as the base64 of NAME:PASSWORD")]
     Entry {
         /// Key of the entry in `auths`.
         key: String,
@@ -88,8 +90,8 @@ pub struct AuthFile {
 struct Entry {
     key: Key,
     shown: String,
-    /// The entry's credentials, or its error. `None` if the entry is empty: `docker login` writes such an entry when a
-    /// helper has the credentials.
+    /// Credentials in the entry, or the entry's error. `None` if the entry is empty: `docker login` writes an empty
+    /// entry if a helper has the credentials.
     content: Result<Option<Credentials>, &'static str>,
 }
 
@@ -152,8 +154,8 @@ impl AuthFile {
         })
     }
 
-    /// Returns the credentials for a repository; `None` if the file has no entry for it, so requests are sent without a
-    /// login. `registry` is the first part of an image reference (host and port), `repository` its path.
+    /// Returns the credentials for a repository. `None` if the file has no entry for the repository: requests are then
+    /// sent without a login. `registry` is the first part of an image reference (host and port), `repository` its path.
     ///
     /// # Errors
     /// If the file has an entry or a helper for the registry, but no usable credentials.

@@ -25,15 +25,15 @@ const SOURCE: &str = "org.opencontainers.image.source";
 /// Labels of bootable OS images. bootc requires one of the two, with any value.
 const BOOTABLE: [&str; 2] = ["containers.bootc", "ostree.bootable"];
 const MAX_PLATFORMS: usize = 32;
-/// Longest variant that fits into a pool's status, in characters. Longer ones are cut off.
+/// Maximum length of a variant in a pool's status, in characters. Longer variants are cut off.
 const MAX_VARIANT: usize = 32;
-/// Longest version, revision and source that fit into a pool's status, in characters. Longer ones are cut off.
+/// Maximum lengths of version, revision and source in a pool's status, in characters. Longer texts are cut off.
 const MAX_VERSION: usize = 256;
 const MAX_REVISION: usize = 128;
 const MAX_SOURCE: usize = 256;
-/// Longest error about a label that fits into a pool's status, in characters. Longer ones are cut off.
+/// Maximum length of an error about a label in a pool's status, in characters. Longer errors are cut off.
 const MAX_ERROR: usize = 256;
-/// Range of times that fit into a pool's status, in Unix seconds. 0 is not in the range: builders that record no time
+/// Range of times that a pool's status may contain, in Unix seconds. Excludes 0, because builders that record no time
 /// write 0.
 const TIMES: std::ops::Range<i64> = 1..253_402_300_800;
 
@@ -143,7 +143,7 @@ fn version(map: &BTreeMap<String, String>) -> Option<String> {
 /// Parses a manifest or an index.
 ///
 /// # Errors
-/// If the document is neither, or both, or an index without an image for Linux.
+/// If the document is neither a manifest nor an index, is both, or is an index without an image for Linux.
 pub fn manifest(bytes: &[u8]) -> Result<Document, DocumentError> {
     const NEITHER: &str = "it is neither an image nor an index";
     let raw: RawManifest = serde_json::from_slice(bytes).map_err(|error| {
@@ -207,10 +207,10 @@ fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, Documen
 /// Returns the CPU variant that an index's amd64 image without a variant really needs. `None` if the image runs on
 /// every amd64 machine.
 ///
-/// Usually an amd64 image without a variant runs everywhere: it is the only amd64 image, or all others need more.
+/// Usually such an image runs everywhere: it is the only amd64 image, or all other amd64 images need newer CPUs.
 /// AlmaLinux breaks this rule: its index lists `amd64/v2`, and its `amd64` without a variant needs v3. So this function
-/// takes the highest variant, up to v3, that the index does not list, and returns it if the index lists a lower one. No
-/// distribution's default image needs more than v3.
+/// finds the highest of the variants v1 to v3 that the index does not list. The image needs that variant if the index
+/// lists a lower variant. No distribution's default image needs more than v3.
 fn unnamed_amd64<'a>(platforms: impl Iterator<Item = &'a RawPlatform>) -> Option<&'static str> {
     let amd64 = platforms.filter(|of| of.architecture == "amd64");
     let named: BTreeSet<(u32, u32)> = amd64.filter_map(|of| level(of.variant.as_deref()?)).collect();
@@ -231,8 +231,8 @@ fn platform(architecture: String, variant: Option<String>, digest: Digest) -> Pl
     }
 }
 
-/// Returns a key to sort images by: first the images that run on every machine, then the variants by level, then the
-/// variants without a level.
+/// Returns a sort key for images. Images that run on every machine come first, then variants with a level, by level,
+/// then variants without a level.
 fn demands(image: &PlatformDigest) -> (bool, bool, Option<(u32, u32)>) {
     let level = image.variant.as_deref().and_then(level);
     (
@@ -322,8 +322,9 @@ fn boot_image(labels: &BTreeMap<String, String>) -> Option<BootImageLimit> {
     let error = most.filter(|_| limit.max_major_skew.is_none()).map(|most| {
         let shown: String = one_line(most).chars().take(40).collect();
         let label = keys::LABEL_MAX_BOOT_IMAGE_SKEW;
-        let message =
-            format!("the image's label {label} is {shown:?}; it must be a number of major versions up to {MAX_SKEW}");
+        let message = format!(
+            "the image's label {label} is {shown:?}; the value must be a number of major versions up to {MAX_SKEW}"
+        );
         message.chars().take(MAX_ERROR).collect()
     });
     let limit = BootImageLimit { error, ..limit };

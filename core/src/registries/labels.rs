@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Most labels that a pool's status keeps. The next two limits are the longest name and the longest value, in
-/// characters.
+/// Maximum number of labels in a pool's status. The next two constants are the maximum lengths of a name and of a
+/// value, in characters.
 pub const MAX_LABELS: usize = 64;
 const MAX_NAME: usize = 128;
 const MAX_VALUE: usize = 512;
-/// Most bytes that the names and values of all labels in a pool's status may have together.
+/// Maximum size of all labels in a pool's status together, names and values, in bytes.
 const MAX_BYTES: usize = 8 << 10;
 /// Replaces invalid UTF-8 bytes in a text.
 const NO_TEXT: char = char::REPLACEMENT_CHARACTER;
@@ -26,7 +26,8 @@ pub struct Labels {
 
 impl Labels {
     /// Returns the labels that a pool's status keeps, sorted by name, and the number of labels left out. A label is
-    /// left out if it is too long, is not a text, has control characters, or if no more labels fit.
+    /// left out if it is too long, is not a text, has control characters, or does not fit beside the labels kept so
+    /// far.
     pub fn kept(&self) -> (BTreeMap<String, String>, u32) {
         let mut kept = BTreeMap::new();
         let mut bytes = 0;
@@ -259,8 +260,8 @@ mod tests {
             }
         }
 
-        /// Arbitrary bytes in the value of one label, except quotes, backslashes and control characters, do not affect
-        /// the other labels.
+        /// The bytes in one label's value do not affect the other labels. Quotes, backslashes and control characters
+        /// are not tried.
         #[test]
         fn any_bytes_in_a_label_spare_the_others(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let inside: Vec<u8> = bytes.into_iter().filter(|b| *b >= 0x20 && !b"\"\\".contains(b)).collect();

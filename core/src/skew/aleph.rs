@@ -10,7 +10,7 @@ use berth_api::boot_image::NodeBootImage;
 use berth_api::condition::one_line;
 use serde_json::Value;
 
-/// Paths on the host where the installer's file may be. The first one that exists is used.
+/// Paths on the host where the installer's file may be. The first existing file is used.
 pub const PLACES: [&str; 3] = [
     "/sysroot/.bootc-aleph.json",
     "/sysroot/.coreos-aleph-version.json",
@@ -44,11 +44,11 @@ pub fn read(source: &str, note: Result<&[u8], String>) -> NodeBootImage {
 
 fn parse(note: &[u8]) -> Result<NodeBootImage, String> {
     if note.len() > MAX_LENGTH {
-        return Err(format!("it is longer than {MAX_LENGTH} bytes"));
+        return Err(format!("the record is longer than {MAX_LENGTH} bytes"));
     }
-    let note: Value = serde_json::from_slice(note).map_err(|error| format!("it is not JSON: {error}"))?;
+    let note: Value = serde_json::from_slice(note).map_err(|error| format!("the record is not JSON: {error}"))?;
     if !note.is_object() {
-        return Err("it is not a JSON object".to_owned());
+        return Err("the record is not a JSON object".to_owned());
     }
     let labels = note.get("labels");
     let image_labels = note.pointer("/container-image/image-labels");

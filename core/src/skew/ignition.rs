@@ -8,8 +8,7 @@ pub const RESULT: &str = "/etc/.ignition-result.json";
 /// Longest file that is read, in bytes. The file may contain the results of earlier runs.
 pub const MAX_LENGTH: usize = 64 * 1024;
 
-/// Returns when Ignition last provisioned the machine, by the machine's clock. `None` if the file does not have that
-/// time.
+/// Returns when Ignition last provisioned the machine, by the machine's clock. `None` if the file lacks this time.
 pub fn provisioned(result: &[u8]) -> Option<Timestamp> {
     if result.len() > MAX_LENGTH {
         return None;

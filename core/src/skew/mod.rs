@@ -27,8 +27,8 @@ pub enum Skew {
 /// Compares the version of a boot image with the limits of an OS image: a minimum version, and a maximum number of
 /// major versions between the boot image and the OS image.
 ///
-/// `boot` and `image` are the versions as texts. `limits` are the limits of the image and of its pool, which all
-/// apply. If limits are set but none of them sets a maximum number of major versions, the maximum is
+/// `boot` and `image` are the versions as texts. `limits` are the limits of the image and of its pool; all of them
+/// apply. If there are limits, but none sets a maximum number of major versions, the maximum is
 /// [`DEFAULT_MAX_MAJOR_SKEW`].
 pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit]) -> Skew {
     if limits.iter().all(|limit| limit.is_none()) {

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-/// Smallest major version that may be an operating system release, such as RHEL 8. OpenShift's own releases begin with
+/// Smallest major version that may be the release of an operating system, such as RHEL 8. OpenShift releases begin with
 /// 4.
 const FIRST_OF_SYSTEM: u64 = 8;
 /// Longest version that is parsed, in bytes.
@@ -28,7 +28,7 @@ pub struct OsVersion {
 /// A part of a version after the release and the date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Part {
-    /// True if `~` precedes the part. Such a part makes a version older than the same version without the part.
+    /// True if `~` precedes the part. A version with such a part is older than the same version without it.
     early: bool,
     token: Token,
 }
@@ -135,8 +135,8 @@ impl OsVersion {
     }
 }
 
-/// Iterates over the parts of a version that begins with a digit. Each part comes with the separator before it. If
-/// there is none, the separator is `.` for a number and a space for a word.
+/// Iterates over the parts of a version that begins with a digit. Each part comes with the separator before it. If a
+/// part has no separator, a number gets `.`, and a word gets a space.
 struct Parts<'a>(&'a str);
 
 impl Parts<'_> {
@@ -177,9 +177,10 @@ fn build_date(number: u64) -> Option<u64> {
     ((1..=12).contains(&month) && (1..=31).contains(&day)).then_some(minutes)
 }
 
-/// Returns the RHEL release of an older RHEL CoreOS version, whose first part is the OpenShift release: `411.86` is
-/// built from RHEL 8.6, `419.810` from 8.10. The caller must check that the version has a build date with hours and
-/// minutes. OpenShift's machine-config operator uses the same rule.
+/// Returns the RHEL release of an older RHEL CoreOS version. In such a version, the OpenShift release comes before the
+/// RHEL release: `411.86` is OpenShift 4.11 with RHEL 8.6, `419.810` is OpenShift 4.19 with RHEL 8.10. The caller must
+/// check that the version has a build date with hours and minutes. OpenShift's machine-config operator uses the same
+/// rule.
 fn legacy(release: &[u64]) -> Option<Vec<u64>> {
     let [41..=49 | 410..=499, rhel] = release else {
         return None;
@@ -208,8 +209,8 @@ impl OsVersion {
         &self.release[..end]
     }
 
-    /// True if the version may be an OpenShift release, such as `4.20.0`. The RHEL release cannot be derived from it:
-    /// OpenShift 4.20 is built from RHEL 9.
+    /// True if the version may be an OpenShift release, such as `4.20.0`. An OpenShift release does not show its RHEL
+    /// release: OpenShift 4.20 is built from RHEL 9.
     fn may_be_openshift(&self) -> bool {
         self.date.is_none() && self.family.is_empty() && self.major() == Some(4)
     }
@@ -268,8 +269,8 @@ impl OsVersion {
     }
 }
 
-/// Compares the further parts of two versions that have the same release and date. `None` if they differ in a word,
-/// since words have no order.
+/// Compares the remaining parts of two versions with equal releases and dates. `None` if the first difference is in a
+/// word, since words have no order.
 fn order_of_rest(a: &[Part], b: &[Part]) -> Option<Ordering> {
     let (mut a, mut b) = (a.iter(), b.iter());
     loop {
@@ -288,8 +289,7 @@ fn order_of_rest(a: &[Part], b: &[Part]) -> Option<Ordering> {
     }
 }
 
-/// Returns how a version with this additional part compares with the same version without the part. `None` if the part
-/// is a word.
+/// Returns whether an additional part makes a version older or newer. `None` if the part is a word without `~`.
 fn more(part: &Part) -> Option<Ordering> {
     match (part.early, &part.token) {
         (true, _) => Some(Ordering::Less),

@@ -209,7 +209,7 @@ fn each_forgery_of_a_log_is_found() {
     blamed(
         &unrestored,
         "I4",
-        "it gave the berth back without writing its Node first",
+        "the agent gave the berth back without writing its Node first",
     );
     let never_ready = world.report(|mut event| {
         if event["responseObject"]["status"]["nodeInfo"]["bootID"] == "b2" {
@@ -224,14 +224,14 @@ fn each_forgery_of_a_log_is_found() {
         }
         Some(event)
     });
-    blamed(&uncordoned, "I1", "it had been schedulable since");
+    blamed(&uncordoned, "I1", "its Node had been schedulable since");
     let outgrown = world.report(|mut event| {
         if is_of(&event, "bootcnodepools", "status") {
             event["responseObject"]["status"]["berths"]["total"] = json!(0);
         }
         Some(event)
     });
-    blamed(&outgrown, "I1", "hold a berth of workers, whose capacity is 0");
+    blamed(&outgrown, "I1", "hold a berth of pool workers, whose capacity is 0");
 }
 
 #[test]

@@ -2,8 +2,8 @@ use super::*;
 
 const LAG: SignedDuration = SignedDuration::from_secs(3);
 
-/// Pool workers, with the Ready node n1, goes after pool infra. Infra's node n2 runs image 1, and image 2 is published
-/// for it.
+/// Pool workers, with the Ready node n1, goes after pool infra. Pool infra has the node n2, which runs image 1 and is
+/// to run image 2.
 fn one_after_the_other() -> World {
     let mut world = World::default();
     world

@@ -43,7 +43,7 @@ fn a_commit_is_undone_only_under_its_boot() {
     let mut world = World::rebooted();
     world
         .next(AGENT, |b| b.uncommitted().unwrap())
-        .blamed("I2", "boot b1 does not run");
+        .blamed("I2", "wrote for boot b1");
     let mut world = World::committed();
     world.next(AGENT, |b| b.uncommitted().unwrap());
     assert_eq!(world.judged(), Vec::<String>::new());

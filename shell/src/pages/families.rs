@@ -10,7 +10,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Metric, Registry};
 
-/// All metrics of a program, and the names of their series. The names include metrics that have no series now.
+/// All metrics of a program, and the names of their series. A series name is listed even if its metric has no series
+/// now.
 #[derive(Debug, Default)]
 pub struct Families {
     registry: Registry,
@@ -58,7 +59,7 @@ impl Board {
         Self(Arc::new(Mutex::new(gauges)))
     }
 
-    /// Replaces all gauges at once, so that a reader never sees old and new ones together.
+    /// Replaces all gauges at once. A reader never sees a mix of old and new gauges.
     pub fn show(&self, gauges: Vec<Gauge>) {
         *locked(&self.0) = gauges;
     }

@@ -19,12 +19,13 @@ use crate::registry::Registry;
 
 pub(super) const BENCHES: [&str; 2] = ["firstboot", "firstboot-memory"];
 
-/// Number of checks in one time run, whose value is their median. Also the number of checks in the memory benchmark.
+/// Number of checks in one run. The value of a run is the median time of its checks. The memory benchmark makes as many
+/// checks.
 const CHECKS: u64 = 10;
 const MEMORY_READ_INTERVAL: Duration = Duration::from_micros(200);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A simulated host, and a registry with an image that allows the host's first boot.
+/// A simulated host, and a registry with an image that passes the host's first-boot check.
 struct Machine {
     host: SimHost,
     _registry: Registry,
@@ -89,7 +90,7 @@ impl Machine {
         Ok(took.as_secs_f64() * 1000.0)
     }
 
-    /// Returns the peak resident memory of a check, read until shortly before its end.
+    /// Returns the peak resident memory of a check. The last sample is from shortly before the check ends.
     fn peak(&self, agent: &Path) -> Result<Memory> {
         let begin = Instant::now();
         let mut child = self.begin(agent)?;

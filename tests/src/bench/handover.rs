@@ -23,7 +23,7 @@ use crate::controlplane::Bound;
 
 pub(super) const BENCHES: [&str; 3] = ["handover", "handover-p99", "handover-conflicts"];
 
-/// Number of berths in the second measurement; the first has one.
+/// Number of berths in the second measurement. The first measurement uses one berth.
 const MANY: usize = 10;
 const TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -31,7 +31,7 @@ struct Bench {
     cluster: Cluster,
     /// Number of nodes that wait at any time.
     waiting: usize,
-    /// Number of turns measured with one berth, and again with many.
+    /// Number of turns to measure with one berth, and then again with [`MANY`] berths.
     turns: usize,
     done: Arc<AtomicUsize>,
     agents: JoinSet<Result<()>>,
@@ -62,8 +62,8 @@ pub(super) async fn measure(run: &Run) -> Result<()> {
 }
 
 impl Bench {
-    /// Creates the nodes, publishes an image to them and starts their agents. A node that has had its turn no longer waits, so
-    /// there is one more node for each turn.
+    /// Creates the nodes, publishes an image to them and starts their agents. Creates one extra node for each turn,
+    /// because a node stops waiting after its turn.
     async fn gather(&mut self) -> Result<()> {
         let nodes = self.waiting + 2 * self.turns;
         self.progress.say(&format!("creating {nodes} Nodes"));

@@ -17,12 +17,12 @@ use crate::hosts::sim::Settings;
 
 pub(super) const BENCHES: [&str; 1] = ["rollout-hundred"];
 
-/// Pool of all hosts except one (`MANY`), and pool of the remaining host (`SINGLE`).
+/// Names of the two pools. `MANY` has all hosts except one, `SINGLE` has the remaining host.
 const MANY: &str = "many";
 const SINGLE: &str = "single";
 const LABEL: &str = "bench.berth.dev/pool";
 const AT_ONCE: usize = 10;
-/// Number of turns of the single node; their median is the ideal.
+/// Number of turns of the single node. Their median is the ideal length of a turn.
 const SINGLE_TURNS: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(900);
 
@@ -32,8 +32,8 @@ struct Bench {
     progress: Progress,
 }
 
-/// Measures the figure. `BERTH_BENCH_HUNDRED` sets the number of nodes, `BERTH_BENCH_REBOOT` the seconds of a reboot. A
-/// reboot must be long enough that this machine can simulate ten at a time without being busy.
+/// Measures the figure. `BERTH_BENCH_HUNDRED` sets the number of nodes, `BERTH_BENCH_REBOOT` the length of a reboot in
+/// seconds. Reboots must be long enough that this machine can simulate ten at a time and still have idle time.
 pub(super) async fn measure(run: &Run) -> Result<()> {
     let progress = run.progress;
     let hosts = usize::try_from(setting("BERTH_BENCH_HUNDRED", 100))?;
@@ -116,7 +116,7 @@ impl Bench {
         Measured::since(start, &self.cluster)
     }
 
-    /// Waits until the pool's status counts this many members in that state and shows no held berth.
+    /// Waits until the pool's status counts this many members in the given state, and no held berth.
     async fn until(&self, pool: &str, image: &Published, state: &str, members: usize) -> Result<()> {
         let what = format!("all nodes of {pool} are {state}");
         self.cluster
@@ -135,7 +135,8 @@ impl Bench {
     }
 }
 
-/// Details that explain the time: whether turns took longer than the single node's, and the gaps between turns.
+/// Details that explain the result: the lengths of turns, to compare with the single node's, and the gaps between
+/// turns.
 fn detail(rolled: &Measured) -> Value {
     let lengths: Vec<f64> = rolled.turns.iter().map(Turn::seconds).collect();
     let offered: Vec<f64> = rolled.handovers.iter().map(|h| h.to_offer).collect();

@@ -64,10 +64,10 @@ fn column(all: &[Memory], field: fn(&Memory) -> f64) -> Vec<f64> {
     all.iter().map(field).collect()
 }
 
-/// Time until each idle agent has sent its first heartbeat. With that heartbeat it reads all its objects once more.
+/// After this time, each idle agent has sent its first heartbeat, and has read all its objects again at that heartbeat.
 const FIRST_HEARTBEAT: Duration = Duration::from_secs(130);
 
-/// Counts the requests of idle agents, in an interval with room for two heartbeats, their rarest action.
+/// Counts the requests of idle agents. The interval is long enough for two heartbeats, the agents' rarest requests.
 async fn requests(fleet: &Fleet, since: Instant, progress: Progress) -> Result<()> {
     let window = Duration::from_secs(setting("BERTH_BENCH_IDLE_REQUESTS", 240));
     tokio::time::sleep(FIRST_HEARTBEAT.saturating_sub(since.elapsed())).await;

@@ -24,12 +24,12 @@ use crate::cluster::{Cluster, ClusterOptions, Published};
 pub(super) const BENCHES: [&str; 2] = ["leader-writes", "unpause-to-offer"];
 
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// How long a new leader is watched. Writes after that are not due to the change.
+/// How long to count the writes of a new leader. Later writes have other causes than the change of the leader.
 const SETTLE_TIME: Duration = Duration::from_secs(15);
 
 struct Bench {
     cluster: Cluster,
-    /// Number of nodes that wait for the canary wave. That wave is never proven, because its only node never reports.
+    /// Number of nodes that wait for the canary wave. The wave is never proven, because its only node never reports.
     waiting: usize,
     progress: Progress,
 }
@@ -74,7 +74,7 @@ fn is_bootc_node_write(record: &Record) -> bool {
     record.is_write() && record.succeeded() && by_controller(record) && record.resource == "bootcnodes"
 }
 
-/// A single wave with the canary node, which goes before all the waiting nodes.
+/// Returns a list with one wave, which has the canary node. All waiting nodes come after this wave.
 fn waves() -> Value {
     json!([{ "name": "canary", "nodeSelector": { "matchLabels": { "tier": "canary" } } }])
 }

@@ -18,14 +18,14 @@ use crate::controlplane::Options;
 
 pub(super) const BENCHES: [&str; 3] = ["many-nodes-memory", "many-nodes-relist", "many-nodes-slope"];
 const SIZES: [usize; 3] = [1_000, 5_000, 20_000];
-/// Number of Nodes that the target applies to, and the target in MiB.
+/// Memory target: a number of Nodes, and the maximum MiB with that many Nodes.
 const AIMED: (usize, f64) = (5_000, 48.0);
-/// Target during a relist with the number of Nodes in [`AIMED`], in MiB.
+/// Memory target in MiB during a relist, with the number of Nodes in [`AIMED`].
 const RELIST: f64 = 64.0;
-/// Timeout for the controller to count this many Nodes, or to publish to them.
+/// Timeout for the controller to count all Nodes, or to publish an image to all of them.
 const TIMEOUT: Duration = Duration::from_secs(1200);
 
-/// Measures all figures. `BERTH_BENCH_MANY` sets a single number of Nodes.
+/// Measures all figures. `BERTH_BENCH_MANY` sets a single number of Nodes instead of [`SIZES`].
 pub(super) async fn measure(run: &Run) -> Result<()> {
     let progress = run.progress;
     let asked = usize::try_from(setting("BERTH_BENCH_MANY", 0))?;
@@ -74,8 +74,8 @@ pub(super) async fn measure(run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Starts a cluster of one host and this many copies of its BootcNode, each with a Node. Waits until the controller has
-/// counted all Nodes.
+/// Starts a cluster with one host. Then creates `count` Nodes with copies of the host's BootcNode, and waits until the
+/// controller has counted them.
 pub(super) async fn reporting(count: usize, progress: Progress) -> Result<Cluster> {
     let cluster = one_host().await?;
     progress.say("rolling out to one host, whose BootcNode is the template of all others");
@@ -151,8 +151,8 @@ async fn multiply(cluster: &Cluster, count: usize, progress: Progress) -> Result
     cluster.control_plane.start_apiserver().await
 }
 
-/// Rules of the pool. `maxStaging` is a fixed number: with a percentage, more nodes would stage in a larger cluster. Their
-/// progress interval would then be longer, and the change would be written to every BootcNode at the start.
+/// Rules of the pool. `maxStaging` is fixed: a percentage would let more nodes stage in a larger cluster, and so
+/// lengthen their progress interval. The longer interval would be written to every BootcNode at the start.
 fn rollout() -> Value {
     json!({ "maxStaging": 100 })
 }
@@ -171,7 +171,7 @@ fn identified(object: &Value, name: &str, uid: &str) -> Value {
     object
 }
 
-/// Publishes an image to all Nodes, whose agents do not answer; returns the memory after the last write.
+/// Publishes an image to all Nodes, whose agents do not respond. Returns the controller's memory after the last write.
 async fn publish(cluster: &Cluster, count: usize) -> Result<Memory> {
     let image = cluster.publish("4.0.0").await?;
     cluster.pool(POOL, &image.reference, rollout()).await?;

@@ -60,8 +60,8 @@ fn pid(cluster: &Cluster) -> Result<u32> {
     cluster.controllers.pid(CONTROLLER).context("no controller runs")
 }
 
-/// Restarts the API server and returns the controller's peak memory, in MiB. After the restart the controller lists all
-/// objects again while it still holds the old ones.
+/// Restarts the API server, and returns the controller's peak memory in MiB. After the restart, the controller lists
+/// all objects again while it still holds the old objects.
 pub(super) async fn relist(cluster: &Cluster, limit: Duration) -> Result<f64> {
     Memory::forget_peak(pid(cluster)?)?;
     cluster.control_plane.stop_apiserver().await?;

@@ -106,8 +106,8 @@ impl Bench {
         TIMEOUT.saturating_mul(thousands)
     }
 
-    /// Measures new digests published by the controller and by the naive client, in turns, so that both meet the same
-    /// API server.
+    /// Measures how fast the controller and the naive client publish new digests. Both alternate, so that they meet the
+    /// same API server.
     async fn new_digests(&self) -> Result<()> {
         let (mut ours, mut naive) = (vec![], vec![]);
         for run in 0..runs() {
@@ -141,8 +141,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Changes the pool; returns the time until each BootcNode was first written, from the audit log. Later writes do not count:
-    /// these nodes have no agents, so pull permits move from one silent node to the next.
+    /// Changes the pool. Returns the seconds until every BootcNode was written for the first time, from the audit log.
+    /// Later writes do not count: the nodes have no agents, so pull permits move from one silent node to the next.
     async fn publish(&self, image: &Published) -> Result<f64> {
         let begin = Timestamp::now();
         self.cluster.pool(POOL, &image.reference, json!({})).await?;
@@ -197,7 +197,8 @@ impl Bench {
         }
     }
 
-    /// Patches the same field of each BootcNode, with as many requests in flight as the controller; returns the seconds.
+    /// Patches the same field of each BootcNode, with as many concurrent requests as the controller sends. Returns the
+    /// seconds.
     async fn naive(&self, run: u64) -> Result<f64> {
         let digest = format!("sha256:{:064x}", run + 1);
         let reference = format!("registry.example.com/os@{digest}");

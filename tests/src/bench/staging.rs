@@ -24,7 +24,7 @@ pub(super) const BENCHES: [&str; 1] = ["real-staging"];
 
 const NODE: &str = "host1";
 const TIMEOUT: Duration = Duration::from_secs(180);
-/// Layers that each image adds to its predecessor: four of 5 MB.
+/// Sizes of each image's own layers: four of 5 MB.
 const PAYLOAD: [u64; 4] = [5 << 20; 4];
 
 struct Bench<'a> {
@@ -75,8 +75,7 @@ pub(super) async fn measure(run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Builds `count` images of the same size but with different content, and the image to install the host with (the last
-/// value).
+/// Builds `count` images of equal size but different content. The last value is the image to install the host with.
 fn images(count: usize) -> Result<(OsImages, Vec<OsImage>, OsImage)> {
     let images = OsImages::ensure(None)?;
     let first = images.version(&OsVersion::new("1.0.0"))?;
@@ -121,7 +120,7 @@ impl<'a> Bench<'a> {
         Api::all(self.plane.admin_client())
     }
 
-    /// Starts the agent on this computer, with the access to the host's files that its pod has.
+    /// Starts the agent on this computer. The agent can access the same files of the host as in a pod.
     fn agent(&self) -> Result<Process> {
         let [own, kubelet] = &self.identities;
         let mut command = Command::new(self.agent);

@@ -44,7 +44,7 @@ async fn make_one(nodes: Api<Node>, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Copies a Node that the API server returned, with the fields that differ between Nodes.
+/// Copies a Node that the API server returned. Replaces the fields that differ between Nodes.
 pub(super) fn copy(pattern: &Value, number: usize) -> Value {
     let (mut object, new) = (pattern.clone(), node(number));
     object["metadata"]["labels"] = new["metadata"]["labels"].clone();

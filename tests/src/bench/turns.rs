@@ -22,12 +22,12 @@ const MOMENTS: [&str; 8] = [
     "8 given back",
 ];
 
-/// The stretch from a Ready Node to the end of the boot's proof.
+/// Interval from the Ready Node to the end of the boot's proof.
 pub(super) const PROOF: &str = MOMENTS[6];
 const FIRST: &str = "0 first offered";
 
-/// Seconds from each event of a turn to the next event, for all turns. The first event of a turn counts from the end of
-/// the turn before, or from `begin`.
+/// Returns the seconds from each event of a turn to the next event, for all turns. The first event of a turn counts
+/// from the end of the previous turn, or from `begin`.
 pub(super) fn stretches(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> BTreeMap<&'static str, Vec<f64>> {
     let mut stretches: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
     let mut before = begin;

@@ -9,10 +9,10 @@ use clap::Parser;
 
 /// Measures Berth and prints one JSON line for each figure.
 ///
-/// Hosts are simulated unless the figure's name begins with "real": staging takes 0.2 s, a reboot 1 s, and there are no pods. The
-/// agent and the controller are the static release builds. "value" is the median of "runs", "floor" the cost of the same work
-/// without Berth in the same run, "aim" the target, "peer" the value of bootc-operator, "last" the recorded figure with the ratio
-/// of the new one to it.
+/// Hosts are simulated unless the figure's name begins with "real": staging takes 0.2 s, a reboot takes 1 s, and there
+/// are no pods. The agent and the controller are the static release builds. "value" is the median of "runs". "floor" is
+/// the cost of the same work without Berth in the same run. "aim" is the target. "peer" is the value of bootc-operator.
+/// "last" is the recorded figure, with the new value divided by the recorded value as its ratio.
 #[derive(Debug, Parser)]
 #[command(
     name = "berth-bench",

@@ -7,7 +7,7 @@ pub fn start() -> Value {
     json!({ "type": "Start", "version": "0.1.0" })
 }
 
-/// Event of the import of a pulled image, a task with one step.
+/// Event of the import of a pulled image. The import is a task with one step.
 pub fn importing(digest: &str, done: usize) -> Value {
     json!({
         "type": "ProgressSteps", "task": "importing", "description": "Importing Image", "id": digest,
@@ -23,7 +23,7 @@ const PARTS: [[&str; 3]; 4] = [
     ["cleanup", "Removing old images", "cleanup"],
 ];
 
-/// Event of a staging after this many of its four parts. The image is staged after the second part.
+/// Event of a staging with `done` of its four parts completed. The image is staged after the second part.
 pub fn staging(digest: &str, done: usize) -> Value {
     let mut subtasks = vec![];
     for (number, [name, description, id]) in PARTS.iter().enumerate().take(done + 1) {

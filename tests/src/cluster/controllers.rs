@@ -62,8 +62,8 @@ impl Inner {
         self.directory.join(format!("berth-controller-{number}.log"))
     }
 
-    /// Flags for short times of the leader's Lease, so that a scenario with a killed leader need not wait long. Empty
-    /// if the settings have such flags.
+    /// Flags that shorten the leader's Lease, so that a scenario need not wait long after it kills the leader. Empty if
+    /// the settings already have such flags.
     fn lease(&self) -> &[&str] {
         if self.settings.args.iter().any(|arg| arg.starts_with("--leader-")) {
             return &[];
@@ -136,7 +136,7 @@ impl Controllers {
         self.inner.running()
     }
 
-    /// Starts the controller with this number, unless it runs. It is restarted if it exits.
+    /// Starts the controller with this number, if it does not run yet. A controller that exits is restarted.
     pub fn start(&self, number: usize) -> Result<()> {
         let mut running = self.running();
         if running.get_mut(&number).is_some_and(Process::is_running) {
@@ -154,7 +154,7 @@ impl Controllers {
         }
     }
 
-    /// Sends SIGTERM, then SIGKILL if it does not exit.
+    /// Stops the controller: sends SIGTERM, then SIGKILL if the process does not exit.
     pub fn stop(&self, number: usize) {
         if let Some(mut process) = self.running().remove(&number) {
             process.stop(Duration::from_secs(3));

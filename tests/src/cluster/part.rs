@@ -24,7 +24,7 @@ use crate::hosts::sim::SimHost;
 
 const LABEL: &str = "part";
 
-/// True if a berth could be offered to the node: its agent has read the published spec and reports that it is prepared.
+/// True if the node is ready for an offer: its agent has read the published spec and reports that the node is prepared.
 pub fn is_prepared(object: &BootcNode) -> bool {
     object.status.as_ref().is_some_and(|status| {
         status.observed_generation == object.metadata.generation
@@ -44,7 +44,7 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Takes these hosts, numbered from 1, as a part of this name. Creates no pool.
+    /// Makes a part with this name from hosts of the cluster, numbered from 1. Labels the hosts, but creates no pool.
     pub async fn new(cluster: &'a Cluster, name: &str, hosts: impl IntoIterator<Item = usize>) -> Result<Self> {
         let part = Self {
             cluster,
@@ -92,7 +92,7 @@ impl<'a> Part<'a> {
         self.cluster.is_cordoned(node).await
     }
 
-    /// Sets a Node not Ready, until its kubelet starts again and reports otherwise.
+    /// Makes a Node NotReady, until its kubelet starts again and reports Ready.
     pub async fn not_ready(&self, node: &str) -> Result<()> {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let condition = json!({
@@ -200,7 +200,7 @@ impl<'a> Part<'a> {
         self.cluster.patch_pool(&self.name, spec).await
     }
 
-    /// Reads the status of a BootcNode; the default one if there is none.
+    /// Reads the status of a BootcNode. Returns the default status if there is none.
     pub async fn node_status(&self, node: &str) -> Result<BootcNodeStatus> {
         self.cluster.node_status(node).await
     }
@@ -241,7 +241,7 @@ impl<'a> Part<'a> {
         Ok(names)
     }
 
-    /// Every holder that the berth's Lease ever had: a node, or a value such as `closed:gone`.
+    /// Every value that the holder in the berth's Lease ever had: a node name, or a value such as `closed:gone`.
     pub fn ever(&self, index: u32) -> Result<Vec<String>> {
         let audit = AuditLog::read(&self.cluster.control_plane.audit_log())?;
         let name = format!("{}-{index}", self.name);
@@ -297,8 +297,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Fails if one of these nodes reports a wait reason. A reason that concerns the whole pool must be in the pool's
-    /// status only.
+    /// Fails if one of these nodes reports a wait reason. Reasons for the whole pool belong only in the pool's status.
     pub async fn is_said_of_none(&self, nodes: &[&str]) -> Result<()> {
         for node in nodes {
             let conditions = self.node_status(node).await?.conditions;
@@ -380,8 +379,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Waits until a controller leads and resolves the image of an empty pool. With many agents starting at once this may
-/// take a while, which must not count as a scenario's time.
+/// Waits until a controller leads and has resolved the image of an empty pool. This takes a while with many starting
+/// agents, and must not count as a scenario's time.
 async fn until_a_controller_leads(cluster: &Cluster) -> Result<()> {
     let nobody = Part::new(cluster, "nobody", []).await?;
     nobody.roll_to("1.0.0", json!({})).await?;
@@ -413,7 +412,7 @@ impl<'a> Scenarios<'a> {
         }
     }
 
-    /// Adds a scenario on a part of this name, with the next `hosts` hosts. The scenario has the name of its function.
+    /// Adds a scenario on a part with this name and the next `hosts` hosts. The scenario has the name of its function.
     pub fn on(mut self, part: &'a str, hosts: usize, body: impl AsyncFnOnce(&Part<'a>) -> Result<()> + 'a) -> Self {
         let (cluster, first) = (self.cluster, self.taken + 1);
         self.taken += hosts;

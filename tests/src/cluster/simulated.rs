@@ -34,7 +34,8 @@ pub struct ClusterOptions {
     pub names: Vec<String>,
     /// Settings of the hosts.
     pub settings: Settings,
-    /// Updaters of the hosts, repeated in this order. If empty: the one named by `BERTH_TEST_BACKEND`, or bootc.
+    /// Updaters of the hosts, in order. The list repeats if there are more hosts. If empty, all hosts have the updaters
+    /// that `BERTH_TEST_BACKEND` names, or bootc.
     pub updaters: Vec<Updaters>,
     /// Additional environment of the agents, such as the name of a seeded bug.
     pub agent_env: Vec<(String, String)>,
@@ -54,7 +55,8 @@ pub struct ClusterOptions {
     pub controller_env: Vec<(String, String)>,
     /// Additional arguments of the controllers.
     pub controller_args: Vec<String>,
-    /// Number of controllers that reach the API server through proxies; if not 0, the agents do too. See [`Cluster::ways`].
+    /// Number of controllers that connect to the API server through proxies. If not 0, the agents also use proxies. See
+    /// [`Cluster::ways`].
     pub proxied_controllers: usize,
 }
 
@@ -232,7 +234,8 @@ impl Cluster {
         Ok(published)
     }
 
-    /// Removes an image from the hosts' catalog, as if the registry had lost it. The registry itself still resolves it.
+    /// Removes an image from the hosts' catalog: pulls fail as if the registry had lost the image. The real registry
+    /// keeps it.
     pub fn forget(&self, image: &Published) {
         self.catalog.remove(&image.digest.to_string());
     }
@@ -245,7 +248,7 @@ impl Cluster {
         }
     }
 
-    /// Gives the agent of a host whose Node was re-created a new token: the old one became invalid with the old Node.
+    /// Gives the agent of a re-created Node a new token. The old token became invalid with the old Node.
     pub async fn renew_agent_token(&self, host: &SimHost) -> Result<()> {
         let bound = Bound::Node(host.name());
         let config = self
@@ -312,7 +315,8 @@ impl Cluster {
         host.reboot_now().await
     }
 
-    /// Ends a scenario with this result. Prints the state of everything after a failure; otherwise asks the judge.
+    /// Ends a scenario with its result. After a failure, prints the violations and the state of everything. Otherwise,
+    /// fails if the judge finds a violation.
     pub async fn judged(&self, result: Result<()>) -> Result<()> {
         if let Err(error) = result {
             let violations = self.violations()?;
@@ -359,8 +363,8 @@ async fn publish(
     Ok(Published::new(registry, tag, &digest, digest.clone()))
 }
 
-/// Configuration of a host, with a token for its agent that is bound to its Node. Creates the Node first, because a token can
-/// only be bound to an existing object.
+/// Returns the configuration of a host, with an agent token that is bound to the host's Node. Creates the Node first,
+/// because a token can be bound only to an existing object.
 async fn host(
     control_plane: &ControlPlane,
     name: &str,

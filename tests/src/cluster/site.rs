@@ -42,12 +42,12 @@ pub struct Published {
     pub reference: String,
     /// `registry/os@digest`, with the digest that the tag resolves to.
     pub pinned: String,
-    /// Digest that hosts of the platform report.
+    /// Digest that hosts of the image's platform report.
     pub digest: Digest,
 }
 
 impl Published {
-    /// An image behind this tag. The tag resolves to `pinned`: the digest of the image itself, or of its index.
+    /// Describes the image behind this tag. The tag resolves to `pinned`, the digest of the image or of its index.
     pub(super) fn new(registry: &Registry, tag: &str, pinned: &Digest, digest: Digest) -> Self {
         let repository = format!("{}/{REPOSITORY}", registry.host());
         Self {
@@ -145,7 +145,7 @@ impl Site {
         Ok(())
     }
 
-    /// Sets or removes the fleet's limit. The judge applies the last one to the whole test.
+    /// Sets or removes the fleet's limit. The judge applies the last limit to the whole test.
     pub async fn limit_fleet(&self, most: impl Into<Option<usize>>) -> Result<()> {
         let most = most.into();
         *locked(&self.fleet) = most;
@@ -163,13 +163,13 @@ impl Site {
         Ok(())
     }
 
-    /// Reads the status of the BootcFleet; the default one if there is none.
+    /// Reads the status of the BootcFleet. Returns the default status if there is none.
     pub async fn fleet_status(&self) -> Result<BootcFleetStatus> {
         let fleet = Api::<BootcFleet>::all(self.client()).get_opt(fleet::NAME).await?;
         Ok(fleet.and_then(|fleet| fleet.status).unwrap_or_default())
     }
 
-    /// Pauses the fleet or resumes it, and waits until the BootcFleet reports that.
+    /// Pauses or resumes the fleet, and waits until the status of the BootcFleet shows the change.
     pub async fn pause_fleet(&self, paused: bool) -> Result<()> {
         let object = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": fleet::NAME },
@@ -191,7 +191,8 @@ impl Site {
         .await
     }
 
-    /// Sets the most holders that the judge accepts in a pool, over the whole test.
+    /// Sets the maximum number of holders that the judge accepts in a pool, for the whole test. The highest number
+    /// counts.
     pub fn allow(&self, pool: &str, most: usize) {
         let mut capacity = locked(&self.capacity);
         let known = capacity.entry(pool.to_owned()).or_default();
@@ -252,7 +253,7 @@ impl Site {
         .await
     }
 
-    /// Waits until a node has no BootcNode: the controller has then removed Berth's marks from the Node.
+    /// Waits until the node's BootcNode is deleted. By then, the controller has removed Berth's marks from the Node.
     pub async fn until_released(&self, node: &str) -> Result<()> {
         self.soon(&format!("{node} is released"), || async {
             Ok(self.bootc_nodes().get_opt(node).await?.is_none())
@@ -301,7 +302,7 @@ impl Site {
         Api::namespaced(self.client(), "berth-system")
     }
 
-    /// Reads the status of a BootcNode; the default one if there is none.
+    /// Reads the status of a BootcNode. Returns the default status if there is none.
     pub async fn node_status(&self, node: &str) -> Result<BootcNodeStatus> {
         let object = self.bootc_nodes().get_opt(node).await?;
         Ok(object.and_then(|object| object.status).unwrap_or_default())

@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Options of a control plane.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Address of this machine that nodes use for the API server (of a bridge, for example), besides loopback.
+    /// Address of this machine, in addition to loopback, where nodes reach the API server. For example, the address of
+    /// a bridge.
     pub advertise: Option<IpAddr>,
     /// If true, runs the controller manager.
     pub controller_manager: bool,
@@ -23,7 +24,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Loopback only, all controllers, no scheduler.
+    /// Options with loopback only, all controllers and no scheduler.
     fn default() -> Self {
         Self {
             advertise: None,
@@ -39,7 +40,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Options for simulated nodes. No kubelet renews node leases, so the controller that taints nodes for that is off.
+    /// Options for simulated nodes. Without kubelets, no node lease is renewed, so the controller that taints such
+    /// nodes is off.
     pub fn simulated_nodes() -> Self {
         Self {
             disabled_controllers: vec!["node-lifecycle-controller".to_owned()],

@@ -50,7 +50,7 @@ struct Servers {
 }
 
 impl Servers {
-    /// Stops etcd last: without it the API server hangs at shutdown.
+    /// Stops all servers, etcd last: without etcd, the API server would hang at shutdown.
     fn stop_all(&mut self) {
         self.controllers.clear();
         self.stop_apiserver();
@@ -134,7 +134,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// True if the controller manager has created this account. Without it no pod can be created.
+    /// True if the controller manager has created the account `default`. Without this account, no pod can be created.
     async fn has_default_account(&self) -> bool {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), "default");
         accounts.get("default").await.is_ok()
@@ -156,8 +156,8 @@ impl ControlPlane {
         self.wait("API server", async || self.is_ready().await).await
     }
 
-    /// Starts another API server of this cluster on this port, on all addresses. The test itself must add it to the
-    /// lists of API servers that programs read. Dropping the value ends the server.
+    /// Starts another API server of this cluster on this port, on all addresses. Programs use it only if the test adds
+    /// it to their lists of API servers. Dropping the value ends the server.
     pub fn another_apiserver(&self, port: u16) -> Result<Process> {
         self.layout
             .another_apiserver(self.tools.path(Tool::KubeApiserver)?, port)
@@ -208,7 +208,7 @@ impl ControlPlane {
         &self.authority
     }
 
-    /// Private directory of this control plane; removed with it.
+    /// Private directory of this control plane. Removed together with the control plane.
     pub fn directory(&self) -> &Path {
         self.layout.directory()
     }
@@ -218,8 +218,8 @@ impl ControlPlane {
         self.layout.audit_log()
     }
 
-    /// Applies every YAML document of a file, or of a directory's `*.yaml` files in the order of their names, server-side and in
-    /// order. For a directory with a `kustomization.yaml`: the output of `kubectl kustomize`.
+    /// Applies every YAML document of a file, server-side and in order. For a directory, applies its `*.yaml` files,
+    /// sorted by name, or the output of `kubectl kustomize` if it has a `kustomization.yaml`.
     pub async fn apply_manifests(&self, path: &Path) -> Result<()> {
         apply::path(&self.admin, path)
             .await
@@ -247,7 +247,7 @@ impl ControlPlane {
     }
 }
 
-/// Text of the admin's kubeconfig. It uses loopback, which exists before any bridge.
+/// Text of the admin's kubeconfig. Its server is the loopback address, because a bridge may not exist yet.
 fn admin_kubeconfig(authority: &Authority, layout: &Layout) -> Result<String> {
     let pair = authority.client("berth-test-admin", &["system:masters"])?;
     kubeconfig(

@@ -16,7 +16,7 @@ use crate::locked::locked;
 pub mod real;
 pub mod sim;
 
-/// Staging lock of an ostree host whose bootc does not lock staged deployments: only ostree locks.
+/// Staging lock of an ostree host whose bootc has no lock of its own: only ostree locks the staged deployment.
 pub fn ostrees_lock() -> Result<StagingLock> {
     StagingLock::of(Storage::Ostree, false).context("ostree has no staging lock")
 }

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 /// Compression of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// A plain tar file. Best for big layers: compression saves nothing on loopback, and an unoptimised gzip is slow.
+    /// A plain tar file, which is best for big layers. Compression saves nothing on loopback, and an unoptimized gzip
+    /// is slow.
     None,
     /// gzip, at its fastest.
     Gzip,
@@ -99,7 +100,7 @@ impl Layer {
         })
     }
 
-    /// Creates a layer from a tar file. An uncompressed layer is later pushed from this very file, so keep it.
+    /// Creates a layer from a tar file. Keep the file of an uncompressed layer, because the push reads it.
     pub fn from_tar(path: &Path, compression: Compression) -> Result<Self> {
         let mut source = File::open(path).with_context(|| format!("opening {}", path.display()))?;
         if compression == Compression::None {
@@ -136,7 +137,7 @@ impl Layer {
         })
     }
 
-    /// File of the layer's bytes, if they are in one.
+    /// File with the layer's bytes; `None` if the bytes are in memory.
     pub(super) fn file(&self) -> Option<&Path> {
         match &self.content {
             Content::Memory(_) => None,
@@ -159,7 +160,7 @@ impl Layer {
     }
 }
 
-/// A tar file with these entries, without times.
+/// A tar file with these entries, without timestamps.
 pub(super) fn tar_of(entries: &[Entry]) -> Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for entry in entries {

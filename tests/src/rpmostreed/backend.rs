@@ -23,13 +23,14 @@ pub struct Deployment {
     pub staged: bool,
     /// True if an admin has pinned it.
     pub pinned: bool,
-    /// True if `/run/ostree/staged-deployment-locked` exists. The daemon locks staged deployments without that file.
+    /// True if `/run/ostree/staged-deployment-locked` exists. The daemon itself locks staged deployments without this
+    /// file.
     pub lock_file: bool,
     /// Version label of the image.
     pub version: Option<String>,
     /// Time of the image, in seconds since 1970.
     pub timestamp: u64,
-    /// Image reference, with the prefix for its verification.
+    /// Image reference, with a prefix that defines the verification.
     pub refspec: String,
     /// Manifest digest of the image.
     pub digest: String,
@@ -73,7 +74,8 @@ pub struct StageRequest {
 /// Deployments to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undeploy {
-    /// All deployments before the booted one, except pinned ones: the staged one, and one queued for the next boot.
+    /// All unpinned deployments before the booted one: the staged deployment, and a deployment queued for the next
+    /// boot.
     Pending,
     /// The rollback deployment.
     Rollback,
@@ -83,7 +85,7 @@ pub enum Undeploy {
 pub struct SysrootLock(Box<dyn Send + Sync>);
 
 impl SysrootLock {
-    /// Keeps the value that holds the lock.
+    /// Wraps a value that holds the lock until it is dropped.
     pub fn new(held: impl Send + Sync + 'static) -> Self {
         Self(Box::new(held))
     }

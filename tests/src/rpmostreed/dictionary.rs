@@ -10,7 +10,7 @@ use super::faults::Broken;
 /// Dictionary of strings and variants, `a{sv}` on D-Bus.
 pub(super) type Dictionary = HashMap<String, OwnedVariant>;
 
-/// Keys that every deployment has with an empty value, and the type of that value.
+/// Keys with an empty value in every deployment, and the type of the value.
 const EMPTY: &[(&str, Empty)] = &[
     ("requested-local-packages", Empty::Texts),
     ("requested-local-fileoverride-packages", Empty::Texts),
@@ -40,7 +40,7 @@ impl Empty {
     }
 }
 
-/// Returns the dictionary, with the `broken` keys missing or of another type.
+/// Returns the dictionary of a deployment. Keys in `broken` are missing or have a value of another type.
 pub(super) fn of(deployment: &Deployment, broken: &BTreeMap<String, Broken>) -> Dictionary {
     let mut dictionary = Dictionary::new();
     for (key, value) in values(deployment) {

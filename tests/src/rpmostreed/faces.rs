@@ -140,7 +140,7 @@ impl OsFace {
     }
 }
 
-/// Options of a call that stages; `allow_downgrade` is the method's default.
+/// Options of a call that stages a deployment. `allow_downgrade` is the method's default.
 fn stage(options: &Options, allow_downgrade: bool) -> Stage {
     Stage {
         lock: options.flag("lock-finalization", false),

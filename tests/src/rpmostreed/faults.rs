@@ -31,9 +31,9 @@ pub struct Faults {
     pub idle_exit: Duration,
     /// How long a finished transaction stays active while clients are connected.
     pub linger: Duration,
-    /// The daemon dies during the next transactions that fetch.
+    /// The daemon dies while the next transactions fetch an image.
     pub dies_in_transaction: u32,
-    /// The daemon exits without an answer to the next calls, as at its idle exit.
+    /// The daemon exits before it answers the next calls, as it may do when idle.
     pub no_reply: u32,
     /// Calls are never answered.
     pub silent: bool,
@@ -47,7 +47,7 @@ pub struct Faults {
     pub mute_sockets: bool,
     /// Methods whose next replies are lost after the work was done.
     pub loses_reply_of: VecDeque<String>,
-    /// The next calls that cancel a transaction only close its connections; its work continues.
+    /// The next requests to cancel a transaction only close its connections. The work of the transaction continues.
     pub leaves_on_cancel: u32,
     /// Errors of the next transactions, one each.
     pub fails_with: VecDeque<String>,

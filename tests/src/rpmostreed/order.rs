@@ -32,7 +32,7 @@ pub(super) enum Order {
     Rollback { reboot: bool },
 }
 
-/// Options of all work that stages.
+/// Options of work that stages a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stage {
     pub(super) lock: bool,
@@ -41,7 +41,7 @@ pub(super) struct Stage {
 }
 
 impl Order {
-    /// Title of a transaction with this work, unless its client sets one.
+    /// Title of a transaction that does this work, unless its client sets another title.
     pub(super) fn title(&self) -> &'static str {
         match self {
             Self::Rebase { .. } => "rebase",
@@ -54,7 +54,7 @@ impl Order {
         }
     }
 
-    /// Title before the work begins. Transactions that create a deployment do not show their real title yet.
+    /// Title before the work begins. Transactions that create a deployment have a general title until then.
     pub(super) fn first_title(&self) -> &'static str {
         match self {
             Self::Finalize { .. } | Self::Cleanup(_) | Self::Rollback { .. } => self.title(),

@@ -22,7 +22,7 @@ const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Names {
     pub(super) method: String,
-    /// Method and all arguments: an identical call joins the transaction.
+    /// Method and all arguments. A call with the same fingerprint joins the transaction.
     pub(super) fingerprint: String,
     pub(super) title: String,
     /// Title for display before the work begins.
@@ -48,7 +48,7 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// Binds the socket, replacing an existing one, and accepts clients. On the host `socket` has the path `shown`.
+    /// Binds the socket, replacing an existing one, and accepts clients. `shown` is the path of the socket on the host.
     pub(super) fn open<F: Interface>(
         names: Names,
         socket: &Path,
@@ -79,7 +79,7 @@ impl Transaction {
         Ok(transaction)
     }
 
-    /// Ends this task when the transaction ends.
+    /// Aborts this task when the transaction ends.
     pub(super) fn keep(&self, task: AbortHandle) {
         locked(&self.tasks).push(task);
     }

@@ -16,7 +16,7 @@ use crate::locked::locked;
 pub(super) struct TransactionFace {
     pub(super) core: Weak<Core>,
     pub(super) transaction: Arc<Transaction>,
-    /// True if this client is in the list that signals go to.
+    /// True if this client already receives signals.
     pub(super) is_listed: watch::Receiver<bool>,
     pub(super) work: Arc<Mutex<Option<(Order, SysrootLock)>>>,
 }

@@ -11,7 +11,7 @@ use super::fault::{Fault, Kind, Rescue, Vanish, WEIGHTS, Who};
 pub const CAPACITY: usize = 3;
 /// Number of controllers.
 pub const CONTROLLERS: usize = 2;
-/// Latest start of a fault, in milliseconds after the start of the rollout.
+/// Upper limit for the start of a fault, in milliseconds after the start of the rollout.
 pub(super) const LAST_BEGIN: u64 = 4_000;
 /// Longest outage of the API server, in milliseconds.
 const LONGEST_OUTAGE: u64 = 5_000;
@@ -42,9 +42,9 @@ impl Draw {
         Duration::from_millis(self.random.within(range))
     }
 
-    /// Nodes that an admin cordons before the rollout, and when they are uncordoned. Two of three rollouts have none.
-    /// Others have a few, possibly more than the capacity, that are uncordoned later, or a single one that stays
-    /// cordoned.
+    /// Nodes that an admin cordons before the rollout, and the time until they are uncordoned. Two of three rollouts
+    /// have no such node. In the others, either a single node stays cordoned, or up to six nodes (possibly more than
+    /// the capacity) are uncordoned later.
     pub(super) fn cordoned(&mut self) -> (Vec<usize>, Option<Duration>) {
         if !self.random.one_in(3) {
             return (vec![], None);
@@ -111,7 +111,7 @@ impl Draw {
         }
     }
 
-    /// How long a node stays in another pool; `None` (probability 1/3): until the end.
+    /// How long a node stays in another pool. `None`, with a probability of 1/3, means until the end of the rollout.
     pub(super) fn stay(&mut self) -> Option<Duration> {
         let lasts = self.duration(300..=3_000);
         (!self.random.one_in(3)).then_some(lasts)

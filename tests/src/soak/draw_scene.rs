@@ -7,7 +7,7 @@ use super::fault::{Fault, Rescue, Who};
 use super::scene::{Moment, Scene};
 
 impl Draw {
-    /// Returns a scene for a node, and further faults from the start of the rollout.
+    /// Returns a scene for a node, and additional faults that begin with the rollout.
     pub(super) fn scene(&mut self) -> (Scene, Vec<Fault>) {
         let node = self.node();
         let moment = Moment::OF_TURN[self.random.below(Moment::OF_TURN.len())];
@@ -46,7 +46,7 @@ impl Draw {
         }
     }
 
-    /// An admin reduces the capacity after an offer. No controller can withdraw the offer, and the node takes it.
+    /// An admin reduces the capacity after an offer. The controllers cannot withdraw the offer, so the node takes it.
     fn capacity_shrinks(&mut self, node: usize) -> Scene {
         let slow = vec![(Who::Agent(node), self.duration(100..=250))];
         let refuse = Fault::RefuseBerths(self.duration(2_000..=3_000));
@@ -58,8 +58,8 @@ impl Draw {
         }
     }
 
-    /// An admin reduces the capacity below the number of held berths. Other nodes that wait are already unavailable,
-    /// and so are first in the queue.
+    /// An admin reduces the capacity below the number of held berths. Other waiting nodes are already unavailable, so
+    /// they are first in the queue.
     fn shrinks_below_what_is_held(&mut self, node: usize) -> (Scene, Vec<Fault>) {
         let lasts = self.duration(700..=1_500);
         let fault = Fault::Resize(5, 1, lasts);
@@ -83,8 +83,8 @@ impl Draw {
         Scene::new(node, moment, vec![(Duration::ZERO, blind), (Duration::ZERO, vanish)])
     }
 
-    /// The pool is paused or its image changes while the node is committed. The node's reboot is lost, so it stays
-    /// committed for a while.
+    /// The pool is paused or its image changes while the node is committed. The node stays committed for a while,
+    /// because its reboot request is accepted but not executed.
     fn gate_closes_over_a_lost_reboot(&mut self, node: usize) -> (Scene, Vec<Fault>) {
         let lasts = self.duration(300..=1_500);
         let fault = if self.random.one_in(3) {
@@ -102,7 +102,7 @@ impl Draw {
         (scene, vec![lost])
     }
 
-    /// Delays a leader's writes until another leader has replaced that leader and the capacity has changed.
+    /// Delays the writes of a leader until another controller leads and the capacity has changed.
     fn leader_is_late(&mut self, node: usize) -> Scene {
         let latency = self.duration(100..=300);
         let stall = Fault::Stall(Who::Leader, self.duration(4_000..=5_000));

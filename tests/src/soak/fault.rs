@@ -14,7 +14,7 @@ pub enum Who {
     Controller(usize),
     /// All controllers.
     Controllers,
-    /// The leading controller at that moment.
+    /// The controller that leads when the fault starts.
     Leader,
 }
 
@@ -33,13 +33,13 @@ impl fmt::Display for Who {
 /// Help for a host whose reboot was accepted but never happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rescue {
-    /// An admin reboots it.
+    /// An admin reboots the host.
     Reboot,
-    /// Its power is cut.
+    /// The power of the host is cut.
     PowerCut,
     /// The agent is killed, and the next one requests the reboot again.
     AgentKill,
-    /// No help: the agent must notice the lost reboot.
+    /// No help. The agent must notice that the host did not reboot.
     Nothing,
 }
 
@@ -71,11 +71,11 @@ pub enum Fault {
     Outage(Who, Duration),
     /// Connections to the API server carry no data for this time, then everything at once.
     Stall(Who, Duration),
-    /// Requests have the first additional latency, for the second time.
+    /// Requests have the first duration as additional latency. The fault lasts for the second duration.
     Latency(Who, Duration, Duration),
     /// An admin pauses the pool for a while.
     Pause(Duration),
-    /// An admin sets `maxUnavailable` to the first value, later to the second, then back.
+    /// An admin sets `maxUnavailable` to the first value, later to the second value, and finally to the original value.
     Resize(u64, u64, Duration),
     /// An admin cordons the node for a while.
     Cordon(usize, Duration),
@@ -83,9 +83,9 @@ pub enum Fault {
     Label(usize),
     /// An admin deletes the BootcNode.
     DeleteBootcNode(usize),
-    /// An admin sets another image, and reverts that after a while.
+    /// An admin sets another image, and reverts the change after a while.
     Retarget(Duration),
-    /// The next reboot request is accepted and lost; help comes after a while.
+    /// The next reboot request is accepted but not executed. Help comes after a while.
     LostReboot(usize, Rescue, Duration),
     /// The power of the host is cut.
     PowerCut(usize),
@@ -93,7 +93,7 @@ pub enum Fault {
     Vanish(usize, Vanish, Duration),
     /// An admin moves the node to another pool, and back after a while or at the end of the rollout.
     Move(usize, Option<Duration>),
-    /// An admin sets an image whose nodes never become Ready, and reverts that after a while.
+    /// An admin sets an image whose nodes never become Ready, and reverts the change after a while.
     BadImage(Duration),
     /// The next shutdown of the host fails to finalize the staged image.
     FailFinalization(usize),
@@ -160,8 +160,8 @@ kinds! {
 }
 
 impl Kind {
-    /// True if the fault disrupts the host or its turn. A node may have only one such fault in a rollout: three turns
-    /// without the new digest would, correctly, make the digest failed on the node.
+    /// True if the fault disrupts the host or its turn. A node may have only one such fault in a rollout: after three
+    /// turns without the new digest, the digest would correctly count as failed on the node.
     pub(super) fn is_violent(self) -> bool {
         matches!(
             self,

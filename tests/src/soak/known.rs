@@ -2,13 +2,14 @@
 
 use berth_api::seeded::Bug;
 
-/// Seed of these rollouts.
+/// Seed of the rollouts that find bugs.
 pub const SEED: u64 = 1;
 
 /// Whether the soak finds a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// Found in the rollout with this number, with the seed [`SEED`]. Some bugs are races: it may take more than one try.
+    /// Found in the rollout with this number and the seed [`SEED`]. Some bugs are races, so more than one try may be
+    /// necessary.
     FoundBy(u64),
     /// Not found by any fault of the soak, for this reason.
     OutOfReach(&'static str),

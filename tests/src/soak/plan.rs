@@ -10,7 +10,7 @@ use super::draw::{CAPACITY, Draw, Timed};
 use super::fault::{Fault, Kind, seconds};
 use super::scene::Scene;
 
-/// Order of the two pools. An admin has moved a node to the spare pool first, so that both have members.
+/// Order of the two pools. An admin moves a node to the spare pool before the rollout, so that both pools have members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     /// True if the spare pool goes first; otherwise last.
@@ -28,7 +28,7 @@ pub struct Plan {
     pub seed: u64,
     /// Nodes that an admin cordoned before the rollout, and when they are uncordoned; with `None` they stay cordoned to the end.
     pub cordoned: (Vec<usize>, Option<Duration>),
-    /// Limit of the fleet.
+    /// `maxUnavailable` of the fleet, which limits both pools together.
     pub fleet: Option<usize>,
     /// Order of the two pools, if there is one.
     pub order: Option<Order>,
@@ -44,8 +44,8 @@ pub fn seed_of(run: u64, rollout: u64) -> u64 {
 }
 
 impl Plan {
-    /// Plan of a rollout with this many nodes. Without `patience` a lost reboot always gets help: otherwise the agent needs a
-    /// minute to notice, and another one to retry.
+    /// Plan of a rollout with this many nodes. Without `patience`, a host with a lost reboot always gets help, because
+    /// its agent would need a minute to notice and another minute to retry.
     pub fn new(run: u64, rollout: u64, nodes: usize, patience: bool) -> Self {
         let seed = seed_of(run, rollout);
         let mut draw = Draw {

@@ -18,9 +18,10 @@ use crate::programs::{self, Programs};
 
 /// Number of hosts of a soak.
 pub const HOSTS: usize = 12;
-/// Timeout after the last fault until everything must have settled.
+/// Timeout for a rollout to settle after its last fault.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(150);
-/// Timeout if the agent itself must notice a lost reboot: it takes a minute, and another minute of backoff.
+/// Timeout for a rollout to settle if the agent must notice a lost reboot. The agent needs a minute, and waits another
+/// minute before it retries.
 const LOST_REBOOT_TIMEOUT: Duration = Duration::from_secs(200);
 /// Number of pods to drain from node to node.
 const PODS: usize = 6;
@@ -163,8 +164,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Checks I10: after the faults all nodes are updated, all berths are given back, and the rest is as the admins
-    /// left it.
+    /// Checks I10: after the faults, all nodes are updated, all berths are given back, and only admins' cordons remain.
     async fn settle(&self, target: &Published, plan: &Plan) -> Result<()> {
         let token = json!({ "rollout": { "retryToken": format!("rollout-{}-again", plan.rollout) } });
         for pool in [POOL, SPARE] {

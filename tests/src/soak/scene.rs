@@ -12,7 +12,7 @@ use kube::runtime::watcher;
 
 use super::fault::{Fault, Who, seconds};
 
-/// A moment in a node's turn, from its berth.
+/// A moment in a node's turn, as its berth shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// A berth is offered to the node.
@@ -43,7 +43,8 @@ impl Moment {
     /// All moments except the last, which is no longer part of the turn.
     pub(super) const OF_TURN: [Self; 4] = [Self::Offered, Self::Taken, Self::Committed, Self::Releasing];
 
-    /// True if the berth shows this moment of the node's turn. `begun`: an earlier moment of the turn was seen.
+    /// True if the berth shows this moment of the node's turn. `begun` is true after an earlier moment of the turn was
+    /// seen.
     fn is(self, berth: &Berth, node: &str, begun: bool) -> bool {
         match &berth.state {
             BerthState::Offered(offer) => self == Self::Offered && offer.node.as_str() == node,
@@ -67,8 +68,8 @@ pub struct Scene {
     pub node: usize,
     /// The moment.
     pub moment: Moment,
-    /// Additional latency of programs to the API server from the start of the rollout until the end of the scene, so that the
-    /// moment lasts.
+    /// Additional latency between programs and the API server, from the start of the rollout to the end of the scene.
+    /// The latency makes the moment last longer.
     pub slow: Vec<(Who, Duration)>,
     /// The faults, with their times after the moment.
     pub faults: Vec<(Duration, Fault)>,
@@ -101,7 +102,7 @@ impl fmt::Display for Scene {
     }
 }
 
-/// Waits for a moment of the node's turn. It may never come; the caller has a timeout.
+/// Waits for a moment of the node's turn. The caller needs a timeout, because the moment may never come.
 pub(super) async fn comes(berths: Api<Lease>, node: &str, moment: Moment) -> Result<()> {
     let mut begun = false;
     let mut events = std::pin::pin!(watcher(berths, watcher::Config::default()));

@@ -39,7 +39,7 @@ impl State {
         }
     }
 
-    /// Loads the saved run of that seed.
+    /// Loads the saved run from a file; `None` if the file does not exist.
     pub fn load(file: &Path) -> Result<Option<Self>> {
         match std::fs::read(file) {
             Ok(text) => {

@@ -17,8 +17,8 @@ use super::progress::{Progress, time_left};
 use super::tool::Tool;
 use crate::process;
 
-/// Flags for a faster build. No debug information, because these programs are not debugged. No inlining, except in the libraries
-/// below Kubernetes, where servers spend most of their time.
+/// Flags for a faster build. Debug information is off, because these programs are not debugged. Inlining stays on only
+/// in the libraries below Kubernetes, where servers spend most of their time.
 const COMPILER_FLAGS: [&str; 4] = [
     "-gcflags=all=-dwarf=false",
     "-gcflags=k8s.io/kubernetes/...=-dwarf=false -l",
@@ -167,7 +167,7 @@ impl Build {
         self.scratch.path().join("bin")
     }
 
-    /// Moves the programs to the cache atomically, so that a partial one is never found.
+    /// Moves the programs to the cache atomically, so that other processes never find a partial program.
     fn install(&self) -> Result<()> {
         for tool in &self.tools {
             let program = self.programs().join(package(*tool).1);
@@ -226,7 +226,8 @@ fn line(compiled: u64, total: u64, elapsed: Duration) -> String {
     )
 }
 
-/// Linker flags. Without a version a Kubernetes server reports v0.0.0, and version checks fail.
+/// Linker flags that set the version of a Kubernetes server. Without them, the server reports v0.0.0 and version checks
+/// fail.
 fn kubernetes_version(version: &str) -> String {
     let mut parts = version.split('.');
     let (major, minor) = (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));

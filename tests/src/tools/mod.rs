@@ -34,11 +34,12 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Finds these tools; downloads or builds missing ones. The first build takes minutes and prints its progress to stderr.
+    /// Finds these tools; downloads or builds missing ones. The first build takes minutes and prints its progress to
+    /// stderr.
     ///
-    /// `KUBEBUILDER_ASSETS` has priority if it contains all requested Kubernetes binaries: with mixed versions a component might
-    /// be newer than its API server, which is not supported. Programs on `PATH` must have the minor version that would be built,
-    /// so that they can be mixed with built ones.
+    /// `KUBEBUILDER_ASSETS` has priority if it contains all requested Kubernetes binaries. It is not mixed with other
+    /// versions, because a component must not be newer than its API server. Programs on `PATH` must have the minor
+    /// version that would be built, so that they work with built programs.
     pub fn ensure(wanted: &[Tool]) -> Result<Self> {
         let (registry, kubernetes): (Vec<_>, Vec<_>) = wanted.iter().partition(|tool| **tool == Tool::Registry);
         let mut paths = BTreeMap::new();
@@ -136,7 +137,8 @@ fn provide(tools: &[Tool]) -> Result<Vec<(Tool, PathBuf)>> {
     Ok(paths)
 }
 
-/// Installs a tool from the distribution's package, after its build has failed with `error`. Debian packages only the registry.
+/// Installs a tool from the distribution's package, after its build has failed with `error`. In Debian, only the
+/// registry has a package.
 fn packaged(tool: Tool, error: &anyhow::Error) -> Result<PathBuf> {
     if tool != Tool::Registry {
         bail!("{error:#}");

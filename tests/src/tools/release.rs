@@ -22,13 +22,14 @@ use super::tool::Tool;
 
 /// Default list of releases; [`VARIABLE`] may replace it.
 const PINNED: &str = include_str!("../../controlplane/releases.txt");
-/// Variable with the path of another list: with a mirror's addresses, or an empty one to download nothing.
+/// Variable with the path of a replacement list, for example with a mirror's addresses. An empty list disables
+/// downloads.
 const VARIABLE: &str = "BERTH_TEST_RELEASES";
-/// Timeout until a site answers. After it, the site is not tried again.
+/// Timeout for connecting to a site. After a timeout, the site is not tried again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout between two parts of a file.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout for a whole file. With a slower site a build is faster.
+/// Timeout for a whole file. A build is faster than a longer download.
 const FILE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Largest accepted file, in bytes.
 const MAX_FILE_SIZE: u64 = 1 << 30;
@@ -38,7 +39,7 @@ struct Release {
     url: Url,
     /// SHA-256 in hex digits.
     digest: String,
-    /// Tools with their paths in the archive. Without a path the file is the program itself.
+    /// Tools with their paths in the archive. Without a path, the downloaded file is the program itself.
     members: Vec<(Tool, Option<String>)>,
 }
 
@@ -156,7 +157,7 @@ async fn download(client: &Client, release: &Release, directory: &Path) -> Resul
     Ok(file)
 }
 
-/// Writes a program to the cache atomically, so that a partial one is never found.
+/// Writes a program to the cache atomically, so that other processes never find a partial program.
 fn install(file: &NamedTempFile, member: Option<&str>, directory: &Path, path: &Path) -> Result<()> {
     let mut source = file.reopen().context("cannot read the downloaded file")?;
     let mut program = scratch(directory)?;
@@ -193,8 +194,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Parses the releases for one architecture (Rust's name). A line has the architecture, the address, the digest, and for each
-/// tool its name or `name=path in the archive`.
+/// Parses the releases for one architecture, which has its Rust name. Each line contains the architecture, the address,
+/// the digest, and each tool as its name or as `name=path in the archive`.
 fn parse(text: &str, arch: &str) -> Result<Vec<Release>> {
     let lines = text
         .lines()

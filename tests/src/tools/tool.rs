@@ -51,7 +51,7 @@ impl Tool {
         }
     }
 
-    /// Version to build, and for a release binary to match.
+    /// Version that is built. A release binary must have the same version.
     pub(super) fn version(self) -> Result<&'static str> {
         match self {
             Self::Etcd => self.module().version("go.etcd.io/etcd/server/v3"),

@@ -30,12 +30,11 @@ mod undo;
 const SOON: Duration = Duration::from_secs(60);
 /// Time limit for the work of all nodes.
 const LONG: Duration = Duration::from_secs(180);
-/// Variable that selects scenarios: `all`, or a part of their names. Without it only those run that fit into
-/// `make test`.
+/// Variable that selects scenarios: `all`, or a part of their names. If unset, only the scenarios that are fast enough
+/// for `make test` run.
 const SELECTED: &str = "BERTH_TEST_REAL";
 
-/// Begins a line that names scenarios that only `make test-real` runs. `scripts/steps.sh` repeats these lines at the
-/// end.
+/// Prefix of a line that names scenarios of `make test-real` only. `scripts/steps.sh` repeats these lines at the end.
 const ONLY_IN_TEST_REAL: &str = "ONLY IN TEST-REAL: ";
 
 /// The scenarios left out of `make test`, and why. `three_real_hosts_of_rpm_ostree` is left out as a whole.
@@ -149,7 +148,8 @@ impl Rig {
         self.cluster.judge()
     }
 
-    /// Waits until a waiting host has this image staged and locked; it may still have the previous image staged.
+    /// Waits until a host has this image staged and locked, and is in the phase `Waiting`. At first, the host may still
+    /// have the previous image staged.
     async fn until_staged(&self, host: &RealHost, image: &Published) -> Result<()> {
         let what = format!("{} has staged and locked {}", host.name(), image.reference);
         self.cluster
@@ -165,7 +165,8 @@ impl Rig {
         self.cluster.until_phase(host.name(), phase).await
     }
 
-    /// Compares the host's conditions since the image was requested with a golden file, which simulated hosts share.
+    /// Compares the host's conditions since the request for the image with a golden file. Simulated hosts use the same
+    /// file.
     fn ensure_walk_to(&self, host: &RealHost, image: &Published, golden: &str) -> Result<()> {
         golden::ensure_walk_to(
             &self.cluster.control_plane.audit_log(),
@@ -191,7 +192,7 @@ impl Rig {
         found.get().context("no host")
     }
 
-    /// Creates a pod on each node, and a budget that lets none of them be evicted.
+    /// Creates a pod on each node, and a disruption budget that forbids the eviction of these pods.
     async fn block_drains(&self) -> Result<()> {
         self.cluster.deploy("web", self.cluster.hosts.len()).await?;
         self.cluster.budget("web", self.cluster.hosts.len()).await
@@ -235,7 +236,7 @@ async fn one_at_a_time(rig: &mut Rig) -> Result<()> {
     Ok(())
 }
 
-/// A client without a password gets nothing from a registry.
+/// A registry rejects a client without a password.
 async fn is_closed_to_strangers(registry: &Registry) -> Result<()> {
     let host = registry.host();
     let mut connection = TcpStream::connect(&host).await?;
@@ -374,7 +375,8 @@ async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
     Ok(())
 }
 
-/// Starts an inhibitor that delays a shutdown: logind waits for it between the request and the begin of the shutdown.
+/// Starts an inhibitor that delays a shutdown. After a request, logind waits for the inhibitor before it starts the
+/// shutdown.
 async fn delay_shutdown(host: &RealHost) -> Result<()> {
     let slow = [
         "systemd-inhibit",
@@ -427,7 +429,8 @@ async fn an_agent_killed_mid_drain_and_at_the_reboot(rig: &mut Rig) -> Result<()
     rig.until_all_run(&v5, &before).await
 }
 
-/// bootc stages first and pulls bound images afterwards: a host never boots an image whose bound images are missing.
+/// bootc pulls bound images only after it has staged the image. A host must never boot an image whose bound images are
+/// missing.
 async fn an_image_without_its_bound_image(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let bound = format!("{}/missing:1", rig.cluster.registry.host());
@@ -520,7 +523,7 @@ async fn three_real_hosts() -> Result<()> {
     rpm_ostree::scenarios(&mut rig).await
 }
 
-/// The scenarios of `three_real_hosts`, with rpm-ostree as the backend from the first pool on.
+/// The scenarios of `three_real_hosts`, with rpm-ostree as the backend of all pools.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_real_hosts_of_rpm_ostree() -> Result<()> {
     if crate::one_host::is_skipped() {

@@ -27,7 +27,8 @@ const RIVALS: [&str; 2] = ["zincati.service", "rpm-ostreed-automatic.timer"];
 
 struct Rig {
     one: OneHost,
-    /// Access to the host's files, one for each boot. Earlier ones stay open, since their users may still read.
+    /// Access to the host's files, with one entry for each boot. Earlier entries stay open, because readers may still
+    /// use them.
     ways: Mutex<Vec<FromOutside>>,
 }
 
@@ -70,7 +71,7 @@ async fn look(host: &Host, terms: &Terms) -> Result<Deployments> {
     }
 }
 
-/// Pulls an image to its end, and forgets the pull.
+/// Pulls an image to its end, and removes the record of the pull.
 async fn pull(host: &Host, image: &DesiredImage) -> Result<PullState> {
     host.start_pull(image, both_locks()?).await?;
     let (state, _) = ended(host).await?;
@@ -245,7 +246,8 @@ async fn shows_pins(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// An admin installs a package. Its deployment is locked, and the next image is staged over it and keeps the package.
+/// An admin installs a package, and the new deployment is locked. The next image replaces this deployment and keeps the
+/// package.
 async fn keeps_layers(rig: &Rig) -> Result<()> {
     let image = rig.desired(1)?;
     // An admin who uses `rpm-ostree` on the host.

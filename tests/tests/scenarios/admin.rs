@@ -37,7 +37,7 @@ async fn start_with(hosts: usize, updaters: &[Updaters]) -> Result<(Cluster, Ins
     Ok((cluster, Instant::now()))
 }
 
-/// Asks the judge. A host whose admin has put another image on it breaks I3; any other violation fails the test.
+/// Asks the judge. With `by_hand`, the manual reboot of this host must be the only violation.
 fn ended(name: &str, cluster: &Cluster, start: Instant, by_hand: Option<&str>) -> Result<()> {
     match by_hand {
         None => cluster.judge()?,
@@ -157,7 +157,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     berth(&cluster, &["exclude", name]).await?.ends(2, &["--yes"])?;
     let counts = format!("counts as failed on {name}");
     let texts = [
-        "It holds berth workers-0",
+        "The node holds berth workers-0",
         "The Node is NotReady, so the controller closes the berth",
         &counts,
     ];
@@ -186,7 +186,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     let again = berth(&cluster, &["include", name, "--yes"]).await?;
     again.well(&[
         "3 nodes instead of 2",
-        "is not retried. To retry it: kubectl berth retry workers",
+        "is not retried. To retry the image: kubectl berth retry workers",
     ])?;
     berth(&cluster, &["retry", "workers", "--yes"])
         .await?
@@ -219,8 +219,8 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
     let counts = format!("counts as failed on {name}");
     let texts = [
         "closes berth workers-0 on your authority (closed:admin)",
-        "it runs 9.0.0",
-        "never proven",
+        "the node runs 9.0.0",
+        "was not proven",
         &counts,
     ];
     let planned = berth(&cluster, &["release", name, "--dry-run"]).await?.well(&texts)?;
@@ -337,8 +337,8 @@ async fn a_failed_image_is_retried() -> Result<()> {
     ended("a_failed_image_is_retried", &cluster, start, Some(name))
 }
 
-/// Sends a write that this policy must refuse, as the agent of node1 and as a dry run. True if the API server accepts
-/// it.
+/// Sends a dry run of a write that this policy must refuse, as the agent of node1. True if the API server accepts the
+/// write.
 async fn is_allowed(cluster: &Cluster, policy: &str) -> Result<bool> {
     let bound = Bound::Node("node1");
     let config = cluster
@@ -361,7 +361,8 @@ async fn is_allowed(cluster: &Cluster, policy: &str) -> Result<bool> {
     Ok(berths.replace("workers-0", &dry, &lease).await.is_ok())
 }
 
-/// Without a binding of an admission policy, the rollout stops before its next turn, and the admin is shown the fix.
+/// If the binding of an admission policy is missing, the rollout stops before its next turn, and Berth shows the admin
+/// a remedy.
 #[tokio::test]
 async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()> {
     let (cluster, start) = start_with(2, &[Updaters::Bootc, Updaters::RpmOstree]).await?;

@@ -266,7 +266,8 @@ async fn the_next_agent_joins_the_running_pull() -> Result<()> {
     Ok(())
 }
 
-/// An image staged in place of another one is locked as well: the lock is part of its own state.
+/// A pull is refused while another client's transaction runs. Afterwards, the agent's image replaces the other client's
+/// image and is locked.
 #[tokio::test]
 async fn a_foreign_transaction_is_awaited() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_secs(5)).await?;
@@ -293,7 +294,7 @@ async fn a_foreign_transaction_is_awaited() -> Result<()> {
     Ok(())
 }
 
-/// An unreadable lock counts neither as present nor as missing: no decision may depend on it.
+/// An unreadable lock is an error. No decision may assume that the lock is present or missing.
 #[tokio::test]
 async fn an_unreadable_lock_is_an_error() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_millis(100)).await?;
@@ -394,7 +395,7 @@ async fn removal_keeps_a_queued_rollback() -> Result<()> {
     Ok(())
 }
 
-/// A daemon that cannot start counts as an answer of the host, not as silence: a drained node must be given back.
+/// If the daemon cannot start, the pull ends with an error. Otherwise, a drained node would never be given back.
 #[tokio::test]
 async fn a_daemon_that_cannot_start_is_reported() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_secs(60)).await?;
@@ -421,7 +422,8 @@ async fn a_daemon_that_cannot_start_is_reported() -> Result<()> {
     Ok(())
 }
 
-/// D-Bus gives up on a daemon that starts this slowly. The agent has systemd start it, and waits.
+/// D-Bus stops waiting for a daemon that starts this slowly. The agent instead requests the start from systemd, and
+/// waits.
 #[tokio::test]
 async fn a_slow_daemon_is_awaited() -> Result<()> {
     const SLOW: Duration = Duration::from_secs(10);
@@ -480,7 +482,7 @@ fn no_reply_to_finalize(faults: &mut Faults) {
     faults.loses_reply_of.push_back("FinalizeDeployment".to_owned());
 }
 
-/// Waits until the daemon has no active transaction, as after it noticed that the agent disconnected.
+/// Waits until the daemon has no active transaction. The daemon must first notice that the agent has disconnected.
 async fn free(world: &World) -> Result<()> {
     let foreign = world.sim.rpm_ostree_client().await?;
     for _ in 0..400 {

@@ -100,8 +100,8 @@ async fn an_image_is_locked_before_its_pull_ends() -> Result<()> {
     Ok(())
 }
 
-/// An agent may exit after it noticed the staging and before it has locked the image. The next agent gets no signal of
-/// the staging.
+/// An agent may exit after it has noticed the staging, but before it has locked the image. The next agent gets no
+/// signal about the staging.
 #[tokio::test]
 async fn an_adopted_pulls_image_is_locked_early() -> Result<()> {
     let world = World::start(|_| ()).await?;
@@ -149,7 +149,7 @@ async fn a_failing_help_means_no_download_only() -> Result<()> {
     Ok(())
 }
 
-/// Switching to an image that is already staged does not change its lock, with or without `--download-only`.
+/// bootc does not lock an image that is already staged, even with `--download-only`. The agent must lock this image.
 #[tokio::test]
 async fn an_image_staged_by_others_is_locked() -> Result<()> {
     let world = World::start(|_| ()).await?;
@@ -249,7 +249,7 @@ async fn a_pull_ends_without_its_agent() -> Result<()> {
     Ok(())
 }
 
-/// A process that reads the pipe in place of an agent stops when the next agent reads it.
+/// While no agent runs, another process reads the pipe. This process stops when the next agent starts to read.
 #[tokio::test]
 async fn the_next_agent_continues_reading_the_progress() -> Result<()> {
     let world = World::start(|_| ()).await?;

@@ -375,14 +375,15 @@ const RIGHT_NODES: &[&str] = &[
       image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:HEX', indexDigest: 'sha256:HEX', version: v1}}",
 ];
 
-/// An API server to send objects to, and its responses that are wrong.
+/// An API server that receives the objects, and a list of its wrong responses.
 struct Server {
     client: Client,
     wrong: Vec<String>,
 }
 
 impl Server {
-    /// Sends a new object as a dry run with strict validation. Returns the server's refusal, or `None` if it accepts.
+    /// Sends a new object as a dry run with strict validation. Returns the server's refusal, or `None` if the server
+    /// accepts the object.
     async fn offer(&self, collection: &str, object: &Value) -> Result<Option<String>> {
         let uri = format!("{collection}?fieldValidation=Strict&dryRun=All");
         let request = http::Request::post(uri)

@@ -90,8 +90,8 @@ pub async fn an_image_for_newer_boot_images_is_refused(part: &Part<'_>) -> Resul
     Ok(())
 }
 
-/// The newest machine counts, even if it is deleted or silent, and the older one is named. The admin may choose a
-/// warning instead, or disable the check.
+/// The boot image of the newest machine counts, even if this machine is deleted or silent. The older machine is named.
+/// The admin may choose a warning instead, or disable the check.
 pub async fn machines_of_two_boot_images(part: &Part<'_>) -> Result<()> {
     let (old, new) = (part.host(1), part.host(2));
     installed_from(old, "9.0.1")?;
@@ -199,7 +199,8 @@ impl FirstBoot<'_> {
     }
 }
 
-/// A first boot is refused, with an event; a registry hangs; the override releases the boot, which the node reports.
+/// A first boot is refused, with an event. Then a registry hangs. Finally, the override releases the boot, and the node
+/// reports this.
 pub async fn a_refused_first_boot_is_reported(part: &Part<'_>) -> Result<()> {
     begin(part).await?;
     let cluster = part.cluster;
@@ -345,7 +346,8 @@ fn pulls(host: &SimHost) -> usize {
     switches.filter(|c| !c.ends_with("--help")).count()
 }
 
-/// A dry run only prints the change. The change itself takes too long: the pull is stopped, and the boot continues.
+/// A dry run only prints the planned change. The real change takes too long, so the pull is stopped and the boot
+/// continues.
 async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.forget()?;
     let more = "deadline = \"10s\"\npivot = true\n[limit]\nminimumVersion = \"9.0\"\n";
@@ -385,8 +387,8 @@ async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, im
     Ok(())
 }
 
-/// Without a record an admin could not know why the target runs. So if no record can be written, nothing changes or
-/// stays staged.
+/// Without a record, an admin could not know why the target runs. If the record cannot be written, nothing is changed
+/// or left staged.
 async fn a_change_without_a_record_is_not_begun(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.forget()?;
     first.configure(&image.reference, "pivot = true\n[limit]\nminimumVersion = \"9.0\"\n")?;

@@ -108,7 +108,8 @@ fn is_well_and_updated(status: &BootcFleetStatus) -> bool {
         && pool.is_some_and(|pool| pool.name == "workers" && pool.state == "AllUpdated")
 }
 
-/// The controller creates a missing BootcFleet. It reports that all is well, and names the node whose agent is dead.
+/// The controller creates a missing BootcFleet. It first reports that all is well, and later names the node whose agent
+/// is dead.
 #[tokio::test]
 async fn a_dead_agent_shows_in_the_fleet_by_name() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
@@ -164,8 +165,8 @@ async fn until_insight(cluster: &Cluster, node: &str, type_: &str, said: (&str, 
     .await
 }
 
-/// The controller writes the insight of a node whose agent is dead: once for each change, and only over the status that
-/// it has read.
+/// The controller writes the insight of a node whose agent is dead. It writes once for each change. The write fails if
+/// the status has changed since the controller read it.
 async fn an_insight_in_its_place(cluster: &Cluster, node: &str) -> Result<()> {
     until_insight(cluster, node, "Degraded", ("True", "AgentSilent")).await?;
     let (before, _) = insight(cluster, node).await?;

@@ -110,7 +110,7 @@ fn the_table_of_keys_is_the_keys() -> Result<()> {
     Ok(())
 }
 
-/// Uninstalling leaves only Berth's keys on Nodes in the cluster.
+/// After Berth is uninstalled, only its keys on Nodes remain in the cluster. The page must name all of them.
 #[test]
 fn the_page_on_uninstalling_names_all_that_stays_on_nodes() -> Result<()> {
     let keys = read("docs/architecture.md")?;
@@ -175,7 +175,7 @@ fn every_flag_exists() -> Result<()> {
     Ok(())
 }
 
-/// Manifests and units must use flags that exist as well.
+/// Manifests and units may use only flags that exist.
 #[test]
 fn every_flag_of_manifests_and_units_exists() -> Result<()> {
     let [(_, agent), (_, controller), _] = helps();

@@ -26,7 +26,7 @@ struct Stage<'a> {
     host: &'a SimHost,
     admin: Client,
     kubelet: Client,
-    /// Owner of pods that a controller would create again; no controller does here.
+    /// Owner that makes pods look as if a controller managed them. No controller runs here.
     owner: Value,
     drain: Drain,
     settings: Settings,
@@ -108,7 +108,7 @@ impl<'a> Stage<'a> {
             .collect())
     }
 
-    /// Makes a pass of the drain with its own clock, which may be ahead.
+    /// Makes one pass of the drain. The drain has its own clock, which may be ahead.
     async fn pass(&mut self) -> Result<DrainProgress> {
         let given = Given {
             node: self.host.name(),
@@ -150,7 +150,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Creates a budget that lets none of this node's pods be evicted, and waits until its controller has observed it.
+    /// Creates a disruption budget that forbids the eviction of this node's pods. Waits until the controller has
+    /// observed the budget.
     async fn budget(&self, name: &str) -> Result<()> {
         let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.admin.clone(), "default");
         let budget = json!({
@@ -508,8 +509,8 @@ async fn selection(mut stage: Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A request to remove a pod names its UID, so it never removes a new pod of the same name. It uses the grace period of
-/// the settings.
+/// A request to remove a pod names the pod's UID, so it never removes a new pod with the same name. The request uses
+/// the grace period from the settings.
 async fn identities(stage: Stage<'_>) -> Result<()> {
     let pod = stage.managed("web").await?;
     let mut former: berth_agent::node::pods::Pod = serde_json::from_value(serde_json::to_value(&pod)?)?;

@@ -40,7 +40,7 @@ fn pods(part: &Part<'_>) -> Api<Pod> {
     Api::namespaced(part.cluster.client(), "default")
 }
 
-/// Creates a pod without an owner, with data that would be lost with it.
+/// Creates a pod without an owner. Deleting this pod would also delete its data.
 async fn bare_pod(part: &Part<'_>, name: &str, node: &str) -> Result<()> {
     let pod = json!({"metadata": {"name": name}, "spec": {
         "nodeName": node, "containers": [{"name": "main", "image": "registry.test/app"}],
@@ -80,7 +80,7 @@ fn budgets(part: &Part<'_>) -> Api<PodDisruptionBudget> {
     Api::namespaced(part.cluster.client(), "default")
 }
 
-/// Creates a budget over the pod of the same name that never allows its eviction.
+/// Creates a disruption budget that never allows the eviction of the pod with the same name.
 async fn protect(part: &Part<'_>, name: &str) -> Result<()> {
     let budget = json!({
         "metadata": {"name": name},
@@ -147,7 +147,7 @@ fn down(part: &Part<'_>, n: usize) -> Result<Timestamp> {
     Ok(down.context("it never went down")?.at)
 }
 
-/// Requests of the agents to remove a pod: time, verb, and success. Without the kubelet's requests after the pod's end.
+/// Requests of the agents to remove a pod: time, verb, and success. Requests of the kubelet are left out.
 fn asked(part: &Part<'_>, pod: &str) -> Result<Vec<(Timestamp, &'static str, bool)>> {
     let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
     let of_pod = audit.records().iter().filter(|r| r.resource == "pods" && r.name == pod);
@@ -283,7 +283,8 @@ async fn uid_of(part: &Part<'_>, pod: &str) -> Result<Option<String>> {
     Ok(found.and_then(|p| p.metadata.uid))
 }
 
-/// As in a cluster with a single node, whose pods have no other node to run on.
+/// With the drain disabled, pods stay on their node. A cluster with a single node needs this, because its pods cannot
+/// run elsewhere.
 async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
     let (node, pods) = (part.node(1), ["plain", "shy"]);
     bare_pod(part, pods[0], node).await?;
@@ -313,7 +314,8 @@ async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Unselected pods stay, whatever they are; selected pods are deleted regardless of their budget.
+/// Unselected pods stay, even a pod that a drain would refuse to delete. Selected pods are deleted regardless of their
+/// budget.
 async fn selected_pods_are_deleted(part: &Part<'_>) -> Result<()> {
     let node = part.node(1);
     bare_pod(part, "left", node).await?;

@@ -103,8 +103,8 @@ impl Machine {
         boot.is_some() && boot != *before
     }
 
-    /// Checks that the machine came back as it was, and that the next check reaches the target, after `tries` tries in
-    /// all.
+    /// Checks that the machine still runs its first image, and that the next check reaches the target. `tries` is the
+    /// expected total number of tries.
     async fn arrives(&self, tries: u64) -> Result<()> {
         let facts = self.host.facts();
         ensure!(facts.booted == self.first && facts.staged.is_none(), "{facts:?}");

@@ -125,8 +125,8 @@ fn expression(page: &str, field: &str) -> Result<String> {
     Ok(out)
 }
 
-/// Fails unless Flux's expressions distinguish the golden states. The API server evaluates them: a policy refuses each
-/// status, and its message has the results.
+/// Fails unless Flux's expressions distinguish the golden states. The API server evaluates the expressions in a policy.
+/// The policy refuses each status, and its message contains the results.
 pub async fn flux_reads_every_state(client: &Client) -> std::result::Result<(), String> {
     flux(client).await.map_err(|error| format!("Flux: {error:#}"))
 }
@@ -180,7 +180,7 @@ async fn flux(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Result of the policy for a status, which is never stored.
+/// Returns the policy's result for a status. The write is a dry run, so the status is never stored.
 async fn found(pools: &Api<BootcNodePool>, status: &Value) -> Result<Flux> {
     let begin = Instant::now();
     let params = PatchParams {

@@ -156,8 +156,8 @@ fn boot_of(host: &SimHost) -> Result<BootId> {
     Ok(BootId::new(host.facts().boot_id.context("the host is down")?))
 }
 
-/// A pool that allows soft reboots restarts only the userspace of a host that is capable of it, and proves the new
-/// userspace. A bad image is undone by a reboot of the machine.
+/// If the pool allows soft reboots, a capable host restarts only its userspace, and Berth proves the new userspace. A
+/// full reboot undoes a bad image.
 #[tokio::test]
 async fn a_soft_reboot_is_proven_or_undone_by_a_reboot() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions::of(1)).await?;

@@ -39,7 +39,8 @@ async fn images() -> Result<()> {
         .await
 }
 
-/// Steps that affect all pools, one after the other: the registry is stopped, and the leader is killed.
+/// Steps that affect all pools, so they run one after the other. The registry is stopped, and later the leader is
+/// killed.
 async fn an_outage_and_another_leader_change_nothing(cluster: &Cluster) -> Result<()> {
     let pinned = Part::new(cluster, "pinned", [3]).await?;
     let still = Part::new(cluster, "still", [4]).await?;

@@ -192,7 +192,8 @@ fn dashboard_queries_use_served_metrics() -> Result<()> {
     promtool(directory.path(), &["check", "rules", "queries.yaml"], "").map(drop)
 }
 
-/// Panels that are empty for a healthy fleet whose pool has no windows and has measured two turns: medians need three.
+/// Panels that are empty for a healthy fleet whose pool has no windows and has measured only two turns. Medians need
+/// three turns.
 const EMPTY: [&str; 4] = [
     "berth_pool_degraded_nodes",
     "berth_node_degraded",
@@ -200,7 +201,7 @@ const EMPTY: [&str; 4] = [
     "berth_pool_phase_median_seconds",
 ];
 
-/// Metric whose panel may be empty or not: a node may have been blocked only between two scrapes.
+/// Metric whose panel may or may not be empty, because a node may have been blocked only between two scrapes.
 const BRIEF: &str = "berth_node_blocked";
 
 fn last_value(series: &[Series]) -> Option<String> {

@@ -41,7 +41,7 @@ async fn falls_back(updaters: Updaters) -> Result<()> {
             "was finalized, but the host booted the previous image",
         )
         .await?;
-        until_degraded(&cluster, host, "FellBack", "the next boot still takes").await?;
+        until_degraded(&cluster, host, "FellBack", "the next boot would take").await?;
         ensure!(host.facts().booted != bad.digest.to_string(), "{:?}", host.facts());
         soon(&cluster, "the berth is given back", || async {
             Ok(cluster.held().await?.is_empty())
@@ -123,7 +123,7 @@ async fn updated(version: &str) -> Result<(Cluster, Published)> {
     Ok((cluster, image))
 }
 
-/// Berth reports the rollback and does not undo it: the image comes back after a retry only, under a berth.
+/// Berth reports the rollback and does not undo it. The image returns only after a retry, and with a berth.
 #[tokio::test]
 async fn a_rollback_by_others_is_reported() -> Result<()> {
     let (cluster, v2) = updated("2.0.0").await?;

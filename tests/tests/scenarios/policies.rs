@@ -165,7 +165,7 @@ fn leases(client: &Client) -> Api<Lease> {
     Api::namespaced(client.clone(), keys::NAMESPACE)
 }
 
-/// Untyped, so that a test can write values that the types do not allow.
+/// API client without types, so that a test can write values that the types do not allow.
 fn bootc_nodes(client: &Client) -> Api<DynamicObject> {
     let resource = ApiResource::erase::<berth_api::node::BootcNode>(&());
     Api::all_with(client.clone(), &resource)
@@ -240,7 +240,7 @@ async fn an_agent_writes_its_own_node_only() {
     );
 }
 
-/// Writes to BootcNodes: an agent may change the status of its own one, and nothing else.
+/// Writes to BootcNodes. An agent may change only the status of its own node's object.
 async fn statuses(rig: &mut Rig) {
     let status: Value = json!({"status": {"bootID": "boot-1"}});
     let merge = Patch::Merge(&status);
@@ -285,8 +285,8 @@ async fn statuses(rig: &mut Rig) {
     );
 }
 
-/// The berth policy ignores the Leases of other namespaces: Berth does not restrict rights that an admin gives an agent
-/// there, and no such write waits for the policy.
+/// The berth policy ignores Leases in other namespaces. An admin may grant an agent rights there, and such writes do
+/// not depend on the policy.
 async fn elsewhere(rig: &mut Rig) {
     let namespace = "default";
     let rights = json!({

@@ -23,8 +23,8 @@ async fn preview() -> Result<()> {
         .await
 }
 
-/// A cordoned node that runs the target uses up one of the two places for the whole rollout, so the others go one by
-/// one.
+/// A cordoned node that runs the target occupies one of the two places for the whole rollout. The other nodes therefore
+/// get their turns one at a time.
 async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     let cluster = part.cluster;
     let [done, bad, lapsed, beside, away, server] = [1, 2, 3, 4, 5, 6].map(|n| cluster.host(n).name());
@@ -86,9 +86,9 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     .await
 }
 
-/// Waits until the preview gives a turn to five nodes, and returns their names. First comes the node in the zone
-/// without a node down. The next one differs only by name. Then come a bad last turn, a lapsed offer, and the control
-/// plane.
+/// Waits until the preview gives a turn to five nodes, and returns their names. The first node is in the zone without
+/// an unavailable node. Then come a node of the other zone, a node with a bad last turn, a node with a lapsed offer,
+/// and a control plane node.
 async fn is_previewed(part: &Part<'_>, expected: [&str; 5]) -> Result<Vec<String>> {
     let seen = RefCell::new(None);
     part.soon("all of them have a turn", || async {
@@ -109,7 +109,7 @@ async fn is_previewed(part: &Part<'_>, expected: [&str; 5]) -> Result<Vec<String
 }
 
 /// Makes a berth look as if a node had let an offer lapse under an earlier leader. No other node will use this berth.
-/// Retries, because the controller may first have to write the last turn's outcome to the berth.
+/// Retries, because the controller may first have to write the outcome of the last turn to the berth.
 async fn lets_an_offer_lapse(part: &Part<'_>, node: &str, target: &Digest) -> Result<()> {
     let berths = part.cluster.berths();
     let name = format!("{}-1", part.name);

@@ -12,7 +12,8 @@ use berth_tests::scratch::Scratch;
 use berth_tests::tools::{cache_dir, find_program};
 use serde_json::Value;
 
-/// Text before an example, the file it makes, its validator with arguments, and a replacement that breaks it.
+/// Text before an example, the file that the example creates, its validator with arguments, and a replacement that
+/// makes the example invalid.
 type Kind<'a> = (&'a str, &'a str, &'a str, &'a [&'a str], (&'a str, &'a str));
 
 /// The first fenced block after this text.

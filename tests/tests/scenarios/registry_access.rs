@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Timeout for a change. Two attempts are at most a few seconds apart here.
+/// Timeout for a change. In this test, attempts are at most a few seconds apart.
 const SOON: Duration = Duration::from_secs(45);
 /// User `berth` with password `hush`.
 const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuulzd.YqjLDl8lvpSmVj3De/fioSBHnUa\n";

@@ -30,7 +30,7 @@ mod signs;
 mod verify;
 mod writes;
 
-/// Waits for this number of heartbeats of a node's agent, which looks at its host again before each.
+/// Waits for this number of heartbeats from a node's agent. The agent checks its host before each heartbeat.
 async fn signs_of_life(cluster: &Cluster, node: &str, count: usize) -> Result<()> {
     for _ in 0..count {
         let before = cluster.node_status(node).await?.heartbeat_time;
@@ -97,7 +97,7 @@ async fn roll_with(cluster: &Cluster, version: &str, rollout: Value) -> Result<P
     Ok(image)
 }
 
-/// Like [`roll_with`]. All members may stage at once.
+/// Calls [`roll_with`], and allows all members to stage at once.
 async fn roll_to(cluster: &Cluster, version: &str, most: usize) -> Result<Published> {
     roll_with(
         cluster,
@@ -122,7 +122,7 @@ fn lively(count: usize) -> ClusterOptions {
     }
 }
 
-/// Version, number of nodes, and whether it was proven, of each image that the pool has deployed.
+/// Each image that the pool has deployed: its version, its number of nodes, and whether it was proven.
 async fn history(cluster: &Cluster) -> Result<Vec<(String, u32, bool)>> {
     let images = cluster.pool_status("workers").await?.deploy_history.into_iter();
     Ok(images

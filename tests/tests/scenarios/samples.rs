@@ -167,7 +167,7 @@ fn agent_with(component: &str) -> Result<DaemonSet> {
     Ok(serde_json::from_value(agent)?)
 }
 
-/// Fails unless the probe finds its file, whatever a component does to the arguments. Returns the file's volume.
+/// Fails unless the probe finds its file, even if a component changes the arguments. Returns the volume of the file.
 fn the_probe_finds_its_file<'a>(pod: &PodSpec, container: &'a Container) -> Result<&'a str> {
     let mut env = container.env.iter().flatten();
     let value = env.find(|env| env.name == "BERTH_READY_FILE");

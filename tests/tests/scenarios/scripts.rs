@@ -74,7 +74,7 @@ fn all_that_is_missing_is_named_at_once() -> Result<()> {
         .fails(&["apt-get install --no-install-recommends gcc libc6-dev git dbus\n"])
 }
 
-/// Debian's package gcc alone compiles, but links nothing.
+/// With only Debian's package gcc, the compiler can compile but not link.
 #[test]
 fn a_compiler_that_cannot_link_lacks_the_c_library() -> Result<()> {
     let machine = Machine::new()?;
@@ -149,7 +149,7 @@ fn an_unusable_go_is_reported() -> Result<()> {
     machine.run("need_go")?.fails(&["https://go.dev/dl"])
 }
 
-/// A file that no `main.rs` names would never run, without any error.
+/// If `main.rs` does not name a file, the tests in this file would silently never run.
 #[test]
 fn no_file_of_scenarios_is_forgotten() -> Result<()> {
     for program in ["scenarios", "real"] {
@@ -186,8 +186,8 @@ fn missing_validators_are_reported() -> Result<()> {
     machine.run("need_validators")?.fails(&["schema of cloud-init"])
 }
 
-/// Debian's package would start a server if it were installed, so it is only extracted. From Debian 13 on promtool has
-/// a package of its own.
+/// Debian's package starts a server when it is installed, so the script only extracts it. Since Debian 13, promtool has
+/// its own package.
 #[test]
 fn prometheus_is_extracted_or_asked_for() -> Result<()> {
     for (package, found) in [("prometheus", ""), ("promtool", "promtool - tooling")] {

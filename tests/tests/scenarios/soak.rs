@@ -9,7 +9,8 @@ use berth_tests::soak::plan::Plan;
 use berth_tests::soak::run::{HOSTS, Options, Soak, keep_evidence};
 
 const SEED: u64 = 1;
-/// The numbers of rollouts that fit into a test: their faults end soon, and together they have every kind of fault.
+/// Numbers of the rollouts that are short enough for a test. Their faults end soon, and together they contain every
+/// kind of fault.
 const ROLLOUTS: [u64; 10] = [14072, 17317, 17759, 6648, 3262, 15321, 5109, 7753, 7534, 266];
 /// No further rollout starts after this time; with fewer than ten rollouts the test fails.
 const ENOUGH: Duration = Duration::from_secs(520);

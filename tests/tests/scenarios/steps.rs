@@ -11,8 +11,8 @@ use nix::unistd::Pid;
 
 use crate::said::Said;
 
-/// Runs a script with the functions of `scripts/steps.sh`. Its `lines FILE` prints prepared output of nextest: FILE.1
-/// at the first call, FILE.2 at the next.
+/// Runs a script with the functions of `scripts/steps.sh`. The script may call `lines FILE`, which prints prepared
+/// output of nextest: FILE.1 at the first call, FILE.2 at the next.
 fn run(script: &str, files: &[(&str, &str)], strict: bool) -> Result<Said> {
     const LINES: &str = r#"
         lines() {
@@ -102,7 +102,7 @@ fn many_failures_are_no_flakes() -> Result<()> {
     said.fails(&["\n0 passed, 9 failed\n"])
 }
 
-/// A killed run has not shown that its other tests pass.
+/// A killed run counts as failed, because some of its tests have no result.
 #[test]
 fn a_run_that_was_broken_off_fails() -> Result<()> {
     let again =

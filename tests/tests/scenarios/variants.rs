@@ -20,7 +20,7 @@ async fn cpu(host: &SimHost, flags: &str) -> Result<()> {
     Ok(())
 }
 
-/// Three nodes: level v2, level v3, and a CPU that cannot be read.
+/// Three nodes: CPU level v2, CPU level v3, and a CPU whose level cannot be read.
 pub async fn each_node_gets_the_image_that_its_cpu_runs(part: &Part<'_>) -> Result<()> {
     cpu(part.host(1), V2).await?;
     cpu(part.host(2), V3).await?;

@@ -18,7 +18,7 @@ use crate::host::root::{HostRoot, RUN_DIR};
 use crate::host::units::{self, Spec};
 
 const STAGED: &str = "/run/ostree/staged-deployment";
-/// The lock file, created as a hard link to the state file. That fails if nothing is staged.
+/// The lock file. The agent creates it as a hard link to the state file, so the creation fails if nothing is staged.
 const LOCK: &str = "/run/ostree/staged-deployment-locked";
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -37,9 +37,9 @@ pub(super) struct EarlyLock {
 }
 
 impl EarlyLock {
-    /// Locks the image as soon as `staged` reports that it is staged, and retries while the pull runs. If the pull is
-    /// `adopted`, an earlier agent may have received that report, so the first attempt to lock is made at once. That
-    /// attempt fails if nothing is staged yet.
+    /// Locks the image as soon as `staged` reports the image as staged, and retries while the pull runs. If the pull is
+    /// `adopted`, an earlier agent may have received that report. The first attempt is then made at once, and fails if
+    /// nothing is staged yet.
     pub(super) fn begin(bus: Arc<Bus>, root: HostRoot, staged: oneshot::Receiver<()>, adopted: bool) -> Self {
         let (pull, ended) = oneshot::channel();
         let task = tokio::spawn(try_until_locked(bus, root, staged, ended, adopted));
@@ -92,8 +92,8 @@ async fn try_until_locked(
     }
 }
 
-/// Locks the staged image while bootc still runs. After a failure, a reboot before bootc's end would apply the image.
-/// The pull's unit locks the image when bootc has ended.
+/// Locks the staged image while bootc still runs. If this fails, a reboot before bootc's end would apply the image.
+/// After bootc's end, the pull's unit locks the image.
 async fn lock(bus: &Bus, root: &HostRoot) -> Result<(), String> {
     let stderr = format!("{RUN_DIR}/early-lock.err");
     let spec = Spec {

@@ -52,8 +52,8 @@ impl Bootc {
         }
     }
 
-    /// Returns bootc's version. A supported version is cached for the life of the agent, any other answer while it [is
-    /// fresh](BootcVersion::is_fresh).
+    /// Returns bootc's version. A supported version is cached for the life of the agent. Any other answer is cached
+    /// while it [is fresh](BootcVersion::is_fresh).
     pub(super) async fn version(&self) -> Result<BootcVersion, HostError> {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
         if let Some(kept) = &kept
@@ -127,8 +127,8 @@ impl Bootc {
         Ok(())
     }
 
-    /// Removes the staged deployment if it is `meant`. `ostree admin undeploy` accepts only an index, and index 0 is
-    /// another deployment if nothing is staged, so the agent first checks that `meant` is staged. On composefs, `bootc
+    /// Removes the deployment `meant` if it is staged. The agent checks this first, because `ostree admin undeploy`
+    /// accepts only an index: if nothing is staged, index 0 is another deployment. On composefs, `bootc
     /// delete-deployment` accepts a name.
     pub(super) async fn unstage(&self, meant: &Deployment) -> Result<(), HostError> {
         let host = self.host_status().await?;
@@ -219,8 +219,8 @@ impl Bootc {
         asked
     }
 
-    /// Unmounts a deployment that was mounted for a soft reboot. Otherwise `systemctl reboot` would boot it, although
-    /// it is locked.
+    /// Unmounts a deployment that was mounted for a soft reboot. `systemctl reboot` would boot a mounted deployment
+    /// even if it is locked.
     async fn reset_soft_reboot(&self) -> Result<(), HostError> {
         if !self.tools.root.path(NEXT_ROOT).exists() {
             return Ok(());

@@ -28,9 +28,9 @@ use crate::host::bus::Changes;
 
 /// Size of the pipe, in bytes: the largest size without privileges.
 const PIPE_SIZE: i32 = 1 << 20;
-/// Limit for a line, in bytes. Longer lines are ignored. Each line lists all layers so far.
+/// Maximum length of a progress line, in bytes. Longer lines are ignored. Each line lists all layers so far.
 const MAX_LINE: usize = 256 << 10;
-/// Shortest time between two wake-ups of the agent because of progress.
+/// Minimum time between two wake-ups of the agent by progress reports.
 const WAKE_INTERVAL: Duration = Duration::from_secs(1);
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 
@@ -162,7 +162,7 @@ impl ProgressReader {
         // Open for writing too. Otherwise reading would end when bootc closes the pipe.
         let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
         if let Err(error) = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE)) {
-            tracing::debug!(%error, "cannot enlarge the pipe for bootc's progress; it keeps its default size");
+            tracing::debug!(%error, "cannot enlarge the pipe for bootc's progress; the pipe keeps its default size");
         }
         let meter = Arc::new(Mutex::new(Meter::default()));
         let task = tokio::spawn(read(pipe, meter.clone(), changes, staged));

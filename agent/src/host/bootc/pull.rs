@@ -37,7 +37,7 @@ const PROGRESS_LOCK: &str = "/run/berth/progress.lock";
 const PROGRESS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Error of a bootc that lacks the hidden flag `--progress-fd`.
 const NO_PROGRESS: &str = "unexpected argument '--progress-fd'";
-/// Lists the digests that Berth has pulled during this boot, one per line.
+/// File with the digests that Berth has pulled during this boot, one per line.
 const PULLED: &str = "/run/berth/pulled";
 /// Removes the reboot request that bootc wrote during this pull, and restores the saved request of another program.
 const TAKE_REQUEST_BACK: &str = "if grep -qs '^bootc: ' /run/reboot-required; then rm -f /run/reboot-required; \
@@ -92,8 +92,8 @@ impl Pulls {
         }
     }
 
-    /// Finds this boot's pull; `None` if there is none or it was forgotten. Without a record, looks for the pull unit
-    /// of the desired digest.
+    /// Finds this boot's pull; `None` if this boot has no pull, or if its pull was forgotten. Without a record, looks
+    /// for the pull unit of the desired digest.
     pub(super) async fn find(
         &self,
         bus: &Arc<Bus>,
@@ -140,8 +140,8 @@ impl Pulls {
         }))
     }
 
-    /// Forgets an ended pull. This frees the unit's name, and a failed unit no longer makes systemd report the host as
-    /// degraded.
+    /// Forgets an ended pull, and frees the name of its unit. Resets a failed unit, so that systemd no longer reports
+    /// the host as degraded.
     pub(super) async fn forget(&self, bus: &Bus, digest: &Digest) -> Result<(), HostError> {
         let unit = unit_name(digest);
         if units::state(bus, &unit).await? == State::Failed {
@@ -217,9 +217,9 @@ impl Pulls {
         self.reading.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Starts to read this pull's progress, unless this agent reads it already. Returns false on failure, which does
-    /// not affect a running pull. With `early_lock`, the agent also locks the image as soon as bootc reports it as
-    /// staged.
+    /// Starts to read this pull's progress, unless this agent reads it already. Returns false if the progress cannot be
+    /// read; a running pull continues. With `early_lock`, the agent also locks the image as soon as bootc reports the
+    /// image as staged.
     async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, early_lock: Option<PullOrigin>) -> bool {
         let path = self.root.path(fifo_name(digest));
         if self
@@ -237,8 +237,8 @@ impl Pulls {
         reading.is_ok()
     }
 
-    /// Stops the progress unit and reads in its place. Then starts the unit again, so that it waits and takes over when
-    /// this agent is gone.
+    /// Stops the progress unit, and reads the progress in its place. Then starts the unit again: the unit waits, and
+    /// takes over when this agent has ended.
     async fn begin_to_read(
         &self,
         bus: &Arc<Bus>,
@@ -295,9 +295,9 @@ fn is_unknown_property(error: &BusError) -> bool {
     error.is(".PropertyReadOnly") || error.is(".UnknownProperty") || error.is(".NotSupported")
 }
 
-/// Returns a script that saves another program's reboot request, because this pull would overwrite it. A request with
-/// a digest that Berth has pulled during this boot comes from a killed pull of Berth, so it is not saved. A request
-/// that was saved before the killed pull stays saved.
+/// Returns a script that saves another program's reboot request before this pull overwrites it. If the request contains
+/// a digest that Berth has pulled during this boot, a killed pull of Berth wrote the request. The script then keeps the
+/// request that was saved earlier.
 fn keep_request(digest: &Digest) -> String {
     format!(
         "if ! grep -qsF -f {PULLED} /run/reboot-required; then rm -f /run/berth/reboot-required; \
@@ -356,8 +356,8 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Describes a failed pull in one line, with the tool's or systemd's message. [`failure::classify`] recognizes each
-/// such line.
+/// Describes a failed pull in one line, with the tool's or systemd's message. [`failure::classify`] finds the reason of
+/// the failure in this line.
 fn explain(unit_failure: &UnitFailure, words: &str) -> String {
     let words = failure::message(words);
     let text = match (unit_failure.result.as_str(), unit_failure.status) {

@@ -15,14 +15,14 @@ use serde::Deserialize;
 use crate::host::driver::{HostStatus, bounded};
 use crate::host::repository;
 
-/// Version of the oldest supported bootc: the first that has `downloadOnly` and `--from-downloaded`, and writes only
-/// JSON to standard output.
+/// Version of the oldest supported bootc. This and later versions have `downloadOnly` and `--from-downloaded`, and
+/// write only JSON to standard output.
 pub const FLOOR: (u32, u32, u32) = (1, 12, 1);
 
 /// How long a failed version query, or the answer "missing" or "too old", is cached.
 const VERSION_RETRY: Duration = Duration::from_secs(30);
-/// How long "missing" is cached after [`MISSING_TIMES`] such answers. Each query runs a unit that fails, which shows in
-/// the host's journal.
+/// How long "missing" is cached after [`MISSING_TIMES`] such answers. Long, because each query runs a unit that fails,
+/// and the host's journal shows each failure.
 const MISSING_RETRY: Duration = Duration::from_secs(3600);
 /// Consecutive "missing" answers before [`MISSING_RETRY`] applies. While a host boots, a few queries may find no bootc.
 const MISSING_TIMES: u32 = 5;
@@ -46,8 +46,7 @@ pub enum BootcVersion {
 }
 
 impl BootcVersion {
-    /// True if this answer may still be used, `age` after its query. `times` is the number of consecutive queries with
-    /// this answer.
+    /// True if an answer of this age may still be used. `times` is the number of consecutive queries with this answer.
     pub(super) fn is_fresh(&self, age: Duration, times: u32) -> bool {
         match self {
             Self::Version { .. } => true,
@@ -232,7 +231,7 @@ fn entry(entry: RawEntry) -> Deployment {
     }
 }
 
-/// Converts an image of bootc's status. Truncates texts to the lengths in the BootcNode's schema.
+/// Converts an image in bootc's status to a deployment. Truncates texts to the lengths in the BootcNode's schema.
 fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     let Some(image) = image else {
         return Deployment {
@@ -253,7 +252,7 @@ fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     }
 }
 
-/// Returns the text and the numbers of the version in the output of `bootc --version`.
+/// Parses the output of `bootc --version`. Returns the version as text and as numbers.
 pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
     let mut words = text.split_whitespace();
     let version = match (words.next()?, words.next()) {

@@ -48,8 +48,8 @@ impl Host {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Creates two stand-ins: `ostree` prints these deployments, and `bootc rollback` swaps the first two that are not
-    /// staged.
+    /// Creates two stand-ins: `ostree` prints these deployments, and `bootc rollback` swaps the first two deployments
+    /// that are not staged.
     fn ostree(&self, status: &str) {
         fs::write(self.scratch.path().join("status"), status).unwrap();
         self.program(

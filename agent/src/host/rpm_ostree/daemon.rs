@@ -97,8 +97,8 @@ impl Daemon {
         .await
     }
 
-    /// Creates a transaction that pulls and stages an image, locked from the start, and keeps the layered packages.
-    /// Returns the transaction's address. While the transaction runs, a second call returns that address again.
+    /// Creates a transaction that pulls an image and stages it locked, and keeps the layered packages. Returns the
+    /// transaction's address. If the transaction already runs, returns the same address again.
     pub(super) async fn rebase(&self, refspec: &str, title: &str) -> Result<String, HostError> {
         self.query("Rebase", || {
             Box::pin(async {
@@ -124,8 +124,8 @@ impl Daemon {
         self.call_os("Rollback", &Options::new()).await.map_err(explain)
     }
 
-    /// Creates a transaction that unlocks the staged deployment of this digest and reboots. Returns its address. Not
-    /// repeated after a lost reply, because the host may be shutting down.
+    /// Creates a transaction that unlocks the staged deployment of this digest and reboots. Returns its address. The
+    /// call is not repeated after a lost reply, because the host may be shutting down.
     pub(super) async fn finalize(&self, digest: &str) -> Result<String, HostError> {
         self.activate().await?;
         let options: Options<'_> = HashMap::from([("checksum", Variant::new(digest))]);
@@ -190,8 +190,8 @@ impl Daemon {
     }
 }
 
-/// Returns the options of a call that stages an image. All are explicit, because their defaults differ between the
-/// daemon's methods.
+/// Returns the options of a call that stages an image. Every option is set, because the daemon's methods have different
+/// defaults.
 fn staging(title: &str) -> Options<'_> {
     HashMap::from([
         ("lock-finalization", Variant::new(true)),

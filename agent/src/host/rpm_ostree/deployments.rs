@@ -32,8 +32,8 @@ const LAYERS: [&str; 5] = [
 /// packages.
 const REMOTE_REPLACEMENTS: &str = "requested-base-remote-replacements";
 
-/// Keys of other changes. An update by rpm-ostree keeps them, and bootc would drop them. Used only to compare two
-/// deployments.
+/// Keys of other changes. An update by rpm-ostree keeps these changes, and bootc would drop them. Used only to compare
+/// two deployments.
 const OTHER_CHANGES: [&str; 5] = [
     REMOTE_REPLACEMENTS,
     "regenerate-initramfs",
@@ -99,7 +99,7 @@ fn is_signed(entry: &Entry) -> bool {
     text(entry, "container-image-reference").is_some_and(|reference| origin(&reference).1)
 }
 
-/// Converts an entry. Truncates texts to the lengths in the BootcNode's schema.
+/// Converts an entry to a deployment. Truncates texts to the lengths in the BootcNode's schema.
 fn deployment(entry: &Entry, locked: bool) -> Deployment {
     let image = text(entry, "container-image-reference").map(|reference| origin(&reference).0);
     let digest = match &image {

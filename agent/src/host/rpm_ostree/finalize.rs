@@ -16,7 +16,7 @@ use crate::host::root::{HostRoot, RUN_DIR};
 pub(super) enum LockTool {
     Unlocks,
     Locks,
-    /// The command does not exist: a file locks the deployment, and only rpm-ostree unlocks it.
+    /// The command does not exist. A file locks the deployment, and only rpm-ostree can unlock the deployment.
     None,
 }
 
@@ -33,7 +33,7 @@ impl LockTool {
     }
 }
 
-/// Note that the agent must request its next reboot from rpm-ostreed, which then unlocks the staged deployment.
+/// Reminder for the agent: its next reboot request must go to rpm-ostreed, which then unlocks the staged deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Note {

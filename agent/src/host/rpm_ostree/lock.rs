@@ -22,7 +22,7 @@ pub(super) enum Lock {
     Locked,
     /// A shutdown applies the deployment.
     Unlocked,
-    /// A file cannot be read or parsed, for this reason, so the deployment may be locked or not.
+    /// The state of the lock is unknown, because a file cannot be read or parsed. The text is the reason.
     Unreadable(String),
 }
 
@@ -45,7 +45,7 @@ impl Lock {
     }
 }
 
-/// Reads at most one byte more than the limit, so that the caller notices a longer state.
+/// Reads at most one byte more than the limit, so that the caller can detect a state that is too long.
 fn read_state(path: &Path) -> io::Result<Vec<u8>> {
     let mut state = vec![];
     let most = u64::try_from(staged::MAX_LENGTH).unwrap_or(u64::MAX);

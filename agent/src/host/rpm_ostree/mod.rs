@@ -79,7 +79,7 @@ impl RpmOstree {
         Ok(status)
     }
 
-    /// Returns rpm-ostree's policy for automatic updates; `None` if the daemon does not answer. Only displayed.
+    /// Returns rpm-ostree's policy for automatic updates, for display; `None` if the daemon does not answer.
     pub(super) async fn policy(&self) -> Option<String> {
         match self.daemon.policy().await {
             Ok(policy) => Some(policy),
@@ -157,8 +157,8 @@ impl RpmOstree {
     }
 
     /// Joins and starts a transaction that the agent created. A transaction that was not started blocks all others
-    /// while its creator is connected. So after a failure the agent disconnects, and the daemon cancels the
-    /// transaction. The error's flag is true if the reply to `Start` was lost: the transaction may then run.
+    /// while its creator is connected. So after a failure, the agent disconnects, and the daemon cancels the
+    /// transaction. The error's flag is true if the reply to `Start` was lost. The transaction may then run.
     async fn start(&self, address: &str) -> Result<Transaction, (HostError, bool)> {
         let started = match Transaction::join(address, &self.tools.root).await {
             Err(error) => Err((error, false)),
@@ -196,8 +196,8 @@ impl RpmOstree {
         self.complete(self.daemon.rollback().await, "queue the rollback").await
     }
 
-    /// Starts a short transaction at the address that the daemon returned, and waits for its end. `what` names its
-    /// purpose in an error.
+    /// Starts a short transaction at the address that the daemon returned, and waits for its end. `what` names the
+    /// transaction in an error.
     async fn complete(&self, created: Result<String, HostError>, what: &str) -> Result<(), HostError> {
         let address = match created {
             Ok(address) => address,
@@ -222,8 +222,8 @@ impl RpmOstree {
         }
     }
 
-    /// Removes the staged deployment, which has ostree's index 0, while a rollback is queued for the next boot. The
-    /// daemon's `Cleanup` would remove the rollback deployment too.
+    /// Removes the staged deployment while a rollback is queued for the next boot. Uses ostree, where the staged
+    /// deployment has index 0, because the daemon's `Cleanup` would remove the rollback deployment too.
     async fn remove_before_a_rollback(&self) -> Result<(), HostError> {
         self.refuse_beside_a_transaction().await?;
         let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];

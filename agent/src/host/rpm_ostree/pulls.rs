@@ -32,7 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
 /// Timeout for joining a running transaction. Short, because the agent cannot report while it waits for the daemon.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Title of a transaction whose work has not begun. When it begins, the daemon sets the requested title.
+/// Title of a transaction before its work begins. When the work begins, the daemon sets the requested title.
 const NOT_YET_TITLED: &str = "new-deployment";
 /// Message of the daemon if the image is already staged or booted under the same reference.
 const SAME_REFERENCE: &str = "Old and new refs are equal";
@@ -51,7 +51,7 @@ struct Following {
     digest: Digest,
     tally: Arc<Mutex<Tally>>,
     task: JoinHandle<()>,
-    /// Sending cancels the transaction; `None` after that.
+    /// Channel to cancel the transaction; `None` after its use.
     stop: Option<oneshot::Sender<()>>,
 }
 
@@ -110,7 +110,7 @@ impl Pulls {
         tally.progress()
     }
 
-    /// Finds this boot's pull; `None` if there is none or it was forgotten.
+    /// Finds this boot's pull; `None` if this boot has no pull, or if its pull was forgotten.
     pub(super) async fn find(&self, daemon: &Daemon, boot: &BootId) -> Result<Option<Pull>, HostError> {
         let Some(Record { digest, .. }) = self.own_record(boot) else {
             return Ok(None);
@@ -135,8 +135,8 @@ impl Pulls {
         (record.backend == Backend::RpmOstree).then_some(record)
     }
 
-    /// Returns the state of a pull that this agent does not follow. Joins the transaction if it runs. Otherwise the
-    /// staged deployment shows whether the pull succeeded.
+    /// Returns the state of a pull that this agent does not follow; `None` if the pull was never started. Joins the
+    /// pull's transaction if it runs. Otherwise the deployments show whether the pull succeeded.
     async fn adopt(&self, daemon: &Daemon, mut record: Record) -> Result<Option<PullState>, HostError> {
         if self.join_again(daemon, &record).await? {
             return Ok(Some(PullState::Running));
@@ -164,8 +164,8 @@ impl Pulls {
         Ok(Some(state))
     }
 
-    /// Joins the pull's transaction; false if it does not run. Fails if a transaction runs but cannot be identified
-    /// yet, because the pull must then not count as ended.
+    /// Joins the pull's transaction; returns false if that transaction does not run. Fails if the running transaction
+    /// cannot be identified yet, so that the pull does not count as ended.
     async fn join_again(&self, daemon: &Daemon, record: &Record) -> Result<bool, HostError> {
         let active = match daemon.active().await {
             Ok(Some(active)) => active,
@@ -196,8 +196,8 @@ impl Pulls {
         Ok(true)
     }
 
-    /// Connects to the running transaction, and starts it if it is the record's pull. `None` if it is another
-    /// transaction. Fails if the transaction cannot be identified yet.
+    /// Connects to the running transaction. If the transaction belongs to the record's pull, starts it; otherwise
+    /// returns `None`. Fails if the transaction cannot be identified yet.
     async fn join_active(&self, active: &Active, record: &Record) -> Result<Option<Transaction>, HostError> {
         let transaction = Transaction::join(&active.address, &self.root).await?;
         let found = transaction.title().await.map_err(explain)?;
@@ -373,9 +373,9 @@ impl Listener {
         }
     }
 
-    /// Cancels the transaction and waits for its end. The pull may still succeed. Without a reported end, the
-    /// transaction may still run, so the record gets no end: the next `find` joins the transaction again, or reads the
-    /// result from the staged deployment.
+    /// Cancels the transaction and waits for its end. The pull may still succeed. If the daemon does not report an end,
+    /// the transaction may still run, and the record gets no result. The next `find` then joins the transaction again,
+    /// or reads the result from the deployments.
     async fn cancel(mut self, mut transaction: Transaction, why: &str) {
         if let Err(error) = transaction.cancel().await {
             tracing::warn!(%error, "cannot cancel the transaction of rpm-ostree");
@@ -413,11 +413,11 @@ impl Listener {
         self.store();
     }
 
-    /// Writes the pull's end to the record. After a failure, a later `find` reads the result from the staged
-    /// deployment.
+    /// Writes the record, and wakes the agent. If the write fails, a later `find` reads the pull's result from the
+    /// deployments.
     fn store(&self) {
         if let Err(error) = self.file.write(&self.record) {
-            tracing::warn!(%error, "cannot record the pull's result; it will be inferred from the staged deployment");
+            tracing::warn!(%error, "cannot record the pull's result; the agent will infer the result from the staged deployment");
         }
         self.changes.bump();
     }

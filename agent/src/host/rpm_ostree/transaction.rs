@@ -80,7 +80,7 @@ impl Transaction {
         self.call("Start").await.map(drop)
     }
 
-    /// Asks the daemon to cancel the transaction, which then fails unless it has already succeeded.
+    /// Asks the daemon to cancel the transaction. The transaction then fails, unless it has already succeeded.
     pub(super) async fn cancel(&self) -> Result<(), BusError> {
         self.call("Cancel").await.map(drop)
     }
@@ -115,7 +115,8 @@ impl Transaction {
         }
     }
 
-    /// Waits for the end of the transaction. `None` if the daemon ended or reports no end within this time.
+    /// Waits for the end of the transaction, at most for this time. `None` if the daemon exits or does not report the
+    /// end.
     pub(super) async fn end(&mut self, within: Duration) -> Option<Result<(), String>> {
         let end = async {
             loop {
@@ -175,7 +176,7 @@ fn read(message: &Message) -> Signal {
     }
 }
 
-/// Returns the address and the path of its socket as the agent sees them: in a pod, the host's `/run` has another path.
+/// Converts the address and the path of its socket to the agent's view: in a pod, the host's `/run` has another path.
 /// `None` if the address has no valid path.
 fn under(root: &HostRoot, address: &str) -> Option<(String, PathBuf)> {
     let mut found = None;

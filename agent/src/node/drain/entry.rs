@@ -13,8 +13,8 @@ use crate::node::pods::{Class, Pod};
 
 /// Longest time between two requests for one pod.
 pub(super) const RETRY_WITHIN: Duration = Duration::from_secs(10);
-/// Time from the end of a terminating pod's grace period until the pod is overdue. The kubelet needs this time to
-/// release volumes and network.
+/// Time after a terminating pod's grace period before the pod counts as overdue. The kubelet needs this time to release
+/// volumes and network.
 pub(super) const OVERDUE: Duration = Duration::from_secs(30);
 /// Kubernetes' default grace period, in seconds.
 const DEFAULT_GRACE: u64 = 30;
@@ -29,7 +29,7 @@ pub(super) struct Entry {
     pub(super) tries: u32,
     pub(super) next_try: Moment,
     pub(super) reason: String,
-    /// True if the pod leaves only after an admin acts or a budget changes. Such pods are reported first.
+    /// True if the pod cannot be moved for now, for example because of a budget. Such pods are reported first.
     pub(super) stuck: bool,
     pub(super) by_force: bool,
     /// True if the agent has logged that the drain continues without the pod.
@@ -100,8 +100,8 @@ impl Entry {
         }
     }
 
-    /// True if this agent has seen the pod terminating for the pod's grace period plus [`OVERDUE`]. Measured only with
-    /// this machine's monotonic clock.
+    /// True if this agent has seen the pod terminating for at least the pod's grace period plus [`OVERDUE`]. The time
+    /// is measured with this machine's monotonic clock.
     fn is_overdue(&self, pod: &Pod, now: Moment) -> bool {
         let Some(since) = self.ending_since else { return false };
         let grace = pod.metadata.deletion_grace_period_seconds;

@@ -16,7 +16,7 @@ pub struct Given<'a> {
     pub settings: &'a Settings,
     /// True if the kubelet is ready: only a ready kubelet can end pods.
     pub node_ready: bool,
-    /// Time left until the drain times out; zero if it has timed out, or never times out.
+    /// Time left until the drain's timeout; zero after the timeout, or if the drain has no timeout.
     pub left: Duration,
     /// Time by this node's clock. For display.
     pub now: Timestamp,

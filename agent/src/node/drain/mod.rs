@@ -35,18 +35,19 @@ const CONCURRENT: usize = 8;
 const PAGE: usize = 200;
 /// Maximum number of blockers in the BootcNode's schema.
 const MAX_BLOCKERS: usize = 10;
-/// First and longest time between two passes while pods are terminating.
+/// Minimum and maximum time between two passes while pods are terminating.
 const LOOK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// Time between two passes while only an admin can help.
+/// Time between two passes while the drain waits for an admin.
 const LOOK_BLOCKED: Duration = Duration::from_secs(10);
-/// Longest pause of requests that an overloaded API server can impose on the drain.
+/// Maximum time without requests after the API server reports an overload.
 const HOLD_BACK: Duration = Duration::from_secs(60);
 /// How long to wait until volumes are detached, after their pods are gone.
 const VOLUMES: Duration = Duration::from_secs(120);
-/// A kubelet counts as away when its Node has been not Ready for this long. An outage of the API server also makes the
-/// Node of a running kubelet not Ready, and that kubelet then needs up to 50 s to watch its pods again.
+/// A kubelet counts as away after its Node has been not Ready for this time. The Node of a running kubelet also becomes
+/// not Ready during an outage of the API server. After the outage, that kubelet needs up to 50 s to watch its pods
+/// again.
 const KUBELET_AWAY: Duration = Duration::from_secs(90);
-/// Maximum time between two passes of one [`NotReady`] span. After a longer gap, the span starts again, because the API
+/// Maximum time between two passes in one [`NotReady`] span. After a longer gap, a new span begins, because the API
 /// server may have been away.
 const BLIND: Duration = Duration::from_secs(20);
 /// Maximum length of a blocker's name in the BootcNode's schema, in characters.
@@ -66,7 +67,7 @@ pub struct Drain {
     not_ready: Option<NotReady>,
     /// True if the last pass was forced: the drain had timed out, with `onTimeout: Force`.
     forced: bool,
-    /// Number of passes since a pod last left or a request to move a pod was last accepted.
+    /// Number of consecutive passes without progress: no pod has left, and no request to move a pod was accepted.
     quiet: u32,
 }
 
@@ -158,7 +159,7 @@ impl Drain {
         not_ready.is_some_and(|seen| given.clock.since(seen.since) >= KUBELET_AWAY)
     }
 
-    /// Updates the entries from the list of pods. Returns the pods that this pass asks to leave.
+    /// Updates the entries from the list of pods. Returns the pods to ask in this pass.
     fn sort<'a>(&mut self, pods: &'a [Pod], given: &Given<'_>) -> Vec<&'a Pod> {
         let now = given.clock;
         self.watch_kubelet(given);
@@ -214,7 +215,7 @@ impl Drain {
         due
     }
 
-    /// Returns the pod's entry; `None` if the drain continues without the pod.
+    /// Returns the pod's entry if the drain must wait for the pod; `None` if the drain continues without it.
     fn must_leave(&self, pod: &Pod, class: Class, given: &Given<'_>) -> Option<&Entry> {
         let entry = self.known.get(&pod.metadata.uid)?;
         let left_behind = entry.left_behind(pod, class, given, self.kubelet_is_away(given));
@@ -296,7 +297,7 @@ impl Drain {
         progress
     }
 
-    /// Returns how long no requests may be sent to an overloaded API server; `None` if they may be sent now.
+    /// Returns how long to send no requests, because the API server is overloaded; `None` if requests may be sent now.
     fn held_back(&self, now: Moment) -> Option<Duration> {
         wait(now, self.hold_back?)
     }
@@ -321,8 +322,8 @@ impl Drain {
         next.max(LOOK.0)
     }
 
-    /// Waits a limited time until the volumes of gone pods are detached. The reboot unmounts the volumes anyway. But a
-    /// pod on another node that needs such a volume must then wait until this node is back.
+    /// Waits a limited time until the volumes of gone pods are detached. The reboot unmounts the volumes in any case.
+    /// But if a volume stays attached, a pod on another node that needs it cannot start until this node is back.
     fn wait_for_volumes(&mut self, done: DrainProgress, lingering: &[String], given: &Given<'_>) -> DrainProgress {
         if lingering.is_empty() {
             return done;
@@ -368,8 +369,8 @@ fn volume_blockers(volumes: &[String], reason: &str, since: Timestamp) -> Vec<Dr
     blockers
 }
 
-/// Returns at most [`MAX_BLOCKERS`] blocking pods. Pods that need an admin come first, then the pods that have blocked
-/// longest.
+/// Returns at most [`MAX_BLOCKERS`] blocking pods. Pods that cannot be moved for now come first. Within each group, the
+/// pods that have blocked longest come first.
 fn blockers(mut left: Vec<(&Pod, &Entry, Class)>) -> Vec<DrainBlocker> {
     left.sort_by(|(p, a, _), (q, b, _)| {
         b.stuck

@@ -543,7 +543,7 @@ proptest! {
         }
     }
 
-    /// With any pods and any answers, a pass asks only pods that may be asked. A pass that ends the drain has moved no
+    /// With any pods and any answers, a pass asks only pods that may be moved. The pass that ends the drain moves no
     /// pod.
     #[test]
     fn a_pass_never_both_moves_something_and_is_done(

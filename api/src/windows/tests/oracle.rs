@@ -10,12 +10,12 @@ use super::*;
 use crate::windows::window::share;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
-/// Extra time before the first relevant start. The oracle begins to step there, so that it sees which times the clock
-/// repeats.
+/// Extra time before the first relevant start. The oracle begins its steps at this earlier time, so that it notices
+/// when the clock repeats a time.
 const WARM_UP: SignedDuration = SignedDuration::from_hours(3);
 const AHEAD: SignedDuration = SignedDuration::from_hours(48);
 
-/// A window as sets of numbers. An empty set is a `*`.
+/// A window with a set of numbers for each field of its schedule. An empty set means `*`.
 #[derive(Debug, Clone)]
 struct Fields {
     minutes: Vec<i8>,
@@ -27,7 +27,7 @@ struct Fields {
     zone: &'static str,
 }
 
-/// Returns the values as a field of a schedule.
+/// Formats the values as a field of a schedule.
 fn list(values: &[i8]) -> String {
     match values {
         [] => "*".to_owned(),
@@ -61,7 +61,7 @@ impl Fields {
         has(&self.minutes, civil.minute()) && has(&self.hours, civil.hour()) && by_day
     }
 
-    /// Open times of the window for all starts in a span, found minute by minute.
+    /// Returns the open times of the window for all starts in a span. Checks each minute of the span.
     fn intervals(&self, from: Timestamp, to: Timestamp) -> Vec<(Timestamp, Timestamp)> {
         let zone: TimeZone = TimeZoneDatabase::bundled().get(self.zone).unwrap();
         let mut intervals = Vec::new();
@@ -165,7 +165,7 @@ impl Oracle {
         !self.is_excluded(t) && self.intervals.iter().any(|&(from, to)| from <= t && t < to)
     }
 
-    /// First instant after `now` when the schedule is open (if `open`) or closed (otherwise).
+    /// Returns the first instant after `now` when the schedule is open (if `open` is true) or closed (if it is false).
     fn turns(&self, now: Timestamp, open: bool) -> Option<Timestamp> {
         let edges = self
             .intervals

@@ -325,8 +325,9 @@ async fn an_image_other_than_the_index_names_is_refused() {
     );
 }
 
-/// Polls a tag that has moved from a known image (version 1.0) to another (2.0). `tag` returns pages to replace.
-/// Returns the version or the reason of the failure, and the methods of the requests for the tag's manifest.
+/// Polls a tag that has moved from a known image (version 1.0) to another (2.0). `tag` gets the page of the new
+/// manifest, and returns pages that replace the registry's pages. Returns the version or the reason of the failure, and
+/// the methods of the requests for the tag's manifest.
 async fn poll(tag: impl FnOnce(Page) -> Vec<(&'static str, Page)>) -> (Result<String, ResolveReason>, Vec<String>) {
     let registry = registry(|_| image_of("1", "1.0")).await;
     let known = registry.resolve().await.unwrap();

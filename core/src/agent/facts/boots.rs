@@ -2,8 +2,8 @@ use berth_api::digest::Digest;
 use berth_api::names::BootId;
 use serde::{Deserialize, Serialize};
 
-/// The target of a committed berth that fell back: the target was finalized at shutdown or had already run unproven,
-/// but the host booted another image, without Berth.
+/// The target of a committed berth that fell back: the host booted another image, without Berth. Before that, the
+/// target had run unproven, or a shutdown had finalized it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FellBack {
@@ -11,7 +11,7 @@ pub struct FellBack {
     pub digest: Digest,
     /// ID of the boot that runs the other image.
     pub boot_id: BootId,
-    /// True if an agent had seen the target run before the host left it.
+    /// True if an agent saw the target run before the host booted the other image.
     #[serde(default)]
     pub ran: bool,
 }
@@ -27,8 +27,8 @@ pub struct LastBooted {
     pub previous: Option<Digest>,
 }
 
-/// A boot of another image while the node held no berth. Kept until the node runs the desired image or the target of a
-/// berth.
+/// A boot of an unexpected image while the node held no berth. Kept until the node runs the desired image or the target
+/// of a berth.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutsideBoot {
@@ -36,7 +36,7 @@ pub struct OutsideBoot {
     pub digest: Digest,
     /// Digest that the host ran before this boot.
     pub left: Digest,
-    /// True if the host went back to its rollback deployment.
+    /// True if the host went back to its rollback deployment, and that image has not failed on this node.
     #[serde(default)]
     pub is_rollback: bool,
 }

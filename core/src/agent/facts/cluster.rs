@@ -4,13 +4,13 @@ use berth_api::node::DrainBlocker;
 
 use crate::agent::node::NodeFacts;
 
-/// Result of the guard probe: the agent tries, as a dry run, a write to another node's object, which the API server
-/// must reject (I6).
+/// Result of the guard probe. The probe is a dry run of a write to another node's object. The API server must reject
+/// that write (I6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guard {
     /// No probe has got a clear answer yet.
     Unknown,
-    /// The cluster has no object to try the write on: no berth, or no other node with a BootcNode.
+    /// The agent found nothing to try the write on: the cluster has no berth, or no other node with a BootcNode.
     NothingToTry,
     /// The write was rejected.
     Refuses,
@@ -30,14 +30,14 @@ pub struct GuardFacts {
 }
 
 impl GuardFacts {
-    /// True if the status must show that the guard may be missing: the write would have succeeded, or several probes
-    /// have failed and none has got a clear answer yet.
+    /// True if the status must warn that the guard may be missing: the write would have succeeded, or several probes
+    /// have failed before any got a clear answer.
     pub fn is_reportable(&self) -> bool {
         matches!(self.answer, Guard::Allows(_)) || (self.answer == Guard::Unknown && self.silence.is_some())
     }
 
-    /// Returns why this node takes no berth, if the API server may accept writes to other nodes' objects; `None` if it
-    /// rejects them.
+    /// Returns why this node may not take a berth: the API server accepts writes to other nodes' objects, or no probe
+    /// has got a clear answer yet. `None` if the server rejects such writes, or if there was nothing to try.
     pub fn unguarded(&self) -> Option<String> {
         match &self.answer {
             // `NothingToTry` does not keep the node from an offer: before the agent takes an offered berth, it tries
@@ -87,9 +87,9 @@ pub struct DrainFacts {
     pub done: bool,
     /// Time since the drain began, including time before an agent restart.
     pub elapsed: Duration,
-    /// Pods that block the drain.
+    /// Pods and volumes that block the drain.
     pub blockers: Vec<DrainBlocker>,
-    /// Pods that are still on the node but do not keep it from rebooting.
+    /// Pods and volumes that stay on the node. The node reboots without waiting for them.
     pub left_behind: Vec<DrainBlocker>,
     /// Time until the next drain pass; `None` if no pass is planned.
     pub next_pass: Option<Duration>,

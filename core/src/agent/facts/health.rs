@@ -53,9 +53,9 @@ pub enum BootComplete {
 /// Results of the health checks that an image builder or an admin installed on the host. Only required checks count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// At least one check has not ended since this boot.
+    /// At least one check has not finished in this boot.
     Running,
-    /// Every check has succeeded since this boot, or the host has no checks.
+    /// Every check has succeeded in this boot, or the host has no checks.
     #[default]
     Passed,
     /// At least one required check failed at its last run: one message per failed check, with its path.

@@ -21,10 +21,11 @@ pub struct HostFacts {
     pub os: Os,
     /// True if `os` was read after the last event that may have changed the host's deployments.
     pub fresh: bool,
-    /// True if the last read found no armed image, and this agent process has done nothing since that could arm one.
+    /// True if the last read found no armed image, and nothing that this agent process did after the read could have
+    /// armed one.
     pub disarmed: bool,
-    /// Set after several attempts to lock the staged image failed. The agent then removes the image. If it may not
-    /// remove the image, it retries the lock.
+    /// Set if several attempts to lock the staged image have failed. The agent then removes the image. If the image
+    /// must stay, the agent retries the lock.
     pub lock_failure: Option<LockFailure>,
     /// The running pull.
     pub pull: Option<PullFacts>,
@@ -62,12 +63,12 @@ pub struct HostFacts {
 pub struct SoftReboots {
     /// True if the host's systemd supports soft reboots.
     pub supported: bool,
-    /// When the last soft reboot started the running userspace, by the host's wall clock. `None` if the kernel's boot
-    /// started that userspace.
+    /// Time when a soft reboot started the running userspace, by the host's wall clock. `None` if the userspace has run
+    /// since the kernel booted.
     pub userspace_began: Option<Timestamp>,
 }
 
-/// The staged image could not be locked in several attempts.
+/// Several attempts to lock the staged image have failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockFailure {
     /// Last error message.
@@ -85,12 +86,12 @@ pub struct Unreachable {
     pub ago: Duration,
 }
 
-/// How long the host's services must be silent before the status reports that. A shutdown or a service restart causes a
-/// shorter silence.
+/// How long the host's services must be silent before the status reports the silence. A shutdown or a service restart
+/// causes a shorter silence.
 const SILENCE_TOLD_AFTER: Duration = Duration::from_secs(30);
 
 impl Unreachable {
-    /// True if the services have not answered for long enough to report it.
+    /// True if the services have been silent for long enough to report the silence.
     pub fn is_reportable(&self) -> bool {
         self.ago >= SILENCE_TOLD_AFTER
     }
@@ -99,7 +100,7 @@ impl Unreachable {
 /// The host's deployments as last read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Os {
-    /// Not read since the deployments may have changed, or not readable now because a pull holds ostree's lock.
+    /// Unknown, because the deployments may have changed after the last read, or because a pull holds ostree's lock.
     Unknown,
     /// Berth cannot update the host; see [`crate::agent::backend`].
     Unusable {
@@ -119,7 +120,7 @@ pub struct Deployments {
     pub backend: NodeBackend,
     /// How the host stores its deployments.
     pub storage: Storage,
-    /// True if the backend locks an image as it stages it, so that the image is never armed.
+    /// True if the backend locks an image while it stages the image. The image is then never armed.
     pub stages_locked: bool,
     /// The booted deployment.
     pub booted: Deployment,
@@ -129,33 +130,33 @@ pub struct Deployments {
     pub staged: Option<Deployment>,
     /// ostree commit of the staged deployment; `None` on a composefs host.
     pub staged_commit: Option<String>,
-    /// True if someone on the host changed the layered packages of the staged deployment, and the backend keeps that
-    /// change in the next image that it stages.
+    /// True if the backend is rpm-ostree and someone on the host changed the layered packages of the staged deployment.
+    /// rpm-ostree keeps that change in the next image that it stages.
     pub staged_layers: bool,
     /// True if the backend reports that the host enforces a signature policy. This alone does not prove that the staged
     /// image is signed: see [`super::Past::is_verified`].
     pub staged_signed: bool,
     /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,
-    /// True if the next boot takes the rollback deployment: an admin or the agent queued the rollback, or an image was
-    /// finalized and then not booted.
+    /// True if the next boot takes the rollback deployment. Either an admin or the agent queued the rollback, or an
+    /// image was finalized but not booted.
     pub rollback_queued: bool,
-    /// Link in `/etc` that makes a unit of the host require `berth-firstboot.service`; set only if the staged image
+    /// Path of a link in `/etc` that makes a unit of the host require `berth-firstboot.service`, if the staged image
     /// lacks that service.
     pub link_without_unit: Option<String>,
-    /// Why Berth begins no update on this host; `None` if Berth may begin one. A turn that has already begun is
-    /// finished anyway.
+    /// Why Berth must not begin an update on this host; `None` if it may. A turn that has already begun is finished
+    /// anyway.
     pub refusal: Option<String>,
 }
 
 impl Deployments {
-    /// Returns the lock that an image has while this host stages it; `None` if nothing would lock it.
+    /// Returns how this host locks an image that is being staged; `None` if nothing would lock the image.
     pub fn staging_lock(&self) -> Option<StagingLock> {
         StagingLock::of(self.storage, self.stages_locked)
     }
 
-    /// Returns a message if a unit such as the kubelet would never start after a boot of the staged image. `None` if no
-    /// such fault is known.
+    /// Returns a message if a boot of the staged image would leave a unit such as the kubelet unable to start. `None`
+    /// if no such fault is known.
     pub fn unit_missing(&self) -> Option<String> {
         let link = self.link_without_unit.as_ref()?;
         Some(format!(
@@ -180,8 +181,7 @@ impl Os {
         self.deployments()?.booted.digest.as_ref()
     }
 
-    /// Returns why Berth begins no update on this host; `None` if Berth may begin one, or if the deployments are
-    /// unknown.
+    /// Returns why Berth must not begin an update on this host; `None` if it may, or if the deployments are unknown.
     pub fn refusal(&self) -> Option<&str> {
         self.deployments()?.refusal.as_deref()
     }
@@ -196,7 +196,7 @@ impl Os {
         self.deployments().is_some_and(|d| d.rollback_queued)
     }
 
-    /// Returns the digest of the rollback deployment if the next boot takes that deployment. `None` otherwise, and if
+    /// Returns the digest of the rollback deployment if the next boot takes that deployment. `None` otherwise, or if
     /// the digest is unknown.
     pub fn queued_digest(&self) -> Option<&Digest> {
         let queued = self.deployments().filter(|d| d.rollback_queued)?;

@@ -46,8 +46,8 @@ pub struct AgentFacts {
     pub cluster_node: ClusterNode,
     /// Berths labeled with this node; `None` until they are read.
     pub berths: Option<Vec<Berth>>,
-    /// True if this agent process made the last write of the held berth, and the API server confirmed it. Older writes
-    /// that are still in flight then fail.
+    /// True if this agent process made the last write of the held berth, and the API server confirmed it. Any older
+    /// write that is still in flight then fails.
     pub fenced: bool,
     /// True if this agent process has written the Node since it began to give the berth back.
     pub restored: bool,
@@ -65,7 +65,7 @@ pub struct AgentFacts {
     pub guard: GuardFacts,
     /// The agent's record of earlier pulls, turns and failures on this node.
     pub past: Past,
-    /// The step that keeps failing; `None` if no step does.
+    /// The step that keeps failing, if any.
     pub trouble: Option<StepFailure>,
 }
 
@@ -86,8 +86,8 @@ impl AgentFacts {
         self.undoes_boot() && self.host.os.is_rollback_queued()
     }
 
-    /// Returns why the host's own policy rejects the desired image; `None` if it accepts the image, or no image is
-    /// desired.
+    /// Returns why the host's own policy rejects the desired image. `None` if the policy accepts the image, or if no
+    /// image is desired.
     pub fn objection(&self) -> Option<Objection> {
         self.host.rules.objection(self.desired.image()?)
     }
@@ -106,7 +106,7 @@ impl AgentFacts {
         holdings.find(|holding| holding.node == self.node)
     }
 
-    /// Returns the last turn that did not end in an update, if its digest is still the desired one.
+    /// Returns the last turn if it ended without an update, and its digest is still the desired digest.
     pub(crate) fn failed_turn(&self) -> Option<&Turn> {
         let last = self.past.last_turn.as_ref();
         last.filter(|turn| Some(&turn.digest) == self.desired.digest())

@@ -1,7 +1,7 @@
 //! Readings of the pool's checks: see [`berth_api::pool::PoolCheck`].
 
-/// Reading of one check of the pool. A check of a Node condition needs no reading, since the Node object has the
-/// condition.
+/// Reading of one of the pool's checks. A check of a Node condition has no reading, because the condition is in the
+/// Node object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckReading {
     /// Name of the check.
@@ -30,8 +30,8 @@ pub struct PodReading {
     pub name: String,
     /// True if the pod's condition `Ready` is True.
     pub ready: bool,
-    /// True if the pod has ended or is being deleted. Such a pod does not count.
+    /// True if the pod has ended or is being deleted. The check ignores such a pod.
     pub is_ending: bool,
-    /// IDs of its containers.
+    /// IDs of the pod's containers.
     pub containers: Vec<String>,
 }

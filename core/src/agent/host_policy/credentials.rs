@@ -167,9 +167,9 @@ pub fn in_use(host: &AuthFiles) -> String {
 
 /// Checks that the text is an auth file whose credentials skopeo can use. The error quotes no secret.
 pub fn check(text: &[u8]) -> Result<(), String> {
-    const FORM: &str = r#"it is not JSON of the form {"auths": {"REGISTRY": {"auth": "…"}}}"#;
+    const FORM: &str = r#"the file is not JSON of the form {"auths": {"REGISTRY": {"auth": "…"}}}"#;
     if text.len() > MAX_LENGTH {
-        return Err(format!("it has more than {MAX_LENGTH} bytes"));
+        return Err(format!("the file has more than {MAX_LENGTH} bytes"));
     }
     // The message leaves out the parser's error, which may quote a secret.
     let file: Map<String, Value> = serde_json::from_slice(text)
@@ -187,16 +187,16 @@ pub fn check(text: &[u8]) -> Result<(), String> {
     if helpers || store {
         let advice = "store the credentials themselves, as `kubectl create secret docker-registry` does";
         return Err(format!(
-            "it names credential helpers (credHelpers, credsStore), which Berth does not install on the host; {advice}"
+            "the file names credential helpers (credHelpers, credsStore), which Berth does not install on the host; {advice}"
         ));
     }
     let auths = match file.get("auths") {
         Some(Value::Object(auths)) => auths,
-        None | Some(Value::Null) => return Err("it has no credentials under auths".to_owned()),
+        None | Some(Value::Null) => return Err("the file has no credentials under auths".to_owned()),
         Some(_) => return Err(FORM.to_owned()),
     };
     if auths.is_empty() {
-        return Err("it has no credentials under auths".to_owned());
+        return Err("the file has no credentials under auths".to_owned());
     }
     for (key, entry) in auths {
         check_entry(entry).map_err(|why| format!("auths[{key:?}] {why}"))?;

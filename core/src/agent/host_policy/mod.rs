@@ -16,8 +16,8 @@ use self::signatures::Policy;
 /// The host's policy as last read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rules {
-    /// Problem with the credentials that an admin gave the agent for the host; `None` if they are usable, or there are
-    /// none.
+    /// Problem with the host credentials that an admin gave the agent. `None` if the agent has usable credentials, or
+    /// has none.
     pub credentials: Option<Objection>,
     /// Registries that images may come from.
     pub registries: Registries,

@@ -19,7 +19,7 @@ pub enum Registries {
     /// Lists of prefixes, each with its source. An image must match a prefix of every list. Without any list, all
     /// images are allowed.
     Lists(Vec<(String, Vec<String>)>),
-    /// A list is invalid or unreadable; has the error. No image is allowed until that is fixed.
+    /// A list is invalid or unreadable. Holds the error. No image is allowed until the list is fixed.
     Unusable(String),
 }
 
@@ -48,7 +48,7 @@ impl Registries {
     /// Returns why a list forbids this image; `None` if every list allows it.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         let why = match self {
-            Self::Unusable(why) => format!("{why}; nothing is staged until that is fixed"),
+            Self::Unusable(why) => format!("{why}; Berth stages no image until this problem is fixed"),
             Self::Lists(lists) => {
                 let reference = &image.reference;
                 let (source, _) = lists.iter().find(|(_, prefixes)| !is_allowed(prefixes, reference))?;

@@ -24,7 +24,7 @@ pub enum Policy {
     Missing,
     /// Path of the policy file, and its content.
     File(&'static str, Map<String, Value>),
-    /// The policy file is invalid or unreadable; has the error.
+    /// The policy file is invalid or unreadable. Holds the error.
     Unusable(String),
 }
 
@@ -40,8 +40,8 @@ impl Policy {
         }
     }
 
-    /// Returns a problem if the pool requires signatures, but the host would accept this image unsigned. If the
-    /// policy's `default` accepts everything, bootc enforces none of the policy, so its scopes do not count.
+    /// Returns a problem if the pool requires signatures, but the host would accept this image unsigned. A policy whose
+    /// `default` accepts everything always counts as a problem, because bootc then enforces no part of the policy.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         if image.signature != SignatureRule::Required {
             return None;
@@ -58,8 +58,8 @@ impl Policy {
     }
 }
 
-/// Returns a clause that says why the policy would accept this image unsigned; `None` if it requires a signature or
-/// rejects the image.
+/// Returns a clause that says why the policy would accept this image unsigned. `None` if the policy requires a
+/// signature or rejects the image.
 fn weakness(policy: &Map<String, Value>, reference: &Written<ImageRef>) -> Option<String> {
     let Ok(reference) = reference.get() else {
         return Some(format!("cannot be checked: {reference} is not an image reference"));
@@ -89,7 +89,7 @@ fn weakness(policy: &Map<String, Value>, reference: &Written<ImageRef>) -> Optio
     ))
 }
 
-/// Returns a clause that says why these requirements accept unsigned images; `None` if at least one of them rejects
+/// Returns a clause that says why these requirements accept unsigned images; `None` if at least one requirement rejects
 /// such images.
 fn too_weak(requirements: &Value) -> Option<&'static str> {
     let Some(list) = requirements.as_array().filter(|list| !list.is_empty()) else {
@@ -243,7 +243,7 @@ mod tests {
             let _ = Policy::parse(PLACES[0], &text).objection(&image("quay.io/os"));
         }
 
-        /// For any scopes of a policy, the scope nearest to the image decides.
+        /// Whatever scopes a policy has, the most specific scope that matches the image decides.
         #[test]
         fn the_longest_scope_that_fits_decides(
             scopes in proptest::collection::btree_map(

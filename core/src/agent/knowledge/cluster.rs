@@ -10,8 +10,8 @@ pub struct ClusterView {
     pub node: ClusterNode,
     /// Berths labeled with this node; `None` until they are read.
     pub(super) berths: Option<Vec<Berth>>,
-    /// True if this agent process made the last write of the held berth, and the API server confirmed it. Older writes
-    /// that are still in flight then fail.
+    /// True if this agent process made the last write of the held berth, and the API server confirmed it. Any older
+    /// write that is still in flight then fails.
     pub fenced: bool,
     pub guard: GuardProbe,
 }

@@ -111,12 +111,13 @@ pub struct HostFailure {
 pub enum DrainProgress {
     /// Every pod that must leave is gone.
     Done {
-        /// Pods that are still on the node but do not keep it from rebooting.
+        /// Pods and volumes that stay on the node. The node reboots without waiting for them.
         left_behind: Vec<DrainBlocker>,
     },
     /// Pods or volumes remain.
     Waiting {
-        /// Pods that block the drain. First come pods that wait for an admin or for their disruption budget.
+        /// Pods and volumes that block the drain. Pods that wait for an admin or for their disruption budget come
+        /// first.
         blockers: Vec<DrainBlocker>,
         /// Time until the next drain pass.
         next: Duration,
@@ -152,14 +153,15 @@ pub enum Event<'a> {
         desired: Desired,
         /// UID of the Node that the BootcNode is for; `None` without a BootcNode.
         uid: Option<NodeUid>,
-        /// Status of the BootcNode when this agent process first reads it; `None` at later reads.
+        /// Status of the BootcNode, if this is the first time that this agent process reads the BootcNode; `None`
+        /// later.
         status: Option<&'a BootcNodeStatus>,
     },
     /// The host's services answered.
     Services(Services),
     /// The host's bus, systemd or logind did not answer; the error message.
     Unreachable(String),
-    /// The agent tried to write its memory file: the error, or `None` if it succeeded.
+    /// The agent tried to write its memory file. Holds the error, or `None` after a success.
     Memory(Option<String>),
     /// The host's policy was read.
     Rules(Box<Rules>),
@@ -185,7 +187,7 @@ pub enum Event<'a> {
     Heartbeat,
     /// A step is about to begin. The agent writes its memory file first, and then performs the step.
     Begins(&'a Step),
-    /// A step has ended.
+    /// A step has ended, with this result.
     Ends(&'a Step, Ending),
     /// The agent decided to wait, for this reason.
     Rests(WaitReason),

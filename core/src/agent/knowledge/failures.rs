@@ -12,8 +12,8 @@ use crate::{Moment, Now};
 const LOCK_RETRY_FIRST: Duration = Duration::from_secs(30);
 const LOCK_RETRY_MAX: Duration = Duration::from_secs(600);
 
-/// Failures of the agent's steps, of locking the staged image, and of writing the memory file. Each is cleared by a
-/// success.
+/// Failures of the agent's steps, of locking the staged image, and of writing the memory file. A success clears the
+/// failure. A failed step is also cleared when the agent waits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Failures {
     /// Kind of the step that failed last, with its error and its number of failures in a row.
@@ -32,7 +32,8 @@ pub struct LockRetry {
 }
 
 impl Failures {
-    /// Returns the last failure of a step that has not succeeded since, even if it failed only once.
+    /// Returns the failure of the step that failed last, even after a single failure. `None` after that step has
+    /// succeeded, or after the agent has waited.
     pub fn trouble(&self) -> Option<&StepFailure> {
         self.step.as_ref().map(|(_, trouble)| trouble)
     }

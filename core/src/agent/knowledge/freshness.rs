@@ -66,8 +66,8 @@ fn is_of(deployment: &Deployment, digest: &Digest) -> bool {
     deployment.digest.as_ref() == Some(digest)
 }
 
-/// Returns why a successful pull did not lead to a usable staged image; `None` if it did. `lacks_policy`: the image was
-/// not pulled under the required signature policy.
+/// Returns why a successful pull did not lead to a usable staged image; `None` if the image is usable. `lacks_policy`:
+/// the image was not pulled under the required signature policy.
 fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -> Option<(Reason, &'static str)> {
     let can_lock = deployments.storage.ostree_lock().is_some();
     match deployments.staged.as_ref().filter(|d| is_of(d, digest)) {
@@ -130,8 +130,8 @@ impl Knowledge {
         self.cluster.node = node;
     }
 
-    /// Stores the berths. If the phase of the held berth is not the one that this agent process last wrote, another
-    /// agent process wrote the berth. That process may have changed the host, and its writes may still arrive.
+    /// Stores the berths. If this agent process did not write the phase of the held berth, another agent process did.
+    /// The other process may have changed the host, and its writes may still arrive.
     fn berths_read(&mut self, berths: Vec<Berth>) {
         self.cluster.berths = Some(berths);
         let phase = self.cluster.holding().map(|holding| discriminant(&holding.phase));
@@ -248,7 +248,7 @@ impl Knowledge {
         }
     }
 
-    /// Forgets which backend the last update used, as soon as nothing of that update is left.
+    /// Forgets the backend of the last update, as soon as nothing of that update is left.
     fn forget_backend(&mut self) {
         let Some(deployments) = self.host.os.deployments() else {
             return;

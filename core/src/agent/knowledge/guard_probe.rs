@@ -36,8 +36,8 @@ impl GuardProbe {
         }
     }
 
-    /// Records the result of a probe. If this node holds or is offered a berth, `NothingToTry` counts as a rejection,
-    /// because the API server has then rejected at least the write to a berth.
+    /// Records the result of a probe. If this node holds or is offered a berth, `NothingToTry` counts as a rejection.
+    /// In that case, the API server has rejected the write to the berth, and only the other object was missing.
     pub(super) fn answered(&mut self, answer: Result<Guard, String>, has_berth: bool, now: &Now) {
         let answer = match answer {
             Ok(Guard::NothingToTry) if has_berth => Ok(Guard::Refuses),

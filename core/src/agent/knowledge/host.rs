@@ -21,7 +21,8 @@ pub struct HostView {
     pub os: Os,
     /// True if `os` was read after the last event that may have changed the host's deployments.
     pub fresh: bool,
-    /// True if the last read found no armed image, and this agent process has done nothing since that could arm one.
+    /// True if the last read found no armed image, and nothing that this agent process did after the read could have
+    /// armed one.
     pub disarmed: bool,
     /// When the deployments were last read.
     pub looked: Moment,

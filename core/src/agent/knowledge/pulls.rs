@@ -9,7 +9,7 @@ pub struct Pulls {
     pub succeeded: Option<Digest>,
     /// Digest of a finished pull that the agent has already processed. Kept while the host still reports that pull.
     pub processed: Option<Digest>,
-    /// True if the host's credentials have changed since the last pull began.
+    /// True if the host's registry credentials have changed since the last pull began.
     pub(super) renewed: bool,
 }
 

@@ -51,7 +51,8 @@ impl Knowledge {
         self.turn.counted = true;
     }
 
-    /// Copies the parts of the running boot's proof, each with its time, from the turn to the record of the update.
+    /// Copies the completed parts of the running boot's proof from the turn to the record of the update, each with its
+    /// time.
     pub(super) fn record_proof(&mut self) {
         let target = self.cluster.holding().map(|holding| &holding.target);
         let mut updates = self.past.timeline.updates.iter_mut();

@@ -35,7 +35,7 @@ pub struct Knowledge {
     pub turn: Turn,
     /// The agent's record of earlier pulls, turns and failures, which the host keeps in a file.
     pub past: Past,
-    /// Failures of steps, of locks and of writes of the memory file that no success has followed yet.
+    /// Failures of steps, of locking the staged image, and of writing the memory file that are not resolved yet.
     pub failures: Failures,
     pub(super) rest: Option<Rest>,
 }
@@ -136,7 +136,7 @@ impl Knowledge {
     }
 
     /// True if the guard's file may be removed from the host: the guard fired in an earlier boot, and the memory file
-    /// has a record of that.
+    /// has recorded that.
     pub fn may_forget_fired_guard(&self) -> bool {
         match &self.host.services.rollback_guard {
             RollbackGuard::Fired(fired) => fired.boot_id != *self.host.boot_id() && self.failures.memory.is_none(),

@@ -14,12 +14,12 @@ use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 use crate::{BootMoment, Now};
 
-/// After this number of failures in a row, the agent gives up: it ends the turn (unlock) or removes the armed image
-/// (lock).
+/// After this number of failures in a row, the agent gives up. After failed unlocks, it ends the turn. After failed
+/// locks, it removes the armed image.
 const GIVE_UP_AFTER: u32 = 3;
 
 impl Knowledge {
-    /// Forgets all knowledge that this step may make untrue, before the step runs.
+    /// Forgets all knowledge that may become wrong when this step runs. Called before the step.
     fn invalidate(&mut self, step: &Step) {
         if !matches!(step, Step::LookAtHost | Step::ReadNode | Step::TryGuard) {
             self.rest = None;

@@ -320,8 +320,8 @@ fn a_heartbeat_and_a_look_invalidate_each_other() {
     assert_eq!((idle.host.os, idle.cluster.node), (Os::Unknown, ClusterNode::Unread));
 }
 
-/// Sends a heartbeat at that second, then a reading of the Node. Returns true if the heartbeat made the agent read the
-/// Node again.
+/// Sends a heartbeat at this second, and then a reading of the Node. Returns true if the heartbeat made the agent read
+/// the Node again.
 fn rereads(knowledge: &mut Knowledge, seconds: u64) -> bool {
     let asks_for_berths = knowledge.rereads_cluster(&at(seconds));
     knowledge.after(Event::Heartbeat, &at(seconds));
@@ -376,7 +376,7 @@ fn agents_that_rest_together_read_the_cluster_apart() {
     }
 }
 
-/// The time `seconds`, with the wall clock set to `wall`.
+/// Returns the time `seconds`, but with the wall clock at `wall`.
 fn set_to(wall: u64, seconds: u64) -> Now {
     Now {
         wall: at(wall).wall,
@@ -514,8 +514,8 @@ fn a_recreated_node_is_reread() {
     }
 }
 
-/// Only another agent process can have written a phase that this process did not write. That process may also have
-/// changed the host.
+/// If this process did not write the phase of the berth, another agent process did. That process may also have changed
+/// the host.
 #[test]
 fn a_berth_moved_by_another_process_invalidates_the_look() {
     let mut knowledge = knowing(&taken());

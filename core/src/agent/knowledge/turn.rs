@@ -36,8 +36,8 @@ pub struct Turn {
     pub(super) message: String,
     /// Phase that this agent process last wrote into the berth.
     pub wrote: Option<Discriminant<HoldPhase>>,
-    /// Kind of the last step that changed the staged image, if it succeeded. Cleared when the agent waits or performs
-    /// any other step, except a read.
+    /// Kind of the last step that changed the staged image successfully. Cleared when the agent waits, or performs any
+    /// other step than a read.
     pub(super) changed: Option<Discriminant<Step>>,
 }
 
@@ -48,7 +48,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct PoolChecks {
     pub(super) readings: Vec<CheckReading>,
-    /// When the checks were last made; `None` before the first time.
+    /// When the checks were last run; `None` before the first run.
     at: Option<Moment>,
 }
 
@@ -67,7 +67,7 @@ impl PoolChecks {
 pub struct Draining {
     pub last_pass: DrainFacts,
     pub(super) next_pass: Option<Moment>,
-    /// Number of the drain within this process. When it changes, the agent forgets the pods of the earlier drain.
+    /// Number of the drain in this process. When the number changes, the agent forgets the pods of the earlier drain.
     pub number: u64,
     pub since: Option<Since>,
 }
@@ -81,7 +81,7 @@ pub struct Rebooting {
     pub(super) busy_since: Option<Moment>,
 }
 
-/// Start of a drain or a wait, which may lie before the start of this agent process.
+/// Start of a drain or a wait. The start may lie before the start of this agent process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Since {
     /// Moment when this agent process first knew of the drain or the wait.
@@ -98,8 +98,8 @@ impl Since {
         }
     }
 
-    /// Returns the start of a drain or a wait. `began` is that start as stored on the host, as a moment of the current
-    /// boot.
+    /// Returns the start of a drain or a wait that began at `began`, a moment of the current boot that was stored on
+    /// the host.
     pub(super) fn remembered(began: Moment, now: &Now) -> Self {
         Self {
             at: now.clock,
@@ -113,8 +113,7 @@ impl Since {
 }
 
 impl Turn {
-    /// True if `step` is of the same kind as the last step that changed the staged image. That earlier step then had no
-    /// effect.
+    /// True if this step repeats the last step that changed the staged image. The earlier step then had no effect.
     pub fn repeats(&self, step: &Step) -> bool {
         self.changed == Some(discriminant(step))
     }
@@ -165,7 +164,7 @@ impl Draining {
         }
     }
 
-    /// Starts a new drain. Its time limit still counts from the start of the old one.
+    /// Starts a new drain. The time limit still counts from the start of the first drain.
     pub(super) fn restart(&mut self) {
         *self = Self {
             number: self.number.wrapping_add(1),
@@ -188,7 +187,7 @@ impl Rebooting {
         self.blocked = Some((why.into(), now.clock));
     }
 
-    /// Records that the commit was taken back. A reboot that was requested before counts as blocked.
+    /// Records that the commit was taken back. If a reboot was already requested, it counts as blocked.
     pub(super) fn commit_taken_back(&mut self, now: &Now) {
         let asked = self.asked.take().is_some();
         if asked && self.blocked.is_none() {

@@ -10,8 +10,8 @@ fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
 }
 
-/// Returns the deployments of a host with these booted and rollback images. 0: the booted digest is unknown, or the
-/// host has no rollback deployment.
+/// Returns the deployments of a host. `booted` is the number of the booted image, or 0 if its digest is unknown.
+/// `rollback` is the number of the rollback image, or 0 if the host has none.
 fn running(booted: u8, rollback: u8) -> Deployments {
     let [booted, rollback] = [booted, rollback].map(|n| Deployment {
         digest: (n != 0).then(|| digest(n)),
@@ -24,7 +24,7 @@ fn running(booted: u8, rollback: u8) -> Deployments {
     }
 }
 
-/// Returns the state of a turn from image 1 to image 2. Its berth was committed in boot b1.
+/// Returns the state of a turn that updates from image 1 to image 2. The berth was committed in boot b1.
 fn holding() -> Holding {
     Holding {
         node: "n1".into(),

@@ -41,8 +41,8 @@ pub(super) fn verdict(trouble: Option<Finding>) -> Verdict {
     trouble.map_or_else(|| Verdict::no(CommonReason::AsExpected, ""), Finding::verdict)
 }
 
-/// Returns the condition `Released`: True if the node is in no pool and Berth's changes there are undone. Otherwise
-/// False, or `None` if the status does not have the condition.
+/// Returns the condition `Released`: True if the node is in no pool and all of Berth's changes to it are undone,
+/// otherwise False. Returns `None` instead of False if the status has no such condition yet.
 fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
     if matches!(step, Step::Wait(WaitReason::Released, _)) {
         return Some(Verdict::yes(Phase::Released, ""));
@@ -50,8 +50,8 @@ fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
     condition::find(before, types::RELEASED).map(|_| as_is(false))
 }
 
-/// Returns the condition `Guarded`: True if the API server rejects writes to other nodes' objects. `NodeDegraded` also
-/// reports a missing guard, but only if the node has no worse problem. `None` leaves the condition unchanged.
+/// Returns the condition `Guarded`: True if the API server rejects writes to other nodes' objects. `None` leaves the
+/// condition unchanged. `NodeDegraded` shows a missing guard only if the node has no worse problem.
 fn guarded(facts: &AgentFacts, before: &[Condition]) -> Option<Verdict> {
     match unguarded(facts) {
         Some(message) => Some(Verdict::no(Reason::Unguarded, message)),
@@ -60,8 +60,8 @@ fn guarded(facts: &AgentFacts, before: &[Condition]) -> Option<Verdict> {
     }
 }
 
-/// Returns the condition `RollbackGuard`: True if the host rolls an unproven boot back even without an agent. `None`
-/// if the agent has not looked for the guard, or does not know the pool's setting.
+/// Returns the condition `RollbackGuard`: True if the host can roll back an unproven boot without an agent. `None` if
+/// the agent has not looked for the guard's unit yet, or does not know the pool's setting.
 pub(super) fn rollback_guard(facts: &AgentFacts, unit: Option<&GuardUnit>) -> Option<Verdict> {
     let unit = unit?;
     let Desired::Member(member) = &facts.desired else {
@@ -115,7 +115,7 @@ fn update_conditions(
         (true, _) => Verdict::no(CommonReason::Booted, "the desired image runs, so nothing is staged"),
         (false, true) => Verdict::yes(
             CommonReason::Locked,
-            format!("{desired} is staged and locked, so a reboot would not apply it"),
+            format!("{desired} is staged and locked, so a reboot would not apply the image"),
         ),
         (false, false) => Verdict::no(CommonReason::NotStaged, ""),
     };
@@ -131,20 +131,21 @@ fn update_conditions(
 fn updated(facts: &AgentFacts, desired: &Digest, holding: Option<&Holding>, phase: Phase, step: &Step) -> Verdict {
     let runs = facts.host.os.booted() == Some(desired);
     match (runs, phase) {
-        (true, Phase::Updated) => Verdict::yes(CommonReason::Updated, format!("runs {desired}")),
-        (true, _) if matches!(step, Step::Wait(WaitReason::Excluded, _)) => {
-            Verdict::yes(CommonReason::Updated, format!("runs {desired}; the Node is excluded"))
-        }
+        (true, Phase::Updated) => Verdict::yes(CommonReason::Updated, format!("the node runs {desired}")),
+        (true, _) if matches!(step, Step::Wait(WaitReason::Excluded, _)) => Verdict::yes(
+            CommonReason::Updated,
+            format!("the node runs {desired}; the Node is excluded"),
+        ),
         (true, _) if facts.host.os.is_rollback_queued() => {
             Verdict::no(CommonReason::RollbackQueued, rollback_queued(facts).unwrap_or_default())
         }
         (true, _) => Verdict::no(
             CommonReason::Proving,
-            format!("runs {desired}; the berth is not given back yet"),
+            format!("the node runs {desired}; the berth is not given back yet"),
         ),
         (false, _) => match waiting_for(facts, holding, step) {
-            Some((reason, message)) => Verdict::no(reason, format!("should run {desired}: {message}")),
-            None => Verdict::no(phase, format!("should run {desired}")),
+            Some((reason, message)) => Verdict::no(reason, format!("the node should run {desired}: {message}")),
+            None => Verdict::no(phase, format!("the node should run {desired}")),
         },
     }
 }
@@ -175,7 +176,7 @@ fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Op
             let gate = holding.revoke.as_deref().unwrap_or_default();
             return Some((
                 CommonReason::Revoked.into(),
-                format!("the pool does not allow a reboot into that image now: {gate}"),
+                format!("the pool does not allow a reboot into the new image now: {gate}"),
             ));
         }
         (Step::Wait(WaitReason::WindowClosed, _), Some(holding)) => {
@@ -202,8 +203,8 @@ fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Op
     None
 }
 
-/// Returns the condition `UpdatePrepared`: True if the agent takes a berth or waits for an offer. Only then does the
-/// controller offer a berth. While the agent only reads, a True condition stays True.
+/// Returns the condition `UpdatePrepared`: True if the agent takes a berth or waits for an offer. The controller offers
+/// a berth only while the condition is True. A True condition stays True while the agent only reads.
 fn prepared(facts: &AgentFacts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
     if runs {
         return Verdict::no(CommonReason::Booted, "nothing is left to prepare");
@@ -242,8 +243,8 @@ fn as_is(yes: bool) -> Verdict {
     }
 }
 
-/// Returns the condition `Resumed`: True if the new boot is proven. Otherwise its message names the missing part of
-/// the proof.
+/// Returns the condition `Resumed`: True if the new boot is proven. If it is False, its message names the missing part
+/// of the proof. A part that is missing at the start of every boot is not named.
 fn resumed(facts: &AgentFacts, rebooted: bool) -> Verdict {
     let Some(node) = facts.cluster_node.get().filter(|_| rebooted) else {
         return as_is(false);
@@ -281,8 +282,8 @@ fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
     ]
 }
 
-/// Returns the condition `Drained`. If pods have blocked the drain for longer than its timeout, it is False and its
-/// message names them. If it is True, its message names the pods that were left behind, if any.
+/// Returns the condition `Drained`. If pods block the drain for longer than its timeout, it is False and its message
+/// names these pods. If the drain left pods behind, it is True and its message names these pods.
 fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     if let Some(message) = drains_too_long(facts) {
         return Verdict::no(CommonReason::DrainTimeout, message);

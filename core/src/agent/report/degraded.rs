@@ -170,7 +170,7 @@ pub(super) fn unguarded(facts: &AgentFacts) -> Option<String> {
         .filter(|_| would_take && facts.guard.is_reportable())
 }
 
-/// Returns a message if a drain continues after its timeout: because of the pool's `drain.onTimeout`, or because the
+/// Returns a message if a drain continues after its timeout. Either the pool's `drain.onTimeout` requires this, or the
 /// berth cannot be given back.
 pub(super) fn drains_too_long(facts: &AgentFacts) -> Option<String> {
     let on_timeout = overdue(facts).filter(|_| !facts.drain.blockers.is_empty())?;
@@ -188,8 +188,9 @@ fn unproven(facts: &AgentFacts) -> Option<Finding> {
     let booted = known.booted.digest.as_ref();
     if booted.is_none() || (booted != Some(&holding.target) && booted != holding.from.as_ref()) {
         let booted = booted.map_or_else(|| "an unknown image".to_owned(), ToString::to_string);
-        let message =
-            format!("runs {booted}, which is neither the target nor the previous image; the node keeps its berth");
+        let message = format!(
+            "the node runs {booted}, which is neither the target nor the previous image; the node keeps its berth"
+        );
         return Some(facts.degraded(CommonReason::BootUnproven, message));
     }
     // If the agent could not read the Node, the Node counts as not Ready.

@@ -48,8 +48,7 @@ pub(super) fn of(
     insight(&known, before, facts.now)
 }
 
-/// Returns the durations that this node has measured, completed with the pool's medians where the node has no
-/// measurement.
+/// Returns the durations that this node has measured. For each missing duration, uses the pool's median.
 fn own_first(status: &BootcNodeStatus, medians: PhaseDurations) -> PhaseDurations {
     let own = status.measured();
     let own = PhaseDurations {

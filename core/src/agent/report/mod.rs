@@ -121,9 +121,9 @@ fn not_applied(facts: &AgentFacts) -> Option<NotApplied> {
     Some(NotApplied { digest, attempts })
 }
 
-/// Returns the status while the host's services do not answer: the old status with a new heartbeat. After 30 s of
-/// silence, the status also shows the error, and the condition `UpdatePrepared` becomes False so that the node is
-/// offered no berth.
+/// Returns the status while the host's services do not answer: the previous status with a new heartbeat. After 30 s
+/// without an answer, the status also shows the error. The condition `UpdatePrepared` then becomes False, so that the
+/// node is offered no berth.
 fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     let mut status = BootcNodeStatus {
         heartbeat_time: Some(subject.heartbeat.clone()),

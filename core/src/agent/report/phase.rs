@@ -34,7 +34,8 @@ pub fn phase(facts: &AgentFacts, step: &Step) -> Phase {
     }
 }
 
-/// True if the node waits until an admin or another program fixes a problem, or the pool publishes another image.
+/// True if the node can continue only after an admin or another program has fixed a problem, or after the pool has
+/// published another image.
 pub(super) fn is_blocked(facts: &AgentFacts, step: &Step) -> bool {
     match step {
         Step::Wait(WaitReason::Unguarded, _) => facts.guard.is_reportable(),
@@ -61,8 +62,8 @@ fn waiting(facts: &AgentFacts) -> Phase {
     }
 }
 
-/// True if the agent will reboot into the staged image: the berth is committed under this boot, and its target is
-/// staged as far as the agent knows.
+/// True if the agent will reboot into the staged image. The berth must be committed under this boot, and its target
+/// must be staged unless the deployments are unknown.
 fn is_licensed(facts: &AgentFacts, holding: &Holding) -> bool {
     let is_gone = facts.host.os.deployments().is_some_and(|known| {
         let staged = known.staged.as_ref().and_then(|staged| staged.digest.as_ref());

@@ -12,15 +12,15 @@ pub struct Machine {
     pub bootc_version: Option<String>,
     /// Highest platform variant that the machine's CPUs support, such as `v3`, if known.
     pub platform_variant: Option<&'static str>,
-    /// Features of the host that guard its boots, such as greenboot; `None` until they are read.
+    /// Boot safeguards of the host, such as greenboot; `None` until the agent has read them.
     pub boot_safeguards: Option<Vec<BootSafeguard>>,
     /// The rollback guard's unit on the host; `None` until the agent has looked.
     pub guard_unit: Option<GuardUnit>,
     /// Image that the machine was installed from, which never changes. The outer `None` means that the agent has not
     /// read it yet, the inner `None` that the host has no record of it.
     pub boot_image: Option<Option<NodeBootImage>>,
-    /// Record of the machine's first-boot check, if it had one. Read only when the agent starts: an admin who has dealt
-    /// with a failure removes the record's file and restarts the agent.
+    /// Record of the machine's first-boot check, if there was one. The agent reads the record only when it starts.
+    /// After fixing a failure, an admin removes the file of the record and restarts the agent.
     pub firstboot: Option<NodeFirstboot>,
 }
 
@@ -38,7 +38,7 @@ pub enum GuardUnit {
 /// Input of a status report, in addition to the facts.
 #[derive(Debug, Clone)]
 pub struct Subject<'a> {
-    /// Generation of the BootcNode's spec that the facts were made from.
+    /// Generation of the BootcNode's spec that the facts are based on.
     pub generation: Option<i64>,
     /// The next step.
     pub step: &'a Step,

@@ -8,15 +8,13 @@ use berth_api::seeded::Bug;
 
 use crate::agent::storage::{OstreeLock, StagingLock};
 
-/// A reboot that does not begin within this time after its request counts as blocked.
+/// How long a requested reboot may take to begin. A reboot that takes longer counts as blocked.
 pub const REBOOT_START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between checks of a state that can change without an event, such as a Node that is not Ready.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the agent waits before it requests a blocked reboot again. Applies only if the agent cannot take the commit
-/// back.
+/// Interval between two requests of a blocked reboot. Applies only if the agent cannot take the commit back.
 pub const REBOOT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Interval between checks of a state that can change without an event and that Berth itself does not change, such as
-/// an inhibitor.
+/// Interval between checks of a state that only other programs change, without an event. An example is an inhibitor.
 pub(super) const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// Interval between reads of the host's deployments while Berth itself does not change them.
 pub(super) const HOST_LOOK_INTERVAL: Duration = Duration::from_secs(30);
@@ -32,38 +30,38 @@ pub enum Step {
     LookAtHost,
     /// Read the Node object.
     ReadNode,
-    /// Guard probe: try, as a dry run, the writes that the API server must reject (I6).
+    /// Run the guard probe (I6): try, as a dry run, writes that the API server must reject.
     TryGuard,
-    /// Pull this image and stage it. The [`StagingLock`] is how the image gets locked.
+    /// Pull this image and stage it. The [`StagingLock`] determines how the image gets locked.
     StartPull(DesiredImage, StagingLock),
     /// Stop the pull of this digest.
     CancelPull(Digest),
     /// Set ostree's lock on the staged deployment.
     Lock(OstreeLock),
-    /// Unlock the staged deployment. Only under a committed berth.
+    /// Unlock the staged deployment. Allowed only under a committed berth.
     Unlock,
     /// Remove this staged deployment.
     Unstage(Deployment),
-    /// Ask logind to reboot. Only under a committed berth.
+    /// Ask logind to reboot. Allowed only under a committed berth.
     Reboot,
-    /// Make the next boot take the rollback deployment, which has this digest. Only under a committed berth. The reason
-    /// and the message name the missing part of the running boot's proof.
+    /// Make the next boot take the rollback deployment. Allowed only under a committed berth. Holds the digest of the
+    /// deployment, and the reason and the message for the missing part of the running boot's proof.
     Rollback(Digest, CommonReason, String),
     /// Take this berth, which is offered to the node.
     Take(Berth),
-    /// Cordon the Node, with a record of the cordon in the same patch.
+    /// Cordon the Node. The same patch records that Berth set the cordon.
     Cordon(Berth),
-    /// Make one drain pass: evict pods and list the rest.
+    /// Make one drain pass: evict pods, and list the pods that remain.
     Drain,
-    /// Commit the berth: from now on, the agent may unlock the image and reboot, once.
+    /// Commit the berth. The agent may then unlock the image and reboot once.
     Commit(Berth),
     /// Write the berth unchanged, so that the API server rejects an older write that is still in flight.
     Fence(Berth),
-    /// Take the commit back: the agent may no longer reboot.
+    /// Take the commit back. The agent may then no longer reboot.
     Uncommit(Berth),
-    /// Commit the berth again, for this digest, although the running boot is unproven.
+    /// Commit the berth again for this digest, although the running boot is unproven.
     Relicense(Berth, Digest),
-    /// Begin to give the berth back, with this outcome and message of the turn.
+    /// Begin to give the berth back. Holds the outcome and the message of the turn.
     Release(Berth, Outcome, String),
     /// Undo Berth's cordon. This writes the Node even if it has no cordon, so that the API server rejects an older
     /// write that is still in flight.
@@ -109,8 +107,8 @@ impl Step {
         self.writes_berth() || matches!(self, Self::Cordon(_) | Self::Drain | Self::Restore(_) | Self::Uncordon)
     }
 
-    /// True if the agent must have written its memory file before this step. A host that forgets a failed target would
-    /// reboot into it again and again.
+    /// True if the agent must store its memory file before this step. Without the file, the host could forget that a
+    /// target failed, and reboot into the target again and again.
     pub fn needs_memory(&self) -> bool {
         let needs = matches!(
             self,
@@ -155,7 +153,7 @@ pub enum WaitReason {
     ImageRefused,
     /// The desired digest failed on this node before.
     FailedDigest,
-    /// A pull or a turn has failed, and the pause after it is not over.
+    /// A pull or a turn has failed, and the wait before the next attempt is not over.
     BackingOff,
     /// A staged deployment can be neither locked nor removed: any reboot would apply it.
     Unlockable,
@@ -165,7 +163,7 @@ pub enum WaitReason {
     Pulling,
     /// The image is staged and locked; the node waits for a berth to be offered.
     NoBerth,
-    /// The next drain pass is not due yet, and pods have not left the node.
+    /// Pods are still on the node, and the next drain pass is not due yet.
     Draining,
     /// A reboot was requested or a shutdown is scheduled, so the host will go down.
     Rebooting,
@@ -175,12 +173,12 @@ pub enum WaitReason {
     Unhealthy,
     /// The host runs neither the target of the berth nor the previous image.
     Unproven,
-    /// The node needs its berth committed again to continue to the next image, but a gate of the pool is closed.
+    /// The node needs a new commit of its berth to continue to the next image, but a gate of the pool is closed.
     Revoked,
     /// The next image is staged, but the maintenance window has closed, so the node may not reboot.
     WindowClosed,
-    /// Something keeps the host from rebooting. A node without a berth takes no offer. A node with an unproven boot
-    /// keeps its berth and waits.
+    /// A reboot is blocked, for example by an inhibitor. A node without a berth takes no offer. A node with an unproven
+    /// boot keeps its berth and waits.
     Inhibited,
     /// An admin has excluded the Node.
     Excluded,

@@ -20,7 +20,7 @@ use crate::agent::node::NodeFacts;
 use crate::agent::outside;
 use crate::agent::past::MAX_NOT_APPLIED;
 
-/// Image that a node with an unproven boot may update to next, and the node's settings as a member of its pool.
+/// Next image for a node with an unproven boot, and the node's settings as a member of its pool.
 type NextImage<'a> = (&'a Member, &'a DesiredImage);
 
 pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
@@ -93,14 +93,14 @@ fn read_first(facts: &AgentFacts) -> Option<Step> {
         .then_some(Step::Wait(WaitReason::HostUnusable, None))
 }
 
-/// Returns a wait if another program has scheduled a shutdown and the berth names this boot. The berth must keep its
-/// licence until that shutdown.
+/// Returns a wait if another program has scheduled a shutdown in the boot that the berth names. Until this shutdown,
+/// the berth must keep its licence to reboot.
 fn await_queued(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
     let queued = holding.boot_id == facts.host.boot_id && facts.host.shutdown_scheduled;
     queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL_MAX)))
 }
 
-/// Returns the outcome and the message of a turn that ends with the previous image booted and proven.
+/// Returns the outcome and the message of a turn that ends with the previous image booted.
 fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     let target = &holding.target;
     if holding.boot_id == facts.host.boot_id {
@@ -140,8 +140,8 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     }
 }
 
-/// Returns the outcome and the message of a turn whose node was excluded during the turn. The turn may end without a
-/// proof. If the target ran unproven, the target has failed.
+/// Returns the outcome and the message of a turn whose node an admin has excluded. Such a turn may end without a proof.
+/// If the target ran unproven, the target has failed.
 fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
     let booted = facts.host.os.booted();
     let message = "the Node is excluded".to_owned();
@@ -155,11 +155,14 @@ fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcom
     if booted.is_some() && booted == holding.from.as_ref() {
         return not_applied(facts, holding);
     }
-    (Outcome::Failed, format!("{message}; its boot was not proven"))
+    (
+        Outcome::Failed,
+        format!("{message}; the boot of the target was not proven"),
+    )
 }
 
-/// Returns the image that the node may continue to: another digest that the pool wants, or the target itself if it has
-/// not booted.
+/// Returns the image that the node may update to from an unproven boot. This is another digest that the pool wants, or
+/// the berth's target if the target has not booted.
 fn next_image<'a>(facts: &'a AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<NextImage<'a>> {
     let Desired::Member(member) = &facts.desired else {
         return None;
@@ -196,16 +199,16 @@ fn is_licensed(facts: &AgentFacts, holding: &Holding, image: &DesiredImage) -> b
     holding.phase == HoldPhase::Committed && holding.boot_id == facts.host.boot_id && holding.target == image.digest
 }
 
-/// True if the agent may commit its berth again for a target that has never booted. This is allowed only a few times
-/// (I8), and only if the running image was not proven in time. If the running image is proven, the node gives its berth
-/// back instead.
+/// True if the agent may commit its berth again for a target that has never booted. The running image must have stayed
+/// unproven for the reboot timeout, and the number of attempts is limited (I8). If the running image is proven, the
+/// node gives its berth back instead.
 fn may_repeat(facts: &AgentFacts, holding: &Holding, member: &Member) -> bool {
     facts.proving_for >= member.reboot_timeout
         && facts.past.tried.as_ref() != Some(&holding.target)
         && facts.past.times_not_applied(&holding.target).saturating_add(1) < MAX_NOT_APPLIED
 }
 
-/// Returns the next step on the way to another image: first every check that a commit needs, then the commit.
+/// Returns the next step toward another image: first every check that a commit requires, then the commit.
 fn continue_to(
     facts: &AgentFacts,
     berth: &Berth,
@@ -239,7 +242,7 @@ fn continue_to(
     }
 }
 
-/// Returns the next step on the way to staging the image; `None` if it is staged.
+/// Returns the next step toward a staged image; `None` if the image is staged.
 fn prepare(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Option<Step> {
     let deployments = facts.host.os.deployments();
     let staged = deployments.and_then(|known| Some((known, known.staged.as_ref()?)));
@@ -255,8 +258,8 @@ fn prepare(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Option<
     }
 }
 
-/// Returns the next step after the berth was committed under this unproven boot: unlock, verify, reboot. The commit
-/// cannot be taken back, so the agent waits until no obstacle is left.
+/// Returns the next step after the berth was committed under this unproven boot: unlock, verify, reboot. This commit
+/// cannot be taken back. If there is an obstacle, the agent waits, or ends the turn if the previous image is proven.
 fn licensed(
     facts: &AgentFacts,
     berth: &Berth,
@@ -299,8 +302,8 @@ fn licensed(
     }
 }
 
-/// Returns the next step of a berth that is being given back: restore the Node, then close the berth. If the host has
-/// rebooted since, the new boot must be proven first.
+/// Returns the next step of a give-back: restore the Node, then close the berth. If the host has rebooted since the
+/// give-back began, the new boot must be proven first.
 pub(super) fn release(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if holding.boot_id != facts.host.boot_id && !node.excluded {
         if let Some(pull) = &facts.host.pull {

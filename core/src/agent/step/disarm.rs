@@ -31,10 +31,10 @@ fn is_of_other_pool(facts: &AgentFacts, berth: &Berth) -> bool {
     matches!(&facts.desired, Desired::Member(member) if member.pool != berth.pool)
 }
 
-/// True if the current boot is not proven under this berth (I5). There are two cases. Either the host has rebooted
-/// since the boot that the berth names. Or the berth was committed again during this boot, which was unproven. In the
-/// second case, the berth names this boot, and the host's record marks it as unproven. If that record was lost, the
-/// booted image still differs from the image before the turn.
+/// True if the current boot is not proven under this berth (I5). In the first case, the host has rebooted since the
+/// boot that the berth names. In the second case, the berth was committed again during this unproven boot, so the berth
+/// names this boot. The host's record then marks the boot as unproven. If the record is lost, the booted image still
+/// differs from the image before the turn.
 pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &Past) -> bool {
     if Bug::NoBootIdCheck.is_awake() {
         return false;
@@ -44,8 +44,9 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
     holding.boot_id != *boot_id || past.unproven_boot.as_ref() == Some(boot_id) || is_other
 }
 
-/// Returns the next step if an image that Berth must lock is armed (I3); `None` if no such image is armed. If the
-/// deployments are unknown, the agent reads them first, unless Berth cannot have staged anything there (I12).
+/// Returns the next step if a staged image that Berth must lock is armed (I3); `None` if there is no such image. If the
+/// deployments are unknown, the agent reads them first. This read is skipped if Berth cannot have staged an image on
+/// the host (I12).
 pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
     if facts.host.pull.is_some() {
         // The unit that pulls also locks the image. The agent reads the result when the unit has ended.
@@ -67,7 +68,7 @@ pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
 }
 
 /// Returns the step that disarms a staged image (I3): lock the image, or remove it if it cannot be locked. An image
-/// with packages that Berth did not request is never removed: the agent retries the lock, with growing pauses.
+/// with packages that Berth did not request is never removed. Its lock is retried, with growing pauses.
 pub(super) fn disarm(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Step {
     match (deployments.storage.ostree_lock(), &facts.host.lock_failure) {
         (Some(lock), None) => Step::Lock(lock),
@@ -87,8 +88,8 @@ pub(super) fn has_pool(facts: &AgentFacts) -> bool {
     }
 }
 
-/// True if Berth may lock this staged image (I12). On a member, Berth may lock any image. On a node without a pool, and
-/// on a host that Berth does not update (outside of a turn), it may lock only an image that it staged itself.
+/// True if Berth may lock this staged image (I12). On a member, Berth may lock any image. Berth may lock only its own
+/// images on a node without a pool, and outside of a turn on a host that Berth does not update.
 pub(super) fn is_to_lock(facts: &AgentFacts, staged: &Deployment) -> bool {
     let is_left_alone =
         facts.host.os.refusal().is_some() && held(facts, facts.berths.as_deref().unwrap_or(&[])).is_none();

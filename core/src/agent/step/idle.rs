@@ -16,8 +16,8 @@ use crate::agent::facts::{AgentFacts, Deployments, Guard, Member, Os};
 use crate::agent::rivals;
 use crate::agent::storage::Storage;
 
-/// Returns the step of a node that is excluded or in no known pool: disarm an image that Berth staged, or wait (I3,
-/// I12).
+/// Returns the step of a node that Berth leaves alone, because it is excluded or in no known pool. The step disarms an
+/// image that Berth staged, or is a wait (I3, I12).
 pub(super) fn leave_alone(facts: &AgentFacts, why: WaitReason, again: Option<Duration>) -> Step {
     settle(facts).unwrap_or(Step::Wait(why, again))
 }
@@ -49,8 +49,8 @@ pub(super) fn undo(facts: &AgentFacts) -> Step {
     }
 }
 
-/// Returns the step of a member whose host Berth does not update. An image that Berth staged is removed, unless it is
-/// desired and locked. An image that another program staged stays.
+/// Returns the step of a member whose host Berth does not update. Removes an image that Berth staged, unless the image
+/// is desired and locked. Keeps an image that another program staged.
 fn step_on_refused_host(facts: &AgentFacts, deployments: &Deployments, desired: &Digest) -> Step {
     let runs = deployments.booted.digest.as_ref() == Some(desired);
     if let Some(staged) = deployments.staged.as_ref().filter(|s| is_to_lock(facts, s)) {
@@ -139,9 +139,9 @@ fn begin(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
     stage(facts, member, image)
 }
 
-/// Returns the step that locks a staged deployment with packages that Berth did not request (I3); `None` if it is
-/// locked already. The agent does not remove the deployment. When it stages the next image, that image gets the
-/// packages too.
+/// Returns the step that locks a staged deployment with packages that Berth did not request (I3); `None` if the
+/// deployment is already locked. The agent does not remove the deployment. The next image that the agent stages gets
+/// the packages too.
 pub(super) fn set_aside_step(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Option<Step> {
     (!staged.locked).then(|| disarm(facts, deployments, staged))
 }
@@ -174,7 +174,7 @@ pub fn taken_away(facts: &AgentFacts, next: &Step) -> Option<String> {
         let what = if runs {
             "the booted image again, perhaps with other kernel arguments".to_owned()
         } else {
-            format!("{what}, which the pool does not want")
+            format!("{what}, an image that the pool does not want")
         };
         format!(
             "removing a staged deployment that Berth did not stage: {what}. Otherwise a reboot could apply it. To change the \
@@ -202,8 +202,8 @@ pub(crate) fn unlockable(facts: &AgentFacts) -> Option<String> {
 }
 
 /// Returns a wait if another updater would apply a staged image, or if the host cannot stage this image. The agent
-/// checks this before the controller's permit to pull. So the node reports the problem even without a permit, and does
-/// not use up a permit that another node needs.
+/// checks this before it checks the controller's permit to pull. So a node without a permit reports the problem too,
+/// and uses up no permit that another node needs.
 fn await_host(facts: &AgentFacts, desired: &Digest) -> Option<Step> {
     let reason = match rivals::in_the_way(facts) {
         Some(_) => WaitReason::RivalUpdater,
@@ -246,9 +246,8 @@ pub(super) fn lacks_policy(facts: &AgentFacts) -> bool {
     !deployments.staged_signed || !digest.is_some_and(|digest| facts.past.is_verified(digest, policy))
 }
 
-/// Returns the step that pulls the image, or a wait until the pull is allowed. This function does not check for rival
-/// updaters. A node with an unproven boot is already down and reboots under its berth, so a rival must not stop its
-/// pull (I10).
+/// Returns the step that pulls the image, or a wait until the pull is allowed. This function ignores rival updaters. A
+/// node with an unproven boot is already down and reboots under its berth, so a rival must not stop its pull (I10).
 pub(super) fn stage(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
     if has_failed(facts, &image.digest) {
         return Step::Wait(WaitReason::FailedDigest, None);

@@ -74,8 +74,8 @@ pub fn step(facts: &AgentFacts) -> Step {
     }
 }
 
-/// Returns the next step towards the end of a turn while the host's services do not answer. Without this function, the
-/// node would stay drained until they answer. `None` if an image may be armed, or the next step needs the host.
+/// Returns the next step that ends a turn while the host's services do not answer. Without such steps, the node would
+/// stay drained. `None` if an image may be armed, or if the next step needs the host.
 fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> {
     let (berth, holding) = held(facts, facts.berths.as_deref()?)?;
     let is_unproven = match holding.phase {

@@ -62,7 +62,8 @@ fn judge_one(facts: &AgentFacts, node: &NodeFacts, check: &PoolCheck) -> Option<
     }
 }
 
-/// Returns why these pods are not all Ready under this boot. `old`: IDs of the containers from before the reboot.
+/// Returns why these pods are not all Ready under this boot; `None` if they are. `old`: IDs of the containers from
+/// before the reboot. A pod that still has such a container does not count as Ready.
 fn pods_problem(pods: &[PodReading], old: &[String]) -> Option<String> {
     let mut running = pods.iter().filter(|pod| !pod.is_ending).peekable();
     if running.peek().is_none() {

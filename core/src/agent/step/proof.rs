@@ -83,7 +83,7 @@ pub(crate) enum Missing {
     PoolCheck(CommonReason, String),
     /// A check of the pool has no result yet. Holds the message.
     UnreadPoolCheck(String),
-    /// The Node has not yet been Ready without a break for `health.soakTime`, which is this long.
+    /// The Node has not been Ready for all of `health.soakTime` yet. Holds the soak time.
     Soak(Duration),
 }
 
@@ -115,8 +115,8 @@ impl Missing {
         }
     }
 
-    /// True if the missing part is a fault of the boot. The agent undoes such a boot after `health.deadline`. False if
-    /// the part is not known yet, or only needs time.
+    /// True if the missing part is a fault of the boot. After `health.deadline`, the agent undoes a boot with a fault.
+    /// False if the part is not known yet, or only needs more time.
     pub(crate) fn is_fault(&self) -> bool {
         !matches!(
             self,
@@ -147,8 +147,8 @@ impl Missing {
     }
 }
 
-/// Returns the parts of the running boot's proof that the boot already has, up to the first missing part. `None` if the
-/// host does not run the target of its berth, or the Node is not read.
+/// Returns the complete parts of the running boot's proof, up to the first missing part. `None` if the host does not
+/// run the target of its berth, or if the Node has not been read.
 pub fn proven_parts(facts: &AgentFacts) -> Option<&'static [ProofPart]> {
     let (holding, node) = (facts.holding()?, facts.cluster_node.get()?);
     if facts.host.os.booted() != Some(&holding.target) {

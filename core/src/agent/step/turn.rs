@@ -39,8 +39,9 @@ fn unwanted(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<S
         .then(|| format!("{} is no longer desired on this node", holding.target))
 }
 
-/// Returns why an uncommitted turn must end although the agent cannot read the staged image. Without such an end, the
-/// node would stay drained. `None` if the turn can continue, or an image may be armed (I3).
+/// Returns why an uncommitted turn must end although the agent cannot read the staged image. `None` if the turn can
+/// continue, or if an image may be armed (I3). Without this function, the node would stay drained until the agent can
+/// read the image.
 fn reason_to_end_unseen(
     facts: &AgentFacts,
     holding: &Holding,
@@ -55,12 +56,14 @@ fn reason_to_end_unseen(
         .or_else(|| drained_too_long(facts))?;
     Some((
         outcome,
-        format!("{message}; the staged image cannot be read now; at the last read, a reboot would not have applied it"),
+        format!(
+            "{message}; the staged image cannot be read now. At the last read, a reboot would not have applied the image"
+        ),
     ))
 }
 
-/// True if `first` waits because the host's deployments cannot be read, but this agent process knows that no image is
-/// armed.
+/// True if the agent waits (`first`) because the host's deployments cannot be read, but this agent process knows that
+/// no image is armed.
 pub(super) fn is_unseen(facts: &AgentFacts, first: &Step) -> bool {
     facts.host.disarmed && matches!(first, Step::Wait(WaitReason::HostUnusable, _))
 }
@@ -69,8 +72,8 @@ fn drain_timeout(facts: &AgentFacts) -> Option<(Outcome, String)> {
     way::is_drain_given_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
 }
 
-/// Returns the outcome and the message of a turn that must end because the node is drained, but the host's deployments
-/// cannot be read. `None` until the drain's timeout has passed.
+/// Returns the outcome and the message to end the turn of a drained node whose deployments cannot be read. `None` if
+/// the node is not drained, or if the drain's timeout has not passed.
 fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     let so_far = facts.drain.elapsed;
     // The time is zero after a commit was taken back, because the commit cleared it. Such a turn ends at once.
@@ -79,7 +82,7 @@ fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     (way::is_drained(facts) && long).then(|| (Outcome::RebootBlocked, message.to_owned()))
 }
 
-/// Returns why an uncommitted turn must end, apart from problems with the staged image or the drain.
+/// Returns why an uncommitted turn must end. Does not check the staged image and the drain.
 fn reason_to_end(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(reason) = &holding.revoke {
         return Some((Outcome::Revoked, reason.clone()));
@@ -106,7 +109,7 @@ fn reason_to_end(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Opt
     None
 }
 
-/// Returns why an uncommitted turn must end, including problems with the staged image and the drain timeout.
+/// Returns why an uncommitted turn must end. Also checks the staged image and the drain's timeout.
 fn reason_to_stop(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(end) = reason_to_end(facts, holding, node) {
         return Some(end);
@@ -143,8 +146,8 @@ fn reason_to_stop(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Op
 }
 
 /// Returns the next step under a berth that was committed in this boot: unlock, verify, reboot; or take the commit
-/// back. If the agent was away, the commit may be hours old. So the agent also takes it back if the node is no longer
-/// cordoned and drained, or the window has closed.
+/// back. The commit may be hours old if the agent was not running. So the agent also takes it back if the node is no
+/// longer cordoned and drained, or if the window has closed.
 pub(super) fn committed(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(reason) = holding.revoke.as_ref().filter(|_| Bug::ReleaseAfterCommit.is_awake()) {
         return Step::Release(berth.clone(), Outcome::Revoked, reason.clone());

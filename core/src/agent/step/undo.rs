@@ -14,17 +14,17 @@ use crate::agent::node::NodeFacts;
 /// Whether the agent undoes an unproven boot of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Undo {
-    /// No rollback: `health.deadline` has not passed, the missing part of the proof is not a fault, or the host does
-    /// not run the target after a reboot under this berth.
+    /// No rollback is due: `health.deadline` has not passed, the missing part of the proof is not a fault, or the host
+    /// has not rebooted into the target under this berth.
     NotDue,
     /// Roll the host back now.
     Due,
-    /// The agent does not roll the boot back, for this reason. The node keeps running the target.
+    /// No rollback, for this reason. The node keeps running the target.
     Hold(String),
 }
 
-/// Decides whether to undo the running boot, whose proof lacks `missing`. The boot is undone only once per turn (I8):
-/// if the host then boots the target again, it keeps running the target.
+/// Decides whether to undo the running boot, whose proof lacks `missing`. A turn undoes its boot only once (I8). If the
+/// host then boots the target again, the target keeps running.
 pub(crate) fn undo(facts: &AgentFacts, holding: &Holding, missing: Option<&Missing>) -> Undo {
     let Desired::Member(member) = &facts.desired else {
         return Undo::NotDue;
@@ -61,8 +61,8 @@ pub(crate) fn undo(facts: &AgentFacts, holding: &Holding, missing: Option<&Missi
     Undo::Hold(format!("the host has no rollback deployment of {from}"))
 }
 
-/// Returns a wait while the host's rollback guard rolls the running boot back. If the agent rolled the host back at
-/// the same time, it would revert the guard's rollback.
+/// Returns a wait while the host's rollback guard rolls the running boot back. A rollback by the agent at the same time
+/// would revert the guard's rollback.
 pub(super) fn await_guard(facts: &AgentFacts) -> Option<Step> {
     match &facts.host.rollback_guard {
         RollbackGuard::Fired(fired) if fired.boot_id == facts.host.boot_id => {

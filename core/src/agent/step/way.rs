@@ -17,15 +17,15 @@ use crate::agent::facts::{AgentFacts, Desired, Reboot};
 use crate::agent::node::NodeFacts;
 use crate::agent::outside;
 
-/// Why a node must not reboot now. The agent checks this before the commit, and again before the reboot, because the
-/// commit may be old by then.
+/// Why a node must not reboot now. The agent checks for obstacles before the commit. Because the commit may be old, the
+/// agent checks for them again before the reboot.
 #[expect(clippy::large_enum_variant, reason = "one lives for a moment in each decision")]
 pub(super) enum Obstacle {
-    /// The maintenance window is closed, or cannot be checked; has the message.
+    /// The maintenance window is closed, or cannot be checked. Holds the message.
     WindowClosed(String),
-    /// The node is not cordoned or not drained yet; has the next step to cordon or drain it.
+    /// The node is not cordoned or not drained yet. Holds the next step to cordon or drain the node.
     NotClear(Step),
-    /// Something keeps the host from rebooting; has the message.
+    /// A reboot is blocked, for example by an inhibitor. Holds the message.
     Inhibited(String),
     /// No obstacle: the reboot may start.
     None,
@@ -92,9 +92,9 @@ pub(crate) fn overdue(facts: &AgentFacts) -> Option<OnTimeout> {
     (!is_drained(facts) && facts.drain.elapsed >= settings.timeout()).then(|| settings.on_timeout())
 }
 
-/// True if the turn must end because its drain has taken too long. The limit is the drain's timeout if
-/// `drain.onTimeout` is `Release`, and twice the timeout if it is `Force`. A pod that cannot even be deleted would
-/// otherwise keep the berth from other nodes forever.
+/// True if the turn must end because its drain takes too long. The limit is the drain's timeout if `drain.onTimeout` is
+/// `Release`, and twice the timeout if it is `Force`; `Hold` has no limit. Without a limit, a pod that cannot be
+/// deleted would keep the berth from other nodes forever.
 pub(super) fn is_drain_given_up(facts: &AgentFacts) -> bool {
     match overdue(facts) {
         Some(OnTimeout::Release) => true,
@@ -117,8 +117,8 @@ pub(crate) fn blockers(facts: &AgentFacts) -> String {
     )
 }
 
-/// True if the host must not reboot now: an inhibitor or a scheduled shutdown prevents it, or the next boot would take
-/// another deployment or lack the kubelet.
+/// True if the host must not reboot now. An inhibitor or a scheduled shutdown blocks the reboot, the next boot would
+/// take another deployment, or the kubelet would not start in the next boot.
 pub fn is_inhibited(facts: &AgentFacts) -> bool {
     !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled || is_next_boot_wrong(facts)
 }
@@ -128,8 +128,8 @@ pub(super) fn is_next_boot_wrong(facts: &AgentFacts) -> bool {
     is_rollback_in_the_way(facts) || facts.host.os.unit_missing().is_some()
 }
 
-/// True if the next boot takes another deployment that a person may have chosen. False if the agent itself queued that
-/// deployment, if its digest failed on this node, or if the host has left that image before without Berth.
+/// True if the next boot takes another deployment, perhaps because a person chose it. False if the agent itself queued
+/// the deployment, if its digest failed on this node, or if the host has already fallen back from it or rolled it back.
 fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     if Bug::RollbackIgnored.is_awake() {
         return false;
@@ -140,8 +140,8 @@ fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     os.is_rollback_queued() && !has_failed && !outside::is_left_first(facts) && !facts.has_queued_undo()
 }
 
-/// Returns a message if the next boot takes another deployment than the booted one. `None` also if the agent itself
-/// queued that deployment, to undo the running boot.
+/// Returns a message if the next boot takes another deployment than the booted one. `None` for a rollback that the
+/// agent itself queued.
 pub fn rollback_queued(facts: &AgentFacts) -> Option<String> {
     if facts.has_queued_undo() {
         return None;
@@ -174,7 +174,7 @@ pub fn inhibited(facts: &AgentFacts) -> String {
 }
 
 /// Returns a message if the maintenance window has closed or cannot be checked; `None` if the reboot may start.
-/// `open_until` is the latest start of the reboot.
+/// `open_until` is the deadline for the start of the reboot.
 pub(crate) fn closed_window(facts: &AgentFacts, open_until: Option<Timestamp>) -> Option<String> {
     let until = open_until?;
     if facts.host.clock_synchronized != Some(true) {
@@ -186,8 +186,8 @@ pub(crate) fn closed_window(facts: &AgentFacts, open_until: Option<Timestamp>) -
     (facts.now >= until).then(|| format!("the maintenance window has closed: a reboot could start until {until}"))
 }
 
-/// Returns a wait while a requested reboot may still begin; `None` otherwise. The reboot may begin even if logind did
-/// not answer the request.
+/// Returns a wait if a reboot was requested and may still begin; `None` otherwise. A reboot may begin even if logind
+/// did not answer the request.
 pub(super) fn await_reboot(facts: &AgentFacts) -> Option<Step> {
     match facts.host.reboot {
         Reboot::Asked(ago) if ago < REBOOT_START_TIMEOUT => Some(Step::Wait(

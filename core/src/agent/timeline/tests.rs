@@ -27,7 +27,7 @@ fn on(chapter: ChapterName, n: u8) -> UpdateState {
     }
 }
 
-/// Formats an update as `Prepared 0-5 Waited 5-?`.
+/// Formats the chapters of an update with their start and end in seconds, such as `Prepared 0-5 Waited 5-?`.
 fn words(update: &NodeUpdate) -> String {
     let mut words = vec![];
     for chapter in &update.chapters {
@@ -140,8 +140,8 @@ fn a_turn_that_is_proven_had_a_ready_node() {
     }
 }
 
-/// If a boot of another image follows under the same berth, the bad image was replaced. Any other chapter means that
-/// the berth is gone.
+/// If the next chapter is a boot of another image, the bad image was replaced under its berth. Any other chapter shows
+/// that the berth is gone.
 #[test]
 fn a_bad_image_is_replaced_only_under_its_berth() {
     use ChapterName::{Prepared, Proven, Rebooted, Waited};
@@ -158,7 +158,7 @@ fn a_bad_image_is_replaced_only_under_its_berth() {
     }
 }
 
-/// The record keeps the image from before the reboot, although another image runs afterwards.
+/// An update keeps the image from before its reboot, although another image runs after the reboot.
 #[test]
 fn an_update_remembers_what_ran_before_its_reboot() {
     use ChapterName::{Drained, Prepared, Proven, Rebooted};
@@ -175,7 +175,7 @@ fn an_update_remembers_what_ran_before_its_reboot() {
     }
 }
 
-/// A previous agent process may have begun the drain. Later reads do not change the start of that drain.
+/// An earlier agent process may have begun the drain. Only the first reported start of the drain counts.
 #[test]
 fn a_drain_begins_when_it_is_first_seen() {
     let former = timeline(&Timeline::default(), &on(ChapterName::Rebooted, 1), None, at(1));
@@ -251,7 +251,7 @@ fn another_berth_or_another_node_begins_another_turn() {
     }
 }
 
-/// The drain of an earlier turn for the same image does not belong to this turn.
+/// A drain of an earlier turn for the same image does not count as the drain of this turn.
 #[test]
 fn a_turn_has_the_drain_before_its_commit() {
     fn drained(seconds: i64) -> Timeline {
@@ -331,7 +331,7 @@ fn any_berth() -> impl Strategy<Value = Option<Berth>> {
 }
 
 proptest! {
-    /// Any states in any order, with a clock that may be set back.
+    /// Adds random states in random order. The clock may be set back in between.
     #[test]
     fn a_timeline_is_bounded_and_ordered(
         all in proptest::collection::vec((any_seen(), proptest::option::of(1..4_u8), -50..200_i64), 1..60),

@@ -32,17 +32,17 @@ pub(super) struct Assessment {
     pub(super) verdict: Verdict,
 }
 
-/// Boot image that the next machine will be installed from, as far as the controller can find out.
+/// Boot image of the next new machine, as far as the controller knows.
 #[derive(Debug, Clone, Copy, Default)]
 struct InUse<'a> {
     version: Option<&'a str>,
     node: Option<&'a str>,
     /// Unix time when the Node was created; `None` if an older controller wrote the status without this time.
     created: Option<i64>,
-    /// Unix time when the machine was provisioned, but at most `created`.
+    /// Unix time when the machine was provisioned, capped at `created`.
     provisioned: Option<i64>,
     error: Option<&'a str>,
-    /// True if the version comes from the pool's status, because the machine left the pool or no longer reports a
+    /// True if the version comes from the pool's status. The machine itself has left the pool or no longer reports a
     /// version.
     is_remembered: bool,
     /// Number of newer machines whose boot image version is unknown.
@@ -70,7 +70,8 @@ impl InUse<'_> {
         }
     }
 
-    /// Sort key of machines: time of provisioning, or else of the Node's creation, then name.
+    /// Sort key of machines: the time of provisioning, or of the Node's creation if that time is unknown; then the
+    /// Node's name.
     fn place(&self) -> (Option<i64>, Option<&str>) {
         (self.provisioned.or(self.created), self.node)
     }
@@ -100,8 +101,8 @@ pub(super) fn refusal(facts: &BootImageFacts<'_>, image: &Target) -> Option<Refu
     }
 }
 
-/// Checks the boot image against the current target and the next image. `said`: the pool's current condition
-/// `BootImageSkew`; `None` if it is about another image reference than the reference now in the spec.
+/// Checks the boot image against the current target and the next image. `said` is the pool's current condition
+/// `BootImageSkew`; `None` if the condition is about another image reference than the spec.
 pub(super) fn assess(
     facts: &BootImageFacts<'_>,
     said: Option<&Condition>,
@@ -171,8 +172,8 @@ fn time(second: i64) -> Option<Time> {
     Timestamp::from_second(second).ok().map(Time)
 }
 
-/// Returns the verdict if the boot image is too old for the next image. While the next image is unknown, the verdict
-/// repeats an earlier refusal from `said`.
+/// Returns the verdict if the next image is refused because the boot image is too old for it. While the next image is
+/// unknown, repeats the earlier refusal in `said`.
 fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     match next {
         Next::Refused(refusal) if refusal.reason == REASON => {
@@ -214,12 +215,12 @@ fn source(policy: &BootImagePolicy) -> BootImageSource {
 /// Returns the current boot image; `None` until a machine has reported.
 ///
 /// The newest machine with a known version decides. Machines that have not reported yet, have no record of their boot
-/// image or cannot read it are skipped: they may have any boot image. Machines are ordered by provisioning time,
-/// because a Node can be registered again years later. That time is capped at the creation time of the Node, because
-/// the machine's clock may be ahead.
+/// image or cannot read the record are skipped, because their version is unknown. Machines are ordered by provisioning
+/// time, because a Node can be registered again years later. The provisioning time is capped at the creation time of
+/// the Node, because the machine's clock may be ahead.
 ///
-/// The version stays after that machine or its BootcNode is deleted, because the next machine is installed from the
-/// same image. It changes when a newer machine reports another version, or the admin records one.
+/// The version stays after this machine or its BootcNode is deleted, because the next machine is installed from the
+/// same image. The version changes when a newer machine reports another one, or when the admin records one.
 fn in_use<'a>(facts: &'a BootImageFacts<'_>) -> Option<InUse<'a>> {
     if source(facts.policy) == BootImageSource::Manual {
         let version = facts.policy.manual.as_ref().map(|manual| manual.version.as_str());
@@ -273,8 +274,8 @@ fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
     })
 }
 
-/// Returns the boot image that the pool's status has from a machine. A version that an admin recorded is ignored,
-/// because such a version counts only while it is in the spec.
+/// Returns the boot image that a machine reported earlier, from the pool's status. Ignores a version that an admin
+/// recorded, because such a version counts only while it is in the spec.
 fn remembered(before: Option<&BootImageStatus>) -> Option<InUse<'_>> {
     let before = before.filter(|before| before.version.is_some() && !Bug::BootImageForgotten.is_awake())?;
 
@@ -311,7 +312,8 @@ fn of_image(image: &Target) -> BootImageLimit {
     }
 }
 
-/// Returns the boot image limit to show in the status. The pool's minimum version applies if the OS image has none.
+/// Returns the boot image limit to show in the status. If the OS image has no minimum version, the pool's minimum
+/// version applies.
 fn limit_of(facts: &BootImageFacts<'_>, image: &Target) -> BootImageLimit {
     let mut limit = of_image(image);
     limit.minimum_version = limit.minimum_version.or(facts.policy.minimum_version.clone());

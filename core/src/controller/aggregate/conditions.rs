@@ -199,7 +199,7 @@ fn degraded(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Verdict {
 
 fn pool_trouble(facts: &PoolStatusFacts<'_>) -> Option<(Word, String)> {
     if let Some(error) = facts.bad_selector {
-        let message = format!("{error}; the pool keeps its nodes and gets no new ones");
+        let message = format!("{error}; the pool keeps its nodes and gets no new nodes");
         return Some((CommonReason::InvalidSelector.into(), message));
     }
     if !facts.unreadable.is_empty() {

@@ -22,7 +22,7 @@ pub struct MemberView<'a> {
     pub host: Option<&'a BootcNodeView>,
     /// Berth that the member holds.
     pub holding: Option<&'a Holding>,
-    /// True if the member holds a berth and its agent has been silent for too long, as after a failed reboot.
+    /// True if the member holds a berth and its agent has been silent for too long, for example after a failed reboot.
     pub overdue: bool,
     /// True if the member's agent reported recently.
     pub heard: bool,

@@ -247,9 +247,9 @@ fn digest(target: Option<&Target>) -> Option<&Digest> {
 /// Maximum number of digests in `status.failures`, as in the schema.
 const MAX_DIGESTS: usize = 8;
 
-/// Returns the failed digests to record in the status: digests of the target first, then newly failed ones, then the
-/// recorded ones. The list is cut off at the end. A new one must not be lost, because a berth that closed with a
-/// failure stays closed until the failure is recorded.
+/// Returns the failed digests to record in the status. Digests of the target come first, then newly failed digests,
+/// then digests that are already recorded. The end of a long list is cut off. A new digest must not be cut off, because
+/// a berth that closed with a failure stays closed until the failure is recorded.
 fn failures(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
     let mut all: Vec<(&Digest, &BTreeSet<NodeName>)> = facts.plan.failures.iter().collect();
     all.sort_by_key(|(digest, _)| {
@@ -269,8 +269,9 @@ fn failures(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Vec<DigestF
 /// Minimum number of measurements for a median, since a single slow reboot predicts nothing.
 const MEASUREMENTS: usize = 3;
 
-/// Returns the median duration of each phase among members that run the current image, or among all members if too few
-/// do. Reboots are capped at the reboot timeout, because a longer one includes a repair.
+/// Returns the median duration of each phase among members that run the current image. If too few of these members have
+/// measured a phase, all members count. A reboot is capped at the reboot timeout, because a longer reboot includes a
+/// repair.
 fn durations(facts: &PoolStatusFacts<'_>, doing: &BTreeMap<&NodeName, MemberState>) -> PhaseDurations {
     PhaseDurations {
         staging_seconds: latest_median(facts, doing, |report| report.measured.staging),
@@ -281,8 +282,8 @@ fn durations(facts: &PoolStatusFacts<'_>, doing: &BTreeMap<&NodeName, MemberStat
     }
 }
 
-/// Returns the median duration in seconds among updated members. If too few of them have measured it, all members
-/// count.
+/// Returns the median duration in seconds, as measured by updated members. If too few updated members have measured it,
+/// all members count.
 fn latest_median(
     facts: &PoolStatusFacts<'_>,
     doing: &BTreeMap<&NodeName, MemberState>,

@@ -6,14 +6,14 @@ use std::time::Duration;
 use berth_api::condition::pool as types;
 use berth_api::pool::{BootcNodePoolStatus, NodeCounts, WaveState};
 
-/// Minimum time between two status writes after a lasting change, such as an updated node, an excluded node, or another
+/// Minimum time between two status writes after a lasting change, such as an update or an exclusion of a node, or a new
 /// state of a wave.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum time between two status writes after a transient change, such as another number of draining nodes.
+/// Minimum time between two status writes after a transient change, such as a new number of draining nodes.
 const TRANSIENT_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Returns the minimum time between the last status write and a write of `new`. Zero for an urgent change: agents,
-/// admins or tools act on it or wait for it.
+/// Returns the minimum time between the last status write and a write of `new`. Zero for an urgent change, because
+/// agents, admins or tools act on it or wait for it.
 pub fn pause(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Duration {
     if is_urgent(old, new) {
         Duration::ZERO
@@ -43,8 +43,8 @@ fn statuses(status: &BootcNodePoolStatus) -> Vec<(&str, &str)> {
     conditions.map(|c| (c.type_.as_str(), c.status.as_str())).collect()
 }
 
-/// Returns the parts of a status that do not change back when the current turns end: some counts, and the state of
-/// waves.
+/// Returns the parts of a status that outlast the current turns: the lasting counts of nodes, and the state of each
+/// wave.
 fn lasting(status: &BootcNodePoolStatus) -> ([u32; 4], Vec<WaveState>) {
     let NodeCounts {
         total,

@@ -5,7 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::controller::image::ResolveReason;
 
-/// Reasons of `Degraded` that need a person to act. Until then, the pool has less capacity or does not update at all.
+/// Reasons of `Degraded` that need a person to act. Until a person acts, the pool has less capacity or does not update
+/// at all.
 const POOL_TROUBLES: [&str; 6] = [
     "InvalidSelector",
     "UnreadableLease",
@@ -22,7 +23,7 @@ const REFUSALS: [CommonReason; 3] = [
 ];
 
 /// True if an image with this reason of `ImageResolved` stays unresolved until a person acts. False for a missing
-/// image, which may still be pushed.
+/// image, which may still be pushed, and for a registry that refuses requests.
 fn is_final(reason: &str) -> bool {
     match ResolveReason::from_word(reason) {
         Some(ResolveReason::ImageNotFound | ResolveReason::DigestUnavailable | ResolveReason::RegistryRefused) => false,
@@ -30,7 +31,7 @@ fn is_final(reason: &str) -> bool {
     }
 }
 
-/// True if this reason of `FeedFailing` stops new images of a followed tag until a person acts.
+/// True if a pool with this reason of `FeedFailing` gets no new images of its tag until a person acts.
 fn ends_feed(reason: &str) -> bool {
     match ResolveReason::from_word(reason) {
         Some(known) => !known.is_passing(),
@@ -38,8 +39,8 @@ fn ends_feed(reason: &str) -> bool {
     }
 }
 
-/// Derives `Ready`, `Reconciling` and `Stalled` from a pool's other conditions. `follows`: the pool adopts new images
-/// automatically.
+/// Derives `Ready`, `Reconciling` and `Stalled` from a pool's other conditions. `follows` is true if the pool adopts
+/// new images automatically.
 pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str, Verdict); 3] {
     let (ready, reconciling, stalled) = match state(conditions, follows) {
         State::Ready(why) => (Verdict::repeats(true, why), as_expected(), as_expected()),
@@ -71,7 +72,7 @@ fn as_expected() -> Verdict {
     Verdict::no(CommonReason::AsExpected, "")
 }
 
-/// State of a pool, with the condition whose reason and message are copied to the derived conditions.
+/// State of a pool. Holds the condition that the derived conditions copy their reason and message from.
 enum State<'a> {
     Ready(&'a Condition),
     Stalled(&'a Condition),
@@ -117,7 +118,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns `Ready Reconciling Stalled reason-of-Ready` of a pool that follows its tag and has these conditions.
+    /// Formats the derived conditions of a pool that follows its tag, such as `T F F AllUpdated`. The parts are
+    /// `Ready`, `Reconciling`, `Stalled`, and the reason of `Ready`.
     fn shown(of: &[(&'static str, &str, &'static str)]) -> String {
         shown_of(of, true)
     }

@@ -21,7 +21,7 @@ pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Targe
             HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",
         };
         let message =
-            format!("{what}; it keeps its berth until its boot is proven, or its Node is deleted or excluded");
+            format!("{what}; the node keeps its berth until its boot is proven, or the Node is deleted or excluded");
         return Some(Finding::new(
             Kind::RebootTimedOut,
             node,
@@ -45,8 +45,8 @@ pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Targe
     unserved_trouble(member, &node, target).or_else(|| bad_turn(member, node, target))
 }
 
-/// Reports a member whose platform the target has no image for. For example, the node joined after the target was
-/// adopted. The member's agent cannot report this, because the controller publishes no image to it.
+/// Reports a member if the target has no image for its platform, for example because the node joined after the target
+/// was adopted. The controller publishes no image to such a member, so the member's agent cannot report the problem.
 fn unserved_trouble(member: &MemberView<'_>, node: &Subject, target: &Target) -> Option<Finding> {
     if is_served(member, target) {
         return None;
@@ -62,7 +62,7 @@ pub(super) fn is_served(member: &MemberView<'_>, target: &Target) -> bool {
     platform.architecture.is_empty() || target.choose(platform) != Choice::NoSuchPlatform
 }
 
-/// Reports a member whose turns end without an update. Berth retries, but a person may have to help.
+/// Reports a member if a problem of the node ended its last turn for the target. A person may have to help.
 fn bad_turn(member: &MemberView<'_>, node: Subject, target: &Target) -> Option<Finding> {
     let desired = target.digest_for(member.platform())?;
     let report = member.host.and_then(BootcNodeView::report)?;

@@ -10,29 +10,29 @@ use crate::controller::gate::{FleetGate, GateReason};
 use crate::controller::gates::{Inputs, gates};
 use crate::controller::plan::{self, BlockReason, PoolFacts};
 
-/// Maximum number of plans to simulate, since the controller may need several passes until it can offer a berth.
+/// Maximum number of plans to simulate. The controller may need several passes before it can offer a berth.
 pub(super) const MAX_PASSES: usize = 6;
-/// Maximum number of moments to check. At each of them, a window or an exclusion begins or ends.
+/// Maximum number of times to check. Each is a time when a window or an exclusion begins or ends.
 const MAX_OPENINGS: usize = 64;
-/// Assumed length of a window that is long enough for every turn.
+/// Assumed length of an open window. Any turn fits into it.
 const LONG: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// A node, with the facts and rules that its pool is planned from.
+/// A node, and the facts and rules for planning its pool.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The node.
     pub node: NodeName,
-    /// Facts of the node's pool. The gates in them come from applying `rules` at `now`.
+    /// Facts of the node's pool. The gates in the facts follow from `rules` and `now`.
     pub facts: PoolFacts,
     /// Rules that decide whether the gates are closed.
     pub rules: Rules,
     /// Time of the plan.
     pub now: Timestamp,
-    /// True if a window is assumed to be open, and long enough for every turn.
+    /// True to assume that a window is open and long enough for every turn.
     pub(super) is_open: bool,
 }
 
-/// Input for deciding whether a pool's gates are closed, besides the time.
+/// Input for evaluating a pool's gates, apart from the time.
 #[derive(Debug, Clone)]
 pub struct Rules {
     /// Spec of the pool.
@@ -46,8 +46,8 @@ pub struct Rules {
 }
 
 impl Case {
-    /// Creates a case, with the gates that `rules` give at `now`. If all pools can be read, assumes that the leader has
-    /// fenced all berths.
+    /// Creates a case, and evaluates the gates from `rules` at `now`. If all pools can be read, assumes that the leader
+    /// has fenced all berths.
     pub fn new(node: NodeName, facts: PoolFacts, rules: Rules, now: Timestamp) -> Self {
         let mut this = Self {
             node,
@@ -63,7 +63,8 @@ impl Case {
         this
     }
 
-    /// Sets the gates from the rules and the time. Returns when a window or an exclusion begins or ends next.
+    /// Evaluates the gates from the rules and the time. Returns the next time when a window or an exclusion begins or
+    /// ends.
     pub(super) fn judge(&mut self) -> Option<Timestamp> {
         let pool = self.facts.pool.clone();
         let gates = gates(Inputs {
@@ -85,8 +86,8 @@ impl Case {
         self.facts.members.iter().find(|member| member.name == self.node)
     }
 
-    /// Returns `Ok` if the controller offers the node a berth in one of its next plans while agents and admins write
-    /// nothing.
+    /// Returns `Ok` if one of the controller's next plans offers the node a berth, assuming that agents and admins
+    /// write nothing. Otherwise returns why the node waits.
     pub fn offered(&self) -> Result<(), BlockReason> {
         let mut facts = self.facts.clone();
         let mut wait = BlockReason::Leaving;
@@ -111,14 +112,15 @@ impl Case {
         }
     }
 
-    /// Returns why the node waits, with the reason of a closed gate; `None` if the node is offered a berth.
+    /// Returns why the node waits, and the reason of the closed gate if a gate is closed; `None` if the node is offered
+    /// a berth.
     pub(super) fn obstacle(&self) -> Option<(BlockReason, Option<GateReason>)> {
         let wait = self.offered().err()?;
         Some((wait, self.facts.gate.as_ref().map(|gate| gate.reason)))
     }
 
-    /// Returns the next time when a window opens or an exclusion ends, and the node gets a berth without any other
-    /// change. `None` if no such time was found.
+    /// Returns the next start of a window or end of an exclusion that gets the node a berth without any other change.
+    /// `None` if there is no such time, or if it is too far ahead.
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
         for _ in 0..MAX_OPENINGS {

@@ -21,8 +21,8 @@ use crate::text::few;
 /// Maximum number of other nodes to try for each kind of change.
 const MAX_NODES: usize = 8;
 
-/// A single change. The variants are sorted: first events that need no person, then actions of an admin, from the
-/// smallest effect on the rollout to the largest.
+/// A single change that may get a node a berth. The variants are sorted: first events that need no person, then actions
+/// of an admin. The actions are sorted by their effect on the rollout, smallest first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     /// A node that has a berth ends its turn and is updated.
@@ -35,7 +35,7 @@ pub enum Change {
     WavesProven(Vec<String>),
     /// The pools in `rollout.after` are updated, or `rollout.after` is corrected.
     EarlierPools,
-    /// This cause in the control plane no longer makes the node wait.
+    /// The control plane can spare the node: this cause no longer applies.
     ControlPlane(Cause),
     /// The node's agent reports again.
     Heard,
@@ -101,7 +101,8 @@ impl Change {
         all
     }
 
-    /// Returns, for each numeric setting, the smallest value that is enough alone to get the node a berth.
+    /// Returns changes of numeric settings that each get the node a berth alone. Each has the smallest sufficient value
+    /// of its setting.
     pub(super) fn numbers(case: &Case) -> Vec<Self> {
         let facts = &case.facts;
         let most = facts.members.len() + facts.berths.len() + 1;
@@ -184,7 +185,7 @@ impl Change {
         })
     }
 
-    /// If the change makes a node of another pool available, subtracts that node from the use of the fleet's limit.
+    /// If the change makes a node of another pool available, subtracts this node from the use of the fleet's limit.
     fn apply_elsewhere(&self, before: &Case, fleet: &mut FleetUse) {
         let (Self::TurnEnds(node) | Self::Recovers(node)) = self else {
             return;
@@ -202,8 +203,8 @@ impl Change {
         }
     }
 
-    /// Returns the field of the pool's spec that an admin sets to make the change, and its new value. `None` if the
-    /// change is not a field of that spec.
+    /// Returns the field of the pool's spec that an admin sets for this change, and the field's new value. `None` for a
+    /// change that needs no such field.
     pub fn setting(&self) -> Option<(&'static str, String)> {
         match self {
             Self::Resume => Some(("rollout.paused", "false".to_owned())),
@@ -219,7 +220,9 @@ impl Change {
 
         match self {
             Self::TurnEnds(node) => format!("{node} has ended its turn"),
-            Self::Prepared => "its agent reports that the image is staged and locked (UpdatePrepared)".to_owned(),
+            Self::Prepared => {
+                "the node's agent reports that the image is staged and locked (UpdatePrepared)".to_owned()
+            }
             Self::Soaked(left) => format!(
                 "the soak time of the earlier wave is over ({} left)",
                 SignedDuration::try_from(*left).map_or_else(|_| "many years".to_owned(), |left| format!("{left:#}"))
@@ -240,9 +243,9 @@ impl Change {
             Self::Heard => "the node's agent reports again".to_owned(),
             Self::Clock => "the clock of the node is synchronized".to_owned(),
             Self::ControllerClock => "the clock of the controller's machine is synchronized".to_owned(),
-            Self::Unhold => format!("it is not held back: kubectl berth unhold {}", case.node),
-            Self::Resume => format!("pool {pool} is not paused: kubectl berth resume {pool}"),
-            Self::ResumeFleet => "the fleet is not paused: kubectl berth resume --all".to_owned(),
+            Self::Unhold => format!("an admin releases the node's hold: kubectl berth unhold {}", case.node),
+            Self::Resume => format!("pool {pool} is resumed: kubectl berth resume {pool}"),
+            Self::ResumeFleet => "the fleet is resumed: kubectl berth resume --all".to_owned(),
             Self::FleetReadable => "BootcFleet cluster can be read: repair or delete it".to_owned(),
             Self::Recovers(node) => format!("{node} is Ready and schedulable"),
             Self::Excluded(node) => format!("{node} is excluded: kubectl berth exclude {node}"),
@@ -269,8 +272,8 @@ impl Change {
 /// Returns a clause that says how many nodes may be down with a larger limit.
 fn down(nodes: usize) -> String {
     match nodes {
-        1 => "1 node may then be down".to_owned(),
-        nodes => format!("up to {nodes} nodes may then be down at once"),
+        1 => "1 node may be down".to_owned(),
+        nodes => format!("up to {nodes} nodes may be down at once"),
     }
 }
 
@@ -282,7 +285,7 @@ fn control_plane(cause: Cause) -> &'static str {
     match cause {
         Cause::OtherAtWork => "another control plane node has ended its turn",
         Cause::OtherUnavailable => "every other control plane node is Ready and schedulable",
-        Cause::NoMajority => "enough other control plane nodes are up for a majority without it",
+        Cause::NoMajority => "enough other control plane nodes are up for a majority without this node",
         Cause::NoOtherServer => "another API server answers /readyz",
         Cause::NotKnown => "all API servers have been queried for /readyz",
         Cause::NotListed => "the controller has listed the API servers",
@@ -290,9 +293,9 @@ fn control_plane(cause: Cause) -> &'static str {
     }
 }
 
-/// Returns the smallest number from `low` to `high` that gets the node a berth. The binary search assumes that any
-/// larger number is enough too. If that is wrong, the result still gets the node a berth, but a smaller number may be
-/// enough.
+/// Returns the change with the smallest number from `low` to `high` that gets the node a berth. The binary search
+/// assumes that every larger number works too. If this assumption is wrong, the result still works, but may not be the
+/// smallest.
 fn least(case: &Case, low: usize, high: usize, change: fn(usize) -> Change) -> Option<Change> {
     if low > high || !change(high).is_enough(case) {
         return None;
@@ -318,8 +321,8 @@ fn users(facts: &PoolFacts) -> BTreeSet<(NodeName, UseKind)> {
         .collect()
 }
 
-/// Returns up to [`MAX_NODES`] nodes, other than the case's node, that use up capacity in a way that `is_wanted`
-/// accepts.
+/// Returns up to [`MAX_NODES`] nodes that use up capacity, if `is_wanted` accepts the kind of use. Leaves out the
+/// case's own node.
 fn other_users(case: &Case, is_wanted: fn(UseKind) -> bool) -> impl Iterator<Item = NodeName> {
     let others = users(&case.facts).into_iter();
     let others = others.filter(move |(who, how)| *who != case.node && is_wanted(*how));
@@ -355,8 +358,8 @@ fn own_wave(facts: &PoolFacts, node: &NodeName) -> Option<usize> {
     Some(facts.members.iter().find(|member| member.name == *node)?.place.wave)
 }
 
-/// Returns the change that ends the wait for earlier waves: [`Change::Soaked`] if all their members are proven,
-/// otherwise [`Change::WavesProven`].
+/// Returns the change that ends the wait for earlier waves: [`Change::Soaked`] if all members of these waves are
+/// proven, otherwise [`Change::WavesProven`].
 fn waves(facts: &PoolFacts, own: &Member) -> Change {
     let members: Vec<&Member> = facts.members.iter().filter(|m| m.place.wave < own.place.wave).collect();
     let numbers: BTreeSet<usize> = members.iter().map(|m| m.place.wave).collect();
@@ -396,8 +399,8 @@ fn soak(facts: &mut PoolFacts, own: usize) -> bool {
     is_changed
 }
 
-/// Makes all members of the waves before `own` proven, except members without an image, and ends the soak of these
-/// waves. Returns true if this changed anything.
+/// Makes all members of the waves before `own` proven, and ends the soak of these waves. Leaves out members without an
+/// image. Returns true if anything changed.
 fn prove(facts: &mut PoolFacts, own: usize) -> bool {
     let names: Vec<NodeName> = facts
         .members
@@ -421,7 +424,7 @@ fn prove(facts: &mut PoolFacts, own: usize) -> bool {
     soak(facts, own) || is_changed
 }
 
-/// Sets the member to its state after a successful turn. A cordon that is not Berth's stays.
+/// Sets the member to its state after a successful turn. Removes only Berth's own cordon.
 fn updated(member: &mut Member) {
     member.agent.booted.clone_from(&member.desired);
     (member.published.uid, member.node.ready) = (member.uid.clone(), true);
@@ -481,7 +484,7 @@ fn recover(facts: &mut PoolFacts, node: &NodeName) -> bool {
     true
 }
 
-/// Removes a member and closes its berth. In a real cluster, the agent gives that berth back or the controller closes
+/// Removes a member and closes its berth. In a real cluster, the agent gives the berth back, or the controller closes
 /// it.
 fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
     let count = facts.members.len();
@@ -500,7 +503,7 @@ fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
 }
 
 /// Removes all failures, as an admin's retry does: recorded failures, failures reported by agents, and failures on
-/// closed berths. Returns true if there were any.
+/// closed berths. Returns true if a failure was removed.
 fn forget(facts: &mut PoolFacts) -> bool {
     let mut is_changed = !facts.failures.is_empty();
     facts.failures.clear();

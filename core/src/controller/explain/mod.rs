@@ -15,22 +15,23 @@ mod tests;
 pub use case::{Case, Rules};
 pub use change::Change;
 
-/// Maximum number of changes in a combination. More than two are combined only if no two changes are enough.
+/// Maximum number of changes in a combination. A combination of more than two is tried only if no pair is enough.
 const MAX_TOGETHER: usize = 8;
 
 /// Explanation why a node is not offered a berth.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Explanation {
-    /// Why the node waits. `None`: the node is offered a berth now. [`BlockReason::HasBerth`]: the node has one.
+    /// Why the node waits. `None` if the node is offered a berth now. [`BlockReason::HasBerth`] if the node already has
+    /// a berth.
     pub wait: Option<BlockReason>,
-    /// Changes that are each enough alone to get the node a berth, smallest first.
+    /// Changes, smallest first. Each of them alone gets the node a berth.
     pub alone: Vec<Change>,
-    /// Changes that together get the node a berth, if `alone` is empty. Empty if no combination was found.
+    /// Changes that get the node a berth together. Searched only if `alone` is empty. Empty if the search found none.
     pub together: Vec<Change>,
-    /// Time when a window opens or an exclusion ends, if the node is offered a berth then without any other change.
+    /// Next start of a window or end of an exclusion, if the node is then offered a berth without any other change.
     pub opens: Option<Timestamp>,
-    /// Number of members whose turns come before the node's turn, if no turn fails. `None`: the node gets no turn
-    /// without help.
+    /// Number of members whose turns come before the node's turn, if every turn succeeds. `None` if the node gets no
+    /// turn without a person's help.
     pub ahead: Option<usize>,
 }
 
@@ -74,8 +75,8 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     Some(answer)
 }
 
-/// Returns the first pair of changes that gets the node a berth. `firsts`: changes to try as the first of a pair, each
-/// with the case after that change.
+/// Returns the first pair of changes that gets the node a berth. `firsts` has the possible first changes, each with the
+/// case after the change.
 fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     firsts.iter().find_map(|(first, case)| {
         let second = Change::all(case).into_iter().find(|second| second.is_enough(case));
@@ -86,8 +87,8 @@ fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     })
 }
 
-/// Returns changes that get the node a berth if they are made one after the other. Each change removes the current
-/// reason to wait. Empty if the search fails.
+/// Returns a sequence of changes that gets the node a berth. Each change removes the current reason to wait. Empty if
+/// no sequence was found.
 fn chain(case: &Case) -> Vec<Change> {
     let (mut case, mut changes) = (case.clone(), vec![]);
     loop {

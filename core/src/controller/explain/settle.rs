@@ -31,8 +31,8 @@ pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
     Some(next)
 }
 
-/// Updates the use of the fleet's limit in `after`: adds the difference between the pool's own use in `before` and in
-/// `after`.
+/// Updates the use of the fleet's limit in `after`. Adds the difference between the pool's own use in `before` and its
+/// own use in `after`.
 pub(in crate::controller) fn follow(before: &PoolFacts, after: &mut PoolFacts) {
     let (was, is) = (Own::of(before), Own::of(after));
     let Some(fleet) = after.fleet.as_mut() else { return };

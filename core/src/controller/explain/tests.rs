@@ -35,7 +35,7 @@ fn explained(node: &str, facts: PoolFacts) -> Explanation {
     explain(&case(node, facts, Rollout::default())).unwrap()
 }
 
-/// Three members and one closed berth; `change` edits the first two members.
+/// Returns a pool with three members and one closed berth. `change` edits the first two members.
 fn pool(change: impl FnOnce(&mut Member, &mut Member)) -> PoolFacts {
     let mut facts = facts(1, ["n1", "n2", "n3"].map(member).into(), vec![seen(closed(0))]);
     let [first, second, _] = facts.members.as_mut_slice() else {
@@ -132,7 +132,7 @@ fn each_thing_in_the_way_has_its_change() {
     assert_eq!(explained("n1", limited).alone, [Change::FleetLimit(2)]);
 }
 
-/// Explains why n2 waits for n1, the canary.
+/// Explains why n2 waits for n1, the canary. `canary` edits n1. `soaked` is the elapsed soak time in seconds.
 fn waves(canary: fn(&mut Member), soaked: u64) -> Explanation {
     let mut facts = pool(|n1, n2| {
         canary(n1);
@@ -229,7 +229,7 @@ fn goes(case: &Case) -> bool {
     offered_by(case.facts.clone(), MAX_PASSES).contains(&case.node)
 }
 
-/// The expected result comes from repeated plans, with the writes of each plan carried out one by one.
+/// The test finds the expected result by planning repeatedly and carrying out the writes of each plan one by one.
 #[test]
 fn the_named_changes_get_the_node_a_berth() {
     let floors = [("goes", 10), ("one change", 25), ("several changes", 60)];

@@ -15,20 +15,21 @@ use crate::text::few;
 #[cfg(test)]
 mod tests;
 
-/// Usual time without a report before the status names an agent as silent: two missed heartbeats (one every 120 s). See
-/// [`silent_after`].
+/// Usual time without a report before the status lists an agent as silent. Agents report every 120 s, so two reports
+/// are then missing. See [`silent_after`].
 pub const SILENT_AFTER: Duration = Duration::from_secs(270);
 
 /// Time that a new leader gets to poll all registries once.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(6 * 60);
 
-/// Returns how long an agent may be silent before the status names it. A node that is silent for longer than
+/// Returns how long an agent may be silent before the status lists it. A node whose agent is silent for longer than
 /// `agent_silence` is offered no berth. Admins raise `agent_silence` if agents report less often.
 pub fn silent_after(agent_silence: Duration) -> Duration {
     SILENT_AFTER.max(agent_silence.mul_f64(0.3)).min(agent_silence)
 }
 
-/// Reasons of a failed poll that mean an unavailable registry. Other reasons mean, for example, a missing image.
+/// Reasons of a failed poll that mean that the registry is unavailable. Other reasons have other causes, such as a
+/// missing image.
 const AWAY: [&str; 3] = ["RegistryUnavailable", "InvalidAnswer", "RateLimited"];
 
 /// Agent of a pool's member.
@@ -40,8 +41,8 @@ pub struct Agent<'a> {
     pub quiet: Duration,
     /// True if the node reboots under a berth, so that its agent may be silent.
     pub rebooting: bool,
-    /// True if the agent reports that the API server lets it write objects of other nodes, or that it could not find
-    /// out.
+    /// True if the agent reports that the API server lets it write to other nodes' objects, or that it could not check
+    /// this.
     pub unguarded: bool,
     /// Result of the check of the machine's first boot; `None` if the boot was not checked.
     pub firstboot: Option<FirstBoot>,
@@ -63,7 +64,8 @@ pub struct PoolState<'a> {
     pub status: &'a BootcNodePoolStatus,
     /// Last failure to poll the pool's image.
     pub trouble: Option<&'a QueryFailure>,
-    /// True if this leader has polled the pool's image, or may not query its registry. A failed poll counts too.
+    /// True if this leader has polled the pool's image, with or without success. Also true if it may not query the
+    /// image's registry.
     pub is_asked: bool,
 }
 
@@ -96,7 +98,7 @@ pub struct FleetStatusFacts<'a> {
     pub pools: &'a [PoolState<'a>],
     /// Agents of all pool members, sorted by node name.
     pub agents: &'a [Agent<'a>],
-    /// Machines whose kubelet is held back on the first boot.
+    /// Machines that are held back on their first boot, and such machines that have joined since.
     pub machines: Machines,
     /// Error from listing the events that report machines held back on their first boot.
     pub events_unread: Option<String>,
@@ -104,11 +106,11 @@ pub struct FleetStatusFacts<'a> {
     pub unreadable: &'a [String],
     /// Number of pools in `unreadable`.
     pub unreadable_pools: usize,
-    /// True if the controller's watches are stale, so that it may have missed reports of agents.
+    /// True if the controller's watches are stale. The controller may then have missed reports of agents.
     pub deaf: bool,
     /// Time since this leader began to receive reports of agents.
     pub listened: Duration,
-    /// The status names agents that are silent for longer than this.
+    /// Longest silence of an agent before the status lists it.
     pub silent_after: Duration,
 }
 
@@ -230,8 +232,8 @@ fn controller(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Returns the condition `AgentsHealthy`. `None` leaves the current condition unchanged: the watches are stale, or the
-/// condition is False and this leader has not yet received reports for long enough to clear it.
+/// Returns the condition `AgentsHealthy`. `None` leaves the current condition unchanged. This happens if the watches
+/// are stale. It also happens if the condition is False and this leader has not listened for long enough to clear it.
 fn agents(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     if facts.deaf {
         return None;
@@ -258,8 +260,8 @@ fn agents(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Returns the condition `RegistryReachable`. `None` leaves the current condition unchanged, because this leader has
-/// not polled all pools' images yet.
+/// Returns the condition `RegistryReachable`. `None` leaves a False condition unchanged until a new leader has polled
+/// the images of all pools.
 fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     let mut away = vec![];
     for pool in facts.pools {
@@ -287,8 +289,7 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
 }
 
 /// Returns the condition `FeedsHealthy`: False if a pool gets no new images. The message names each such pool and the
-/// time when its failure began. That time comes from the pool's own condition, because that condition survives a change
-/// of leader.
+/// start of its failure. This time comes from the pool's own condition, which survives a change of leader.
 fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     let failing: Vec<String> = facts.pools.iter().filter_map(failing_feed).collect();
     if facts.pools.is_empty() {
@@ -306,7 +307,7 @@ fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     }
 }
 
-/// Returns the pool's name, the reason and the time of its failure, if the pool gets no new images.
+/// Returns the pool's name, and the reason and the start time of its failure, if the pool gets no new images.
 fn failing_feed(pool: &PoolState<'_>) -> Option<String> {
     let conditions = &pool.status.conditions;
     let unresolved = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");

@@ -21,8 +21,8 @@ pub struct Refusal {
     pub at: Timestamp,
 }
 
-/// Returns the new value of the annotation [`berth_api::keys::ANNOTATION_DISMISSED`], with an entry for `machine` added
-/// to the value `before`. If the list becomes too long, its oldest entries are dropped.
+/// Returns the new value of the annotation [`berth_api::keys::ANNOTATION_DISMISSED`]: the value `before` plus an entry
+/// for `machine`. If the list becomes too long, its oldest entries are dropped.
 pub fn dismissed_also(before: &str, machine: &HeldMachine) -> String {
     let own = format!("{}@{:.0}", machine.name, machine.last_time.0);
     let of_it = format!("{}@", machine.name);
@@ -48,7 +48,7 @@ fn dismissed(annotation: &str) -> BTreeMap<&str, Timestamp> {
 pub struct Machines {
     /// Machines that are held back now, by name.
     pub held: Vec<HeldMachine>,
-    /// Machines that have become nodes, by name. A machine stays listed until the API server drops its event.
+    /// Machines that have become nodes, by name. A machine stays listed while the API server keeps its event.
     pub joined: Vec<JoinedMachine>,
 }
 
@@ -62,9 +62,9 @@ impl Machines {
     }
 }
 
-/// Returns the machines that are held back now, and the machines that have joined. `known` is the last result,
-/// `reported` are the listed events. `reported` is `None` until the controller has listed the events. Until then, it
-/// drops no joined machine. Only times by the API server's clock are compared.
+/// Returns the machines that are held back now, and the machines that have joined. `known` is the previous result.
+/// `reported` has the events; `None` until the controller has listed them. Without the events, no joined machine is
+/// dropped. All compared times come from the API server's clock.
 pub fn machines(
     known: &Machines,
     reported: Option<&[Refusal]>,

@@ -21,7 +21,7 @@ fn with(mut facts: PoolFacts, name: &str, change: impl FnOnce(&mut Member)) -> P
     facts
 }
 
-/// Returns the names in the order of the forecast, with a bar before the first member that needs a person's help.
+/// Returns the names in the order of the forecast, with `|` before the first member that needs a person's help.
 fn order(facts: &PoolFacts) -> String {
     let turns = forecast(facts, at(50)).turns;
     let (comes, helped): (Vec<_>, Vec<_>) = turns.iter().partition(|turn| turn.comes);

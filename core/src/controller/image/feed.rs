@@ -7,11 +7,11 @@ use berth_api::pool::Target;
 
 use super::{ImageFacts, Next, Questions, Refusal};
 
-/// Returns the condition `FeedFailing` of a pool. `in_force`: the target after this pass. `next`: whether the tag's
-/// image may be adopted. `polled`: true if the controller polls the tag.
+/// Returns the condition `FeedFailing` of a pool. `in_force` is the target after this pass. `next` shows whether the
+/// tag's image may be adopted. `polled` is true if the controller polls the tag.
 ///
-/// Returns `None` to keep the current condition: the BootcFleet cannot be read, or this leader has not queried the tag
-/// yet.
+/// Returns `None` to keep the current condition if the BootcFleet cannot be read, or if this leader has not queried the
+/// tag yet.
 pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, polled: bool) -> Option<Verdict> {
     let is_resolved = in_force.is_some_and(|target| target.is_of(facts.reference));
     if !is_resolved {
@@ -52,7 +52,7 @@ pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, po
     {
         return Some(Verdict::yes(
             *reason,
-            format!("the image that {tag} points to is not adopted: it {words}"),
+            format!("the image that {tag} points to is not adopted, because the image {words}"),
         ));
     }
     // A target that was adopted in this pass comes from an answer of the registry.

@@ -115,7 +115,8 @@ impl Case {
         decide(&self.facts(), |_| refusal.clone(), at(1000))
     }
 
-    /// Returns the target digest, the available digest, and the condition.
+    /// Returns the digest of the target, the digest of the available image, and the status and the reason of the
+    /// condition.
     fn says(&self) -> (Option<Digest>, Option<Digest>, String) {
         let Decision {
             target,
@@ -483,7 +484,7 @@ fn keeps_the_rules(case: AnyCase, reached: &Reached) -> TestCaseResult {
 }
 
 /// The new target is the previous target, or an image exactly as the registry described it. The available image is
-/// never the target. A pinned digest changes only with the reference. No image is adopted too early.
+/// never the target. A pinned digest changes only with the reference. No image is adopted before it is old enough.
 #[test]
 fn any_facts_keep_the_rules() {
     let kinds = (0..3usize, 0..4usize);

@@ -40,7 +40,7 @@ pub enum BlockReason {
     Wave,
     /// An earlier wave is proven, and still soaks.
     Soaking,
-    /// The member is a control plane node, and the control plane must not lose it now (I11), for the attached cause.
+    /// The member is a control plane node, and the control plane cannot spare it now (I11). Holds the cause.
     ControlPlane(Cause),
     /// Windows or exclusions apply, and the host's clock is not synchronized.
     NoClock,
@@ -56,7 +56,7 @@ pub enum BlockReason {
     Capacity,
     /// The fleet's limit is used up.
     FleetCapacity,
-    /// Capacity is left, but no closed berth: the controller has yet to create a Lease or to close one.
+    /// The pool has capacity left, but no closed berth. The controller must first create or close a berth.
     NoBerth,
 }
 

@@ -15,8 +15,9 @@ use super::occupancy::Occupancy;
 use super::waves::Progress;
 use crate::controller::quorum::Cause;
 
-/// Returns the digest that the member should change to, or why it should not change. A failure that is recorded only in
-/// the pool's status counts too (I8): the agent does not report it if an admin or the controller closed the berth.
+/// Returns the digest that the member should change to, or why it should not change. A failure that only the pool's
+/// status records counts too (I8). If an admin or the controller closed the berth, the agent does not report the
+/// failure.
 pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, BlockReason> {
     let desired = member.desired.as_ref().ok_or(BlockReason::NoImage)?;
     if member.agent.booted.as_ref() == Some(desired) {
@@ -51,8 +52,8 @@ pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason
     Ok(())
 }
 
-/// Returns why no berth is opened for this member although the pool's gates are open. `at_work` is set if this plan
-/// already offers a berth to another control plane node.
+/// Returns why no berth is opened for this member although the pool's gates are open. If this plan already offers a
+/// berth to another control plane node, `at_work` is the cause to return.
 pub(super) fn gated(
     facts: &PoolFacts,
     progress: &Progress,
@@ -91,9 +92,9 @@ pub(super) fn gated(
     (!fits).then_some(BlockReason::TooLate)
 }
 
-/// Returns why the member's turn must stop: an earlier wave is not done, or the control plane needs the node (I11). The
-/// controller then withdraws the member's offer, or asks for its uncommitted berth back. Windows are not checked here,
-/// because the agent checks them.
+/// Returns why the member must not continue its turn: an earlier wave is not done, or the control plane needs the node
+/// (I11). The controller then withdraws the member's offer, or asks for its uncommitted berth back. The agent checks
+/// the windows, so this function does not.
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
@@ -101,8 +102,8 @@ pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'stati
     }
 }
 
-/// Returns why a holder that cannot give its berth back must not change to another image: the control plane needs the
-/// node (I11). `None` if the holder may change. A wave never prevents the change.
+/// Returns why a holder that cannot give its berth back must keep its current image: the control plane needs the node
+/// (I11). `None` if the holder may change to another image. A wave never prevents this change.
 pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.place.control_plane?.stay.map(Cause::as_str)
 }
@@ -130,8 +131,8 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     }
 }
 
-/// Sort key of a member: wave, number of lapsed offers, true if available, number of bad turns. The member with the
-/// lowest rank is offered a berth first.
+/// Sort key of a member: wave, number of lapsed offers, availability (unavailable first), number of bad turns. The
+/// member with the lowest rank is offered a berth first.
 pub(in crate::controller) type Rank = (usize, u32, bool, u32);
 
 pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {
@@ -158,7 +159,8 @@ impl PoolFacts {
     }
 }
 
-/// Returns the nodes whose last offer lapsed, as far as closed berths record it. Each berth records only its last node.
+/// Returns the nodes that let their last offer lapse, according to the closed berths. A closed berth records only its
+/// last node.
 pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
     let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
     let last = states.filter_map(|state| match state {
@@ -169,11 +171,11 @@ pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName>
 }
 
 /// Members in the order of offers. The order is by wave (lowest first), availability (unavailable members first),
-/// number of bad turns (fewest first), number of nodes down in the zone (fewest first), and name. Bad turns count so
-/// that two nodes that cannot be drained alternate.
+/// number of bad turns (fewest first), number of nodes down in the zone (fewest first), and name. If two nodes cannot
+/// be drained, counting bad turns makes them alternate.
 ///
-/// Members that let an offer lapse go last in their wave, even if they are unavailable. Such a member has no backoff,
-/// so it is ready again at once. If it kept its place, it would receive every offer.
+/// Members that let an offer lapse go last in their wave, even if they are unavailable. Such a member has no backoff
+/// and is ready again at once. In any other place, it would receive every offer.
 pub(super) struct Queue<'a> {
     ranks: BTreeMap<Rank, Zones<'a>>,
     /// For each zone, by its index: number of nodes that are unavailable, hold a berth or are offered one.
@@ -184,9 +186,9 @@ pub(super) struct Queue<'a> {
 #[derive(Default)]
 struct Zones<'a> {
     members: BTreeMap<usize, VecDeque<&'a Member>>,
-    /// An entry for each zone, the next zone first. An entry has the number of nodes down when it was made, the name of the
-    /// zone's first member, and the index of the zone. Numbers of nodes down only grow, so the first entry is valid if
-    /// its number is still current.
+    /// Queue of zones. An entry has the number of nodes down in the zone when the entry was made, the name of the
+    /// zone's first member, and the index of the zone. The number of nodes down only grows, so the first entry is valid
+    /// if its number is still current.
     first: BinaryHeap<Reverse<(usize, &'a NodeName, usize)>>,
 }
 
@@ -259,7 +261,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Checks the order documented at `Queue` against a simple sort of the remaining members.
+        /// Compares the order documented at `Queue` with a simple sort of the remaining members.
         #[test]
         fn members_come_by_rank_then_nodes_down_then_name(
             nodes in proptest::collection::vec((0usize..2, 0u8..5, any::<bool>()), 0..40),

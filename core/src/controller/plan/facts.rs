@@ -35,8 +35,9 @@ pub struct PoolFacts {
     pub failures: Failures,
     /// Number of failed nodes that halts the rollout.
     pub max_failures: usize,
-    /// True if the target is not the image of the spec's reference, or its registry is not allowed. The controller then
-    /// withdraws offers of the target. See [`Pool::is_unresolved`](crate::controller::pool::Pool::is_unresolved).
+    /// True if the target was not resolved from the reference in the spec, or if its registry is not allowed. The
+    /// controller then withdraws offers of the target. See
+    /// [`Pool::is_unresolved`](crate::controller::pool::Pool::is_unresolved).
     pub unresolved: bool,
     /// True if the controller may not have seen the latest changes of the pool. No berth is then opened.
     pub outdated: bool,
@@ -53,7 +54,8 @@ pub struct PoolFacts {
     /// Use of the fleet's limit by all pools; `None` without a limit.
     pub fleet: Option<FleetUse>,
     /// Why the pool waits for the pools in its `rollout.after`; `None` if it does not wait. A waiting pool offers a
-    /// berth only to repair a node that keeps the earlier pools from finishing. Open offers and held berths stay.
+    /// berth only to a node that must be repaired before the earlier pools can finish. Open offers and held berths
+    /// stay.
     pub order: Option<Gate>,
 }
 
@@ -64,9 +66,10 @@ pub struct SeenBerth {
     pub lease: String,
     /// The berth, or why it cannot be read. An unreadable berth counts as held by an unknown node.
     pub berth: Result<Berth, String>,
-    /// True if a write of this leader has an unknown result and may still arrive.
+    /// True if the result of a write by this leader is unknown. The write may still reach the Lease.
     pub in_doubt: bool,
-    /// True if the API server refused a write to the Lease. The plan does not write to it, and counts it as used.
+    /// True if the API server refused a write to the Lease. The plan does not write to this Lease, and counts it as
+    /// used.
     pub refused: bool,
     /// Time since this process first saw the berth's current offer.
     pub age: Duration,
@@ -102,11 +105,11 @@ pub struct Member {
     pub published: Published,
     /// Report of the member's agent.
     pub agent: AgentState,
-    /// True if the agent must undo Berth's changes: the node leaves the pool, or its BootcNode is being deleted. The
-    /// member still counts, but is offered nothing.
+    /// True if the agent must undo Berth's changes, because the node leaves the pool or its BootcNode is being deleted.
+    /// The member still counts, but is offered no berth.
     pub leaving: bool,
-    /// True if the node has left the pool and its agent has not released the node within the release deadline. The
-    /// node uses up capacity while it is down, but no wave and no later pool waits for it.
+    /// True if the node has left the pool, but its agent has not released it within the release deadline. The node uses
+    /// up capacity while it is down. No wave and no later pool waits for it.
     pub abandoned: bool,
     /// How many offers of the desired digest the node has let lapse, as counted by this process.
     pub lapses: u32,
@@ -123,7 +126,7 @@ pub struct NodeState {
     pub unschedulable: bool,
     /// True if the Node has Berth's cordon annotation.
     pub our_cordon: bool,
-    /// True if an admin holds the node back. The member still counts and stages its image, but is offered nothing.
+    /// True if an admin holds the node back. The member still counts and stages its image, but is offered no berth.
     pub held_back: bool,
 }
 
@@ -132,7 +135,7 @@ pub struct NodeState {
 pub struct Place {
     /// Wave of the member, as an index into [`PoolFacts::waves`].
     pub wave: usize,
-    /// Zone of the member; all nodes without one share a zone.
+    /// Zone of the member. All nodes without a zone form one zone.
     pub zone: String,
     /// Whether the control plane can spare the member now (I11). `None` if the member is not a control plane node.
     pub control_plane: Option<Verdict>,
@@ -162,8 +165,8 @@ pub struct AgentState {
     pub booted: Option<Digest>,
     /// Digests that failed on the node.
     pub failed: Vec<Digest>,
-    /// Digest of the last turn, if a problem of the node ended that turn. With it, the number of consecutive turns with
-    /// this digest and outcome.
+    /// Digest of the last turn, and the number of consecutive turns with this digest and outcome. `None` unless a
+    /// problem of the node ended the last turn.
     pub last_turn: Option<(Digest, u32)>,
     /// True if the agent reports that the host's clock is synchronized.
     pub clock_synchronized: bool,
@@ -183,7 +186,7 @@ pub struct Estimate {
 pub struct Wave {
     /// Name of the wave.
     pub name: String,
-    /// How long all members of the wave must have been proven before the next wave begins.
+    /// How long all members of the wave must stay proven before the next wave begins.
     pub soak: Duration,
     /// How long all members of the wave have been proven so far, as measured by this leader and earlier ones.
     pub soaked: Duration,
@@ -208,11 +211,11 @@ impl PoolFacts {
         self.berths.iter().filter_map(|s| s.berth.as_ref().ok().map(|b| (s, b)))
     }
 
-    /// True if a late write may still reach a berth: a write of an earlier leader, or a write of this leader whose
-    /// result is unknown.
+    /// True if a late write may still reach a berth. Such a write comes from an earlier leader, or from this leader if
+    /// its result is unknown.
     ///
-    /// Berths that the API server refuses to write are ignored: they already count as used, so a late write cannot use
-    /// up more.
+    /// Berths that the API server refuses to write are ignored. These berths already count as used, so a late write
+    /// cannot use up more capacity.
     pub(super) fn is_unfenced(&self) -> bool {
         let mut writable = self.readable().filter(|(seen, _)| !seen.refused);
         !Bug::NoEpochStamp.is_awake() && writable.any(|(seen, berth)| seen.in_doubt || berth.epoch != self.epoch)

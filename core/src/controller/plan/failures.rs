@@ -30,12 +30,13 @@ fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
     Some((target, node))
 }
 
-/// True if the berth closed with a failure and is not marked as recorded in `status.failures`.
+/// True if the berth closed with a failure. As soon as `status.failures` lists the failure, the controller clears it
+/// from the berth.
 pub(super) fn is_unrecorded(berth: &Berth) -> bool {
     failure(berth).is_some() && !Bug::ReopenBeforeRecorded.is_awake()
 }
 
-/// True if `status.failures` lists the failure of the closed berth, or is full.
+/// True if `status.failures` lists the failure of the closed berth, or has no room for another node.
 pub(super) fn is_recorded(facts: &PoolFacts, berth: &Berth) -> bool {
     failure(berth).is_some_and(|(digest, node)| {
         facts
@@ -67,7 +68,8 @@ pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
     all
 }
 
-/// Returns a gate that halts the rollout if the digests that members should run now have failed on too many nodes.
+/// Returns a gate that halts the rollout if too many nodes have failed. Counts only failures of the digests that
+/// members should run now.
 pub(super) fn halt(facts: &PoolFacts, failures: &Failures) -> Option<Gate> {
     let failed: Vec<&NodeName> = wanted(facts)
         .iter()

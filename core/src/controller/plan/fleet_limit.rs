@@ -6,8 +6,9 @@ use berth_api::{NodeName, PoolName, text};
 use crate::controller::usage::{CapacityUse, UseKind};
 use crate::text::NAMED;
 
-/// Use of the fleet's limit by the members of all pools, each node counted once: H hold a berth, R are offered one, U
-/// are unavailable. Each pool's plan adds its offers and passes the value to the next pool's plan.
+/// Use of the fleet's limit by the members of all pools. Each node counts once. H: nodes that hold a berth. R: nodes
+/// that are offered a berth. U: unavailable nodes. Each pool's plan adds its offers and passes the value to the plan of
+/// the next pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FleetUse {
     /// Number of nodes that may be unavailable at once.
@@ -20,11 +21,11 @@ pub struct FleetUse {
     pub all: usize,
     /// The first nodes by name that use up the limit, for messages.
     pub used_by: Vec<CapacityUse>,
-    /// Number of open offers that may stay: the limit minus the holders. If the limit was lowered, more offers may be
-    /// open; the plans then withdraw the excess.
+    /// Number of open offers that may stay: the limit minus the holders. After the limit is lowered, more offers may be
+    /// open; the plans then withdraw the excess offers.
     pub may_stay: usize,
-    /// True if a late write may still reach a berth of any pool: a write of an earlier leader, or a write of this
-    /// leader whose result is unknown.
+    /// True if a late write may still reach a berth of any pool. Such a write comes from an earlier leader, or from
+    /// this leader if its result is unknown.
     pub unfenced: bool,
     /// Pools that cannot be read and have unfenced berths. Such a pool has no plan, so its berths stay unfenced.
     pub unreadable: Vec<PoolName>,
@@ -74,7 +75,7 @@ impl FleetUse {
         }
     }
 
-    /// True if unavailable nodes use up the whole limit: no available node can be offered a berth.
+    /// True if unavailable nodes use up the whole limit. No available node can then be offered a berth.
     pub fn is_starved(&self) -> bool {
         self.unavailable >= self.limit
     }

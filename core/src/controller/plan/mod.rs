@@ -60,7 +60,7 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
     plan
 }
 
-/// Adds writes that create missing berths. There is at most one usable berth per member, so that a huge capacity does
+/// Adds writes that create missing berths. Creates at most one usable berth per member, so that a huge capacity does
 /// not create a huge number of Leases.
 fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     let names: BTreeSet<&str> = facts.berths.iter().map(|s| s.lease.as_str()).collect();
@@ -77,7 +77,7 @@ fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     }
 }
 
-/// True if a member holds or is offered the berth, or may be offered it.
+/// True if a member holds the berth, is offered it, or may be offered it.
 fn is_of_use(seen: &SeenBerth, members: &BTreeSet<&NodeUid>) -> bool {
     let Ok(berth) = &seen.berth else { return false };
     match berth.node() {
@@ -180,7 +180,8 @@ fn target_for(
     Ok(target)
 }
 
-/// Closed berths that may be opened, sorted by index. So two plans of the same state write the same Leases.
+/// Closed berths that may be opened, sorted by index. The order makes two plans of the same state write the same
+/// Leases.
 struct FreeBerths<'a>(BTreeMap<u32, &'a SeenBerth>);
 
 impl<'a> FreeBerths<'a> {
@@ -215,8 +216,8 @@ impl<'a> FreeBerths<'a> {
     }
 }
 
-/// Counts the berths before the writes of the plan. A berth counts as held if it cannot be read, or if it is closed and
-/// cannot be written. `total` is the capacity to publish.
+/// Counts the berths before the plan's writes. A berth that cannot be read counts as held, and so does a closed berth
+/// that cannot be written. `total` is the capacity to publish.
 fn counts(facts: &PoolFacts) -> BerthCounts {
     let mut counts = BerthCounts::default();
     for seen in &facts.berths {

@@ -17,7 +17,7 @@ pub(super) struct Occupancy<'a> {
     held: BTreeSet<&'a NodeUid>,
     offered: BTreeSet<&'a NodeUid>,
     unavailable: BTreeSet<&'a NodeUid>,
-    /// Number of Leases with an unknown holder: unreadable Leases, and closed ones that cannot be written.
+    /// Number of Leases with an unknown holder: Leases that cannot be read, and closed berths that cannot be written.
     unknown: usize,
     /// Number of nodes that hold a berth or are offered one: |H ∪ R|. Computed once, because the plan needs it for
     /// every candidate.
@@ -76,8 +76,8 @@ impl<'a> Occupancy<'a> {
         self.has(uid) || self.unavailable.contains(uid)
     }
 
-    /// True if the pool's capacity allows one more berth for this node (I1b). If other broken nodes use up the
-    /// capacity, a node that is already unavailable may still be updated, so that it can be repaired.
+    /// True if the pool's capacity allows one more berth for this node (I1b). An unavailable node uses up capacity
+    /// anyway, so it may be updated even if unavailable nodes use up all capacity. The update may repair it.
     pub(super) fn room_for(&self, member: &Member, limit: usize) -> bool {
         let counted = self.unavailable.contains(&member.uid);
         (self.held_or_offered < limit || Bug::NoHeldLimit.is_awake()) && (counted || self.all < limit)
@@ -91,8 +91,8 @@ impl<'a> Occupancy<'a> {
         }
     }
 
-    /// Returns the nodes that use up capacity, and how, sorted by name. Includes the nodes that are offered a berth in
-    /// `offers`. A Lease with an unknown holder is listed by its own name.
+    /// Returns the nodes that use up capacity, sorted by name, each with the kind of use. Includes the nodes that
+    /// `offers` offers a berth to. A Lease with an unknown holder is listed by the name of the Lease.
     pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<CapacityUse> {
         let mut uses: BTreeMap<String, UseKind> = BTreeMap::new();
         for member in &facts.members {

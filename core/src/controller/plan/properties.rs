@@ -87,8 +87,8 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
     })
 }
 
-/// Makes a random berth fenced and writable, so that it does not block offers. With random berths only, few plans would
-/// make an offer.
+/// Makes a random berth fenced and writable, so that it does not block offers. If all berths were fully random, few
+/// plans would make an offer.
 fn calm_berth(mut seen: SeenBerth) -> SeenBerth {
     (seen.in_doubt, seen.refused) = (false, false);
     if let Ok(berth) = &mut seen.berth {
@@ -97,7 +97,8 @@ fn calm_berth(mut seen: SeenBerth) -> SeenBerth {
     seen
 }
 
-/// Makes a random member reporting, prepared, and neither leaving nor held back, so that more members can get offers.
+/// Changes a random member so that more members can get offers: it reports, is prepared, stays in the pool and is not
+/// held back.
 fn calm_member(mut member: Member) -> Member {
     member.published.observed = true;
     (member.agent.prepared, member.agent.heard) = (true, true);
@@ -168,7 +169,7 @@ prop_compose! {
     }
 }
 
-/// The Leases, changed write by write. The sets H, R and U are counted without the code under test.
+/// Simulated Leases. The test applies one write at a time, and counts the sets H, R and U without the code under test.
 struct World<'a> {
     facts: &'a PoolFacts,
     berths: BTreeMap<String, Result<Berth, String>>,
@@ -376,7 +377,7 @@ fn fresh((lease, berth): (String, Result<Berth, String>)) -> SeenBerth {
     SeenBerth::new(lease, berth)
 }
 
-/// Carries out `plans` plans in a row. Checks I1 at each write, and returns the nodes that were offered a berth.
+/// Carries out `plans` plans in a row. Checks I1 at each write. Returns the nodes that were offered a berth.
 pub(crate) fn offered_by(mut facts: PoolFacts, plans: usize) -> BTreeSet<NodeName> {
     let mut offered = BTreeSet::new();
     for _ in 0..plans {
@@ -393,7 +394,7 @@ pub(crate) fn offered_by(mut facts: PoolFacts, plans: usize) -> BTreeSet<NodeNam
     offered
 }
 
-/// Returns the kind of a write, to count how many random cases reach each kind.
+/// Returns the kind of a write. The test counts how many random cases reach each kind.
 fn kind(write: &BerthWrite, before: &BTreeMap<String, Result<Berth, String>>) -> &'static str {
     let berth = match write {
         BerthWrite::Create(_) => return "create",
@@ -503,8 +504,8 @@ fn nodes_that_take_no_offer_starve_no_other() {
     assert_eq!(updated_beside_two_that_lapse(&mut two), 3);
 }
 
-/// Makes 12 plans, enough to update all nodes that take their offers. n0 and n1 never take an offer. Returns the number
-/// of updated nodes.
+/// Makes 12 plans, which is enough to update all nodes that take their offers. Nodes n0 and n1 never take an offer.
+/// Returns the number of updated nodes.
 fn updated_beside_two_that_lapse(f: &mut PoolFacts) -> usize {
     let mut offers = Offers::default();
     let mut clock = Moment::default();

@@ -16,12 +16,12 @@ pub(super) struct Progress {
     /// Index of the first wave that is not done; `usize::MAX` if all waves are done. Members of later waves wait.
     active: usize,
     /// True if unavailable members use up the pool's whole capacity, or unavailable nodes use up the fleet's whole
-    /// limit. Until one of them recovers, no available node can be offered a berth.
+    /// limit. Available nodes then get no offers until an unavailable node recovers.
     starved: bool,
 }
 
 /// True if the member is proven: its agent reports that it runs the target, and the Node is Ready without Berth's
-/// cordon. The agent may still have to report on other published changes, such as new drain settings.
+/// cordon. The agent need not have reported on other published changes, such as new drain settings.
 pub(in crate::controller) fn is_proven(member: &Member) -> bool {
     member.desired.is_some()
         && member.agent.booted == member.desired
@@ -71,12 +71,12 @@ impl Progress {
         self.total.get(index) == self.proven.get(index)
     }
 
-    /// True if a later wave has members. Without later members, this wave need not soak.
+    /// True if a later wave has members. Otherwise this wave does not have to soak.
     fn follows(&self, index: usize) -> bool {
         self.total.iter().skip(index + 1).any(|n| *n > 0)
     }
 
-    /// Returns the state of the earlier wave that the member waits for, if there is one.
+    /// Returns the state of the active wave if the member must wait for that wave; `None` otherwise.
     pub(super) fn waits(&self, member: &Member) -> Option<WaveState> {
         // I10: the earlier wave may be unable to continue until this broken node is repaired. The new image may repair
         // the node.
@@ -116,8 +116,8 @@ impl Progress {
 }
 
 impl PoolFacts {
-    /// True if a member is left to update: a member is not proven, or the pool's current image is not resolved yet.
-    /// Abandoned members do not count.
+    /// True if some member still needs an update: the member is not proven, or the pool's current image is not resolved
+    /// yet. Abandoned members do not count.
     pub fn has_left(&self) -> bool {
         self.members
             .iter()

@@ -60,8 +60,8 @@ impl BerthWrite {
 /// Why a berth is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteReason {
-    /// Fences the berth: the API server then rejects late writes of an earlier leader, and writes of this leader with
-    /// an unknown result.
+    /// Fences the berth. The API server then rejects late writes by an earlier leader, and late writes by this leader
+    /// whose result is unknown.
     Stamp,
     /// The berth is offered to a node.
     Offer,
@@ -73,9 +73,9 @@ pub enum WriteReason {
     Revoke(&'static str),
     /// The request to give the berth back is canceled: the holder may continue.
     Unrevoke,
-    /// Updates the holder's latest reboot start (`open-until`).
+    /// Updates the holder's deadline for starting its reboot (`open-until`).
     Window,
-    /// The Node that holds or is offered the berth is deleted.
+    /// The Node that holds the berth, or is offered it, was deleted.
     Gone,
     /// The Node that holds the berth is excluded and not Ready.
     Excluded,
@@ -90,18 +90,18 @@ pub enum WriteReason {
 pub struct Plan {
     /// The writes, in order.
     pub writes: Vec<BerthWrite>,
-    /// Reason of each member without an offer; `UpToDate` if it runs the target.
+    /// For each member without a new offer, the reason; `UpToDate` if the member already runs the target.
     pub waiting: BTreeMap<NodeName, BlockReason>,
     /// Nodes that use up the pool's capacity, and how.
     pub used_by: Vec<CapacityUse>,
-    /// Why no berth of the pool is opened: a closed gate, otherwise the halt after too many failures. `None` if berths
-    /// may be opened.
+    /// Why the pool opens no berths: a closed gate or, if no gate is closed, the halt after too many failures. `None`
+    /// if the pool may open berths.
     pub gate: Option<Gate>,
-    /// The halt, if the image failed on too many nodes. Set even if another gate is closed.
+    /// The halt, if the image failed on too many nodes. Set even if `gate` has another gate.
     pub halt: Option<Gate>,
-    /// Control plane nodes that other control plane nodes may be waiting for, by the cause of the wait.
+    /// Control plane nodes that may keep other control plane nodes waiting, grouped by the cause of the wait.
     pub waited_for: BTreeMap<Cause, Vec<NodeName>>,
-    /// Messages about API server addresses that several Nodes have; empty if no member is a control plane node.
+    /// Messages about API server addresses that several Nodes share. Empty if no member is a control plane node.
     pub address_conflicts: Vec<String>,
     /// Why the pool waits for the pools in its `rollout.after`; `None` if it does not wait.
     pub order: Option<Gate>,
@@ -111,8 +111,8 @@ pub struct Plan {
     pub waves: Vec<WaveStatus>,
     /// New content of `status.failures`.
     pub failures: Failures,
-    /// Numbers of berths before the writes. `total` is the capacity to publish: it is lowered only when no open offer
-    /// exceeds it (I1c).
+    /// Numbers of berths before the writes. `total` is the capacity to publish. A lower capacity is published only when
+    /// every open offer fits into it (I1c).
     pub counts: BerthCounts,
 }
 
@@ -122,8 +122,8 @@ impl Plan {
         self.writes.iter().any(|write| write.lease() == lease)
     }
 
-    /// Returns why the members in `waiting` wait, as a message. If they wait for other control plane nodes, the message
-    /// names these nodes.
+    /// Returns the reason `why` as a message about the members in `waiting`. If they wait for other control plane
+    /// nodes, the message names those nodes.
     pub fn wait_words(&self, why: BlockReason, waiting: &[&NodeName]) -> String {
         let words = why.words().to_owned();
         let BlockReason::ControlPlane(cause) = why else {
@@ -148,7 +148,8 @@ impl Plan {
         self.waiting.values().any(|why| *why != BlockReason::UpToDate)
     }
 
-    /// Corrects `used_by` and `waiting` after some offers (`writes`) failed or were skipped.
+    /// Corrects `used_by` and `waiting` if planned offers were not made. `writes`: the writes that failed or were
+    /// skipped.
     pub fn not_made(&mut self, writes: &[BerthWrite]) {
         for write in writes.iter().filter(|write| write.is_offer()) {
             let BerthWrite::Update { berth, .. } = write else {
@@ -164,7 +165,8 @@ impl Plan {
     }
 }
 
-/// Returns the latest start of the member's reboot that lets the reboot end within the window; `None` without a window.
+/// Returns the deadline for starting the member's reboot, so that the reboot ends within the window; `None` without a
+/// window.
 pub(super) fn open_until(facts: &PoolFacts, member: &Member) -> Option<Timestamp> {
     facts
         .closes

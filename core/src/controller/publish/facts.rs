@@ -17,8 +17,9 @@ use crate::controller::view::{BootcNodeView, NodeView};
 pub struct Terms {
     /// Current target.
     pub target: Option<Target>,
-    /// True if the target is not the image of the spec's reference, or its registry is not allowed. The target stays
-    /// published, so that agents do not remove an image that they have staged. But no node begins to pull it.
+    /// True if the target was resolved from another reference than the spec's, or if the fleet does not allow the
+    /// spec's registry. The target stays published, so that agents keep an image that they have staged. But no node
+    /// begins to pull the target.
     pub unresolved: bool,
     /// True if the first target is still being resolved. Until then, no BootcNode is created.
     pub resolving: bool,
@@ -41,7 +42,7 @@ pub struct PublishFacts<'a> {
     pub membership: &'a Membership,
     /// Published settings of each pool that can be read.
     pub terms: &'a BTreeMap<PoolName, Terms>,
-    /// Pools of the berths that each node holds or is offered.
+    /// For each node, the pools whose berths it holds or is offered.
     pub occupied: &'a BTreeMap<NodeUid, BTreeSet<PoolName>>,
     /// State of each held berth, by the UID of its holder.
     pub holdings: &'a BTreeMap<NodeUid, Holding>,
@@ -56,7 +57,7 @@ pub struct PublishFacts<'a> {
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent reported recently.
     pub heard: &'a BTreeSet<NodeName>,
-    /// Counts of permits to pull that each member left unused.
+    /// For each member, the number of permits to pull that it left unused.
     pub permits: &'a StagingPermits,
     /// True if the whole fleet is paused: no node begins to pull.
     pub fleet_paused: bool,

@@ -45,8 +45,8 @@ pub fn publish(facts: &PublishFacts<'_>) -> Vec<BootcNodeWrite> {
     writes
 }
 
-/// Returns the write that ends a BootcNode whose node is released or gone: delete it or, if it is being deleted, remove
-/// Berth's finalizer. `None` if there is nothing to do.
+/// Returns the write that removes a BootcNode whose node is released or gone: a deletion or, if the BootcNode is being
+/// deleted already, the removal of Berth's finalizer. `None` if there is nothing to do.
 fn finalize(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> Option<BootcNodeWrite> {
     if !is_leaving(host) && facts.confirmed_gone.is_empty() {
         return None;
@@ -92,8 +92,8 @@ fn is_settled(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&Node
     host.is_released() || facts.overdue.contains(&host.uid) && !counts_still(facts, host, node)
 }
 
-/// True if the BootcNode must stay because its node is down and still counts as unavailable in the pool that it left.
-/// Only the label of the BootcNode names that pool.
+/// True if the BootcNode must stay: its node has left its pool, but is down and still counts as unavailable there. Only
+/// the label of the BootcNode still names that pool.
 fn counts_still(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     let label = host.pool_label.as_deref().map(PoolName::from);
     if !label.is_some_and(|pool| facts.lasting.contains(&pool)) {
@@ -114,7 +114,7 @@ fn occupied(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> bool 
         || made_for(host).is_some_and(|uid| facts.occupied.contains_key(&NodeUid::from(uid)))
 }
 
-/// Specs of BootcNodes by pool and platform, without the parts that differ between nodes.
+/// For each pool and platform, the part of the spec that all its BootcNodes share.
 type Forms<'a> = BTreeMap<(&'a PoolName, Platform<'a>), BootcNodeSpec>;
 
 /// Returns the pool of a node and the new spec of its BootcNode, without the permit to pull. `None` if the BootcNode
@@ -199,8 +199,8 @@ fn draft_without_pool<'a>(
     })
 }
 
-/// True if the BootcNode's spec must be written. New estimates alone are not written. For a node that already runs its
-/// image, a pause or its end alone is not written either.
+/// True if the BootcNode's spec must be written. A change of only the estimates is not written. If the node already
+/// runs its image, a change of only the pause is not written either.
 fn is_outdated(host: &BootcNodeView, before: &BootcNodeSpec, wanted: &BootcNodeSpec) -> bool {
     let desired = wanted.image.as_ref().map(|image| &image.digest);
     let booted = host.report().and_then(|report| report.images.booted.as_ref());

@@ -15,35 +15,35 @@ use super::facts::{Draft, PublishFacts, Terms};
 use crate::controller::proof::{is_licensed, is_unproven};
 use crate::controller::view::BootcNodeView;
 
-/// A member's claim to a permit to pull.
+/// State of a member's pull, for the distribution of permits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
-    /// Has staged or booted the digest, so it does not use up a permit.
+    /// The member has staged or booted the digest, so it needs no permit.
     Done,
-    /// Is pulling the digest.
+    /// The member is pulling the digest.
     Pulls,
-    /// Could pull; the member with the smallest `Turn` gets a permit first.
+    /// The member could pull. The member with the smallest `Turn` gets a permit first.
     Waits(Turn),
-    /// Cannot pull at the moment.
+    /// The member cannot pull at the moment.
     Cannot,
 }
 
-/// Rank of a member that could pull: the smallest rank gets a permit first. Members that failed or left permits unused
-/// go later, so that members take turns.
+/// Rank of a member that could pull: the smallest rank gets a permit first. A member that failed, or left permits
+/// unused, goes later, so that others get their turn.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     /// True if the agent reports a failure with this digest.
     failing: bool,
-    /// True if the member holds a berth that it may be able to give back only with another image: see [`is_stuck`].
-    /// Such a member goes first, because the other members wait for its turn to end. False if the member left permits
-    /// unused.
+    /// True if the member holds a berth and may need another image before it can give the berth back: see [`is_stuck`].
+    /// Such a member goes first, because other members wait for its berth. False if the member left permits unused.
     stuck: Reverse<bool>,
-    /// True if the Node is not Ready. Such a node goes later: a new image may repair it, but it may also be down.
+    /// True if the Node is not Ready. A new image may repair such a node, but the node may also be down, so it goes
+    /// later.
     broken: bool,
     unused: u32,
     /// Number of failed pulls or stagings of this digest.
     attempts: u32,
-    /// True if the member already has a permit. If two members are otherwise equal, the member with a permit keeps it.
+    /// True if the member already has a permit. Between otherwise equal members, this member keeps its permit.
     has_permit: Reverse<bool>,
     /// Position of the node when sorted by name.
     index: usize,
@@ -82,7 +82,7 @@ pub(super) fn allow(facts: &PublishFacts<'_>, terms: &Terms, drafts: &mut [Draft
     }
 }
 
-/// Returns the member's claim to a permit; `None` if there is no image for the member.
+/// Returns the state of the member's pull; `None` if there is no image for the member.
 fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standing> {
     let digest = &draft.spec.image.as_ref()?.digest;
     let old = draft.host.and_then(|h| h.spec());
@@ -125,8 +125,8 @@ fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option
     }))
 }
 
-/// True if the node holds a berth but may be able to give it back only under another image: the node's boot is not
-/// proven, or its Node is not Ready.
+/// True if the node holds a berth that it may be able to give back only with another image: its boot is unproven, or
+/// its Node is not Ready.
 fn is_stuck(facts: &PublishFacts<'_>, draft: &Draft<'_>) -> bool {
     let Some(holding) = facts.holdings.get(&draft.node.uid) else {
         return false;

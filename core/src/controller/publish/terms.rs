@@ -14,8 +14,8 @@ use crate::controller::pool::Pool;
 /// Maximum number of progress reports per second from all staging nodes together.
 const MAX_REPORTS_PER_SECOND: u64 = 50;
 
-/// Returns the minimum interval between two progress reports of a node if `staging` nodes stage at once. The interval
-/// is rounded up to a power of two, so that a few more nodes do not change every BootcNode's spec.
+/// Returns the minimum interval between two progress reports of a node. `staging`: number of nodes that stage at once.
+/// The interval is rounded up to a power of two. So a few more nodes do not change every BootcNode's spec.
 fn progress_interval(staging: usize) -> Duration {
     let staging = u64::try_from(staging).unwrap_or(u64::MAX);
     match staging.div_ceil(MAX_REPORTS_PER_SECOND) {

@@ -28,14 +28,14 @@ impl AddressConflict {
 }
 
 pub(super) struct Owners<'a> {
-    /// Each control plane node, with its addresses that have a listed API server.
+    /// The control plane nodes, each with its addresses that have a listed API server.
     pub(super) nodes: Vec<(&'a NodeView, BTreeSet<IpAddr>)>,
 }
 
 impl<'a> Owners<'a> {
-    /// Returns the nodes with the control plane label, and the other nodes with the address of a listed API server. The
-    /// address of a labeled node does not count for nodes without the label, because a kubelet can write its Node's
-    /// addresses, but not the label.
+    /// Returns the nodes with the control plane label, and other nodes at the address of a listed API server. An
+    /// address of a labeled node does not count for a node without the label: a kubelet can write the addresses of its
+    /// Node, but not the label.
     pub(super) fn of(nodes: impl Iterator<Item = &'a NodeView>, servers: &BTreeMap<IpAddr, Vec<SocketAddr>>) -> Self {
         let (mut labelled, mut others) = (vec![], vec![]);
         for node in nodes {

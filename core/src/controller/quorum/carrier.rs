@@ -6,7 +6,7 @@ use berth_api::{NodeName, NodeUid, keys};
 use crate::controller::servers::State;
 use crate::controller::view::NodeView;
 
-/// Progress of a node's turn. If two control plane nodes have a berth, the node with more progress continues.
+/// Progress of a node's turn. If two control plane nodes have berths, the node with more progress continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Work {
     Offered,
@@ -69,8 +69,8 @@ impl Carrier {
         }
     }
 
-    /// True if the node is expected to stay up. A cordon by others does not stop an etcd member. But on an excluded
-    /// node, such a cordon announces that an admin is about to take the node down.
+    /// True if the node is expected to stay up. A cordon by others does not stop an etcd member, so a cordoned node
+    /// usually stays up. But if the node is also excluded, an admin is probably about to take it down.
     pub(super) fn stays_up(&self) -> bool {
         match self.severity() {
             Severity::Nothing => true,

@@ -121,7 +121,7 @@ impl World {
             .filter_map(|s| s.berth.as_ref().ok())
     }
 
-    /// Checks one offer against I11. The nodes `at_work` hold a berth or are offered one.
+    /// Checks one offer against I11. `at_work`: the nodes that hold a berth or are offered one.
     fn judge(&self, uid: &NodeUid, at_work: &BTreeSet<NodeUid>, reached: &Reached) {
         assert!(self.answers.listed, "any node may run a server before they are listed");
         let Some(node) = self.carriers().find(|n| n.uid == *uid) else {
@@ -241,8 +241,8 @@ fn what_may_be_offered_is_not_asked_back() {
     });
 }
 
-/// I10: if all nodes are available, all servers are ready and no node has a berth, every control plane node may be
-/// updated.
+/// I10: every control plane node may be updated if all nodes are available, all servers are ready, and no node has a
+/// berth.
 #[test]
 fn a_control_plane_that_is_well_is_updated() {
     check(config(), any_world(), &[("several", 400)], |world, reached| {

@@ -69,7 +69,8 @@ pub(super) fn answers(servers: &[(&str, State)]) -> Answers {
     answers
 }
 
-/// Returns a server for each control plane node: in the given state if its number is in `other`, otherwise ready.
+/// Returns a server for each control plane node. Servers whose number is in `other` have the given state; the rest are
+/// ready.
 fn servers(count: usize, other: &[usize], state: State) -> Answers {
     let mut servers = answers(&[]);
     for n in 1..=count {

@@ -29,7 +29,7 @@ pub struct Round<'a> {
     pub leases: &'a [LeaseView],
     /// The nodes that hold berths or are offered them.
     pub occupied: &'a Occupied,
-    /// Names of the Leases where the result of a write by this leader is unknown.
+    /// Names of the Leases that this leader tried to write with an unknown result.
     pub in_doubt: &'a BTreeSet<String>,
     /// Leases that the API server refused to write. They count as used and are not written.
     pub refused: &'a BTreeSet<String>,
@@ -41,7 +41,7 @@ pub struct Round<'a> {
     pub overdue: &'a BTreeSet<String>,
     /// Pools that must not offer berths, because the controller may not have seen their latest changes.
     pub outdated: &'a BTreeSet<PoolName>,
-    /// Age of each open offer, and how many offers each node let lapse.
+    /// Age of each open offer, and the number of offers that each node let lapse.
     pub offers: &'a Offers,
     /// How long each wave has soaked so far.
     pub soaks: &'a Soaks,
@@ -128,7 +128,7 @@ impl Round<'_> {
             .is_some_and(|pools| pools.iter().any(|p| p != pool))
     }
 
-    /// True if the node has a BootcNode and the node's agent has not reported that Berth's changes are undone.
+    /// True if the node has a BootcNode, and its agent has yet to report that Berth's changes are undone.
     pub(super) fn has_yet_to_leave(&self, name: &NodeName) -> bool {
         let node = self.snapshot.nodes.get(name.as_str()).map(|n| n.view.as_ref());
         let host = self.snapshot.bootc_nodes.get(name.as_str());

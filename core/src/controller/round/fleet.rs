@@ -82,8 +82,8 @@ impl Round<'_> {
         self.refused.contains(lease.name())
     }
 
-    /// Returns how a Lease with an unknown holder uses up the fleet's limit. `None` if the holder is known, or if the
-    /// Lease uses up nothing.
+    /// Returns how a Lease that names no node uses up the fleet's limit. `None` if the Lease names a node, or uses up
+    /// nothing.
     fn unknown(&self, lease: &LeaseView) -> Option<UseKind> {
         match &lease.berth {
             Err(_) => Some(UseKind::Unreadable),
@@ -113,8 +113,8 @@ impl Round<'_> {
 /// The `rollout.after` of each pool: names of the pools that go first.
 type After<'a> = BTreeMap<&'a str, &'a [String]>;
 
-/// Returns a gate for each pool that waits for pools in its `rollout.after`. Such a pool makes no new offers, except to
-/// repair a node that keeps the earlier pools from finishing. Open offers and held berths stay.
+/// Returns a gate for each pool that waits for pools in its `rollout.after`. The gate stops new offers, except to a
+/// broken node that keeps the earlier pools from finishing. Open offers and held berths stay.
 fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     let after = pools
         .iter()

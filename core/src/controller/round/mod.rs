@@ -24,9 +24,8 @@ pub use facts::Round;
 pub use rereads::Rereads;
 
 impl Round<'_> {
-    /// True if the plans need the states of the API servers: a member of a pool does not run its target. A member
-    /// without the control plane label counts too, because only the list of servers shows whether it runs an API
-    /// server.
+    /// True if the plans need the states of the API servers, because some member of a pool does not run its target. The
+    /// member may lack the control plane label: only the list of servers shows whether its node runs an API server.
     pub fn needs_servers(&self, pools: &[Pool]) -> bool {
         pools.iter().any(|pool| {
             let names = self.membership.members(&pool.name);
@@ -68,10 +67,9 @@ impl Round<'_> {
 
     /// Plans all pools, one after the other.
     ///
-    /// The control plane may have only one offer at a time. If nodes do not take their offers, the pools must take
-    /// turns: the pool whose control plane node let the most offers lapse is planned last. With a fleet limit, the pool
-    /// with the best candidate is planned first, so that a pool whose nodes cannot be drained does not starve the other
-    /// pools.
+    /// The control plane may have only one offer at a time. To let the pools take turns, the pool whose control plane
+    /// node let the most offers lapse is planned last. With a fleet limit, the pool with the best candidate is planned
+    /// first. Otherwise a pool whose nodes cannot be drained could starve the other pools.
     pub fn plans(&self, pools: &[Pool], mut control_plane: ControlPlane, wall: Timestamp) -> BTreeMap<PoolName, Plan> {
         let mut all = self.all(pools);
         let mut fleet = all.first().and_then(|facts| facts.fleet.clone());
@@ -109,8 +107,8 @@ impl Round<'_> {
 }
 
 impl ControlPlane {
-    /// Plans one pool's berths so that invariant I11 holds, and records the plan's offers. All pools must be planned
-    /// with one `ControlPlane`, one after the other, so that each plan counts the earlier offers.
+    /// Plans one pool's berths so that invariant I11 holds, and records the plan's offers. Plan all pools with the same
+    /// `ControlPlane`, one after the other, so that each plan counts the offers of the earlier plans.
     pub fn plan(&mut self, facts: &mut PoolFacts, now: Timestamp) -> Plan {
         for member in &mut facts.members {
             member.place.control_plane = self.verdict(&member.uid);

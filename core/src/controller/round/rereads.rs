@@ -43,12 +43,12 @@ impl<'a> Rereads<'a> {
         self.offering.iter().any(|pool| pool.name == *name)
     }
 
-    /// Returns the pools that must offer nothing in this pass. Empty if no object has changed. Otherwise these are the
-    /// changed pools, the pools that wait for a changed pool, and all pools without a planned offer. Pools without a
-    /// planned offer may have changed unnoticed, and could otherwise use the capacity that dropped offers leave.
+    /// Returns the pools that must offer nothing in this pass; empty if no object has changed. After a change, returns
+    /// the changed pools, the pools that wait for a changed pool, and the pools without a planned offer. The last group
+    /// may have changed unnoticed, and could otherwise use the capacity that dropped offers leave.
     ///
     /// `changed`: pools that differ from the watches or could not be read. `fleet_changed`: true if the BootcFleet
-    /// differs or could not be read. Then no pool offers anything.
+    /// differs or could not be read, so that no pool may offer anything.
     pub fn closed(&self, changed: &BTreeSet<PoolName>, fleet_changed: bool) -> BTreeSet<PoolName> {
         if changed.is_empty() && !fleet_changed {
             return BTreeSet::new();

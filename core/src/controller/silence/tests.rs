@@ -20,8 +20,7 @@ fn node(ready: &str) -> Arc<NodeView> {
     Arc::new(NodeView::of(&serde_json::from_value(node).unwrap()))
 }
 
-/// Returns a BootcNode of pool `workers` and its full status. `desired`: the character that its desired digest consists
-/// of.
+/// Returns a BootcNode of pool `workers` and its full status. `desired`: the character that the desired digest repeats.
 fn host(desired: char, heartbeat: &str, conditions: &Value) -> (Arc<BootcNodeView>, BootcNodeStatus) {
     let [booted, desired] = ['1', desired].map(|c| format!("sha256:{}", c.to_string().repeat(64)));
     let status = json!({

@@ -97,7 +97,7 @@ fn a_node_waits_for_its_own_reasons() {
         (
             BlockReason::NoImage,
             "NoSuchPlatform",
-            "r.io/os:1 has no image for arm64/v8; it supports amd64",
+            "r.io/os:1 has no image for arm64/v8, only for amd64",
         ),
     ] {
         let expected = Waiting::Yes(Word::stored(reason), message.into());
@@ -159,7 +159,7 @@ fn an_unknown_cpu_level_is_reported() {
             Variant::NotReported,
             Some((
                 "CpuLevelUnknown",
-                "r.io/os:1 supports amd64/v2, amd64/v3; waiting for the node's agent to report its CPU",
+                "r.io/os:1 supports amd64/v2, amd64/v3; waiting for the node's agent to report the node's CPU",
             )),
         ),
         (
@@ -174,7 +174,7 @@ fn an_unknown_cpu_level_is_reported() {
             Variant::Known("v1"),
             Some((
                 "NoSuchPlatform",
-                "r.io/os:1 has no image for amd64/v1; it supports amd64/v2, amd64/v3",
+                "r.io/os:1 has no image for amd64/v1, only for amd64/v2, amd64/v3",
             )),
         ),
         // The agent reported its CPU after the plan was made.

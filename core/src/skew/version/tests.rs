@@ -150,8 +150,8 @@ fn some() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Generates three versions. In half of the cases they have the same format, so most of them can be compared and some
-/// are equal.
+/// Generates three versions. In half of the cases, all three have the same format. Most of these can be compared, and
+/// some are equal.
 fn three() -> impl Strategy<Value = (String, String, String)> {
     const ALIKE: &str = "(8|9)(\\.[0-2]){0,2}(\\.0){0,2}";
     prop_oneof![(some(), some(), some()), (ALIKE, ALIKE, ALIKE)]

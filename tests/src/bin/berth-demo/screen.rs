@@ -10,7 +10,7 @@ use kubectl_berth::watch::{Frames, Size};
 use kubectl_berth::{Detail, Look, Picture, Scope, Snapshot, picture, render, report};
 
 const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
-/// Width of a picture without a terminal.
+/// Width of a picture if the output is not a terminal.
 const DEFAULT_WIDTH: usize = 100;
 const NAMESPACE: &str = berth_api::keys::NAMESPACE;
 
@@ -18,7 +18,7 @@ pub(crate) struct Screen {
     client: Client,
     began: Instant,
     frames: Frames,
-    /// Text of the last table, without the ages, which always change.
+    /// Text of the last table. Leaves out the ages, because they always change.
     said: String,
 }
 

@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 
 use crate::Hosts;
 
-/// Time of a pull on a simulated host: long enough to watch.
+/// Duration of a pull on a simulated host. Long enough to watch.
 const PULL: Duration = Duration::from_secs(4);
 const REBOOT: Duration = Duration::from_secs(2);
 /// Shell command that slows down the bootc stand-in on real hosts (1 MB/s), because its images have only a few
@@ -48,7 +48,7 @@ impl Stage {
         }
     }
 
-    /// The control plane and registry, which both kinds have.
+    /// The control plane and the registry. Clusters of both kinds have them.
     pub(crate) fn site(&self) -> &Site {
         match self {
             Self::Sim(cluster) => cluster,

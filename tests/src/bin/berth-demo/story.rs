@@ -43,7 +43,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64()
 }
 
-/// `node1  pulled for 3.0 s from 0.4 s on, went down at 8.1 s and booted 2.0.0 at 10.2 s`
+/// Returns a sentence such as `node1  pulled for 3.0 s from 0.4 s on, went down at 8.1 s and booted 2.0.0 at 10.2 s`.
 fn sentence(host: &str, part: &Part, from: Timestamp) -> String {
     let mut words: Vec<String> = part
         .pulls

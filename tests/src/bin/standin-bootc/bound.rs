@@ -7,10 +7,11 @@ use anyhow::{Context, Result};
 use crate::pull;
 use crate::sysroot::Sysroot;
 
-/// Links to the quadlets that name the images.
+/// Directory of links to the quadlets that name the bound images.
 const BOUND: &str = "usr/lib/bootc/bound-images.d";
 
-/// Queries the registry for every image bound to the staged deployment. Nothing is stored: no test runs such an image.
+/// Asks the registry for every image that is bound to the staged deployment. Stores nothing, because no test runs such
+/// an image.
 pub(crate) fn pull(sysroot: &Sysroot) -> Result<()> {
     let staged = sysroot.deployments()?.into_iter().find(|d| d.staged);
     let Some(staged) = staged else { return Ok(()) };
@@ -20,7 +21,7 @@ pub(crate) fn pull(sysroot: &Sysroot) -> Result<()> {
     Ok(())
 }
 
-/// Images that a deployment's root binds.
+/// Images that are bound to the deployment with this root.
 fn images(root: &Path) -> Result<Vec<String>> {
     let Ok(entries) = std::fs::read_dir(root.join(BOUND)) else {
         return Ok(vec![]);

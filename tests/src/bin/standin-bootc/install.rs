@@ -12,7 +12,8 @@ use crate::sysroot::Sysroot;
 
 const STATEROOT: &str = "default";
 
-/// Pulls an image from a source in skopeo's syntax and deploys it under the name `target`. Prints the deployment's checksum.
+/// Pulls the image `source` (in skopeo's syntax), and deploys it under the name `target`. Prints the deployment's
+/// checksum.
 pub(crate) fn run(path: &Path, source: &str, target: &str) -> Result<()> {
     let sysroot = Sysroot::at(path, STATEROOT)?;
     // No fsync: a power failure may lose test hosts, and the cache can be rebuilt.

@@ -14,7 +14,8 @@ use crate::pull::{self, Pulled};
 use crate::sysroot::Sysroot;
 use crate::verbs::say;
 
-/// Gets an image into the repository unless `refuse` objects; needs no registry if it was pulled before.
+/// Gets an image into the repository, unless `refuse` returns an error. Needs no registry if the image was pulled
+/// before.
 pub(crate) fn obtain(
     sysroot: &Sysroot,
     reference: &ImageReference,

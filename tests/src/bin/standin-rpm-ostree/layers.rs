@@ -7,7 +7,8 @@ use crate::sysroot::Sysroot;
 
 const FILES: &str = "usr/lib/layered-packages";
 
-/// Creates a commit with these packages on top of the image's commit. Like rpm-ostree's own, it has no image metadata.
+/// Creates a commit with these packages on top of the image's commit. Like a commit by rpm-ostree, it has no image
+/// metadata.
 pub(crate) fn commit(sysroot: &Sysroot, pulled: &Pulled, packages: &[String]) -> Result<String> {
     let tree = sysroot.repo().join("tmp/standin-layers");
     if tree.exists() {

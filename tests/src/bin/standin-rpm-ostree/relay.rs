@@ -7,7 +7,7 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
-/// Listens at the first path and connects each client to the second.
+/// Listens at the path `listen`, and connects each client to the path `connect`.
 pub(crate) fn serve(listen: &str, connect: &str) -> Result<()> {
     let listener = UnixListener::bind(listen).with_context(|| format!("listening at {listen}"))?;
     let connect = connect.to_owned();

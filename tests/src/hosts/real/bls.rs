@@ -12,7 +12,7 @@ struct Entry {
     target: String,
 }
 
-/// Root of the deployment that a boot loader would start first from this sysroot.
+/// Root of the deployment that a boot loader starts by default from this sysroot.
 pub(super) fn default_deployment(sysroot: &Path) -> Result<PathBuf> {
     let mut all = deployments(sysroot)?.into_iter();
     all.next()

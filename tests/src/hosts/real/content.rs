@@ -11,7 +11,8 @@ use super::shell::sha256;
 /// A file of the image: path, permissions, content.
 type File = (&'static str, u32, &'static str);
 
-/// Lists files of the image by path, permissions and file in `tests/osimage`.
+/// Lists files of the image. Each entry has the path in the image, the permissions, and the source file in
+/// `tests/osimage`.
 macro_rules! files {
     ($($path:literal $mode:literal $file:literal)*) => {
         [$(($path, $mode, include_str!(concat!("../../../osimage/", $file)))),*]
@@ -44,7 +45,7 @@ const PLACEHOLDERS: [File; 3] = [
     ("etc/machine-id", 0o444, ""),
 ];
 
-/// Directories that a bootable image has in addition to Debian's.
+/// Directories that a bootable image needs in addition to Debian's directories.
 const DIRECTORIES: [&str; 10] = [
     "sysroot",
     "boot",
@@ -123,7 +124,7 @@ pub(super) fn link(root: &Path, path: &str, target: &str) -> Result<()> {
     symlink(target, &path).with_context(|| format!("linking {}", path.display()))
 }
 
-/// Creates the directories of a file and removes an existing one; returns its path.
+/// Prepares a path for a new file: creates its directories, and removes an existing file. Returns the full path.
 fn room(root: &Path, path: &str) -> Result<PathBuf> {
     let path = root.join(path.trim_start_matches('/'));
     let parent = path.parent().context("the file's path has no directory")?;

@@ -15,8 +15,8 @@ const STATEROOT: &str = "ostree/deploy/default";
 /// Image reference in the template's deployment; each copy gets a real reference.
 const TEMPLATE_REFERENCE: &str = "template.invalid/os";
 
-/// Shell script that runs the stand-in's installer in a chroot of the hosts' root file system, which has the matching
-/// ostree. Its mounts end with its mount namespace.
+/// Shell script that runs the stand-in's installer in a chroot. The chroot is the hosts' root file system, because that
+/// has the matching ostree. The script's mounts end with its mount namespace.
 const INSTALL: &str = r#"set -e
 root=$1 work=$2 layout=$3 target=$4
 mount --bind "$work" "$root/mnt"
@@ -139,8 +139,8 @@ fn template(images: &OsImages, image: &OsImage) -> Result<PathBuf> {
     Ok(directory.join("sysroot"))
 }
 
-/// Copies a sysroot. Objects and checked-out files are only ever replaced, so they can be hard links; files that are modified or
-/// locked are copied.
+/// Copies a sysroot. Objects and checked-out files are hard links, because they are replaced but never modified. Files
+/// that are modified or locked are copied.
 fn copy(template: &Path, to: &Path) -> Result<()> {
     let deployment = bls::default_deployment(template)?;
     let deployment = deployment

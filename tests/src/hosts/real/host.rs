@@ -14,7 +14,7 @@ use super::shell::blocking;
 use super::{network, shell};
 use crate::process::with_parent;
 
-/// The whole environment of commands on a host: the variable `container`, for example, would mislead bootc.
+/// The complete environment of commands on a host. Other variables, such as `container`, could mislead bootc.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Variable with the path of a real bootc, used instead of the stand-in.
@@ -48,7 +48,8 @@ impl RealHost {
         self.address
     }
 
-    /// Powers the host on and waits until its system bus answers. Afterwards it boots again whenever it goes down.
+    /// Powers the host on, and waits until its system bus answers. From then on, the host boots again whenever it goes
+    /// down.
     pub async fn start(&self) -> Result<Boot> {
         self.machine.power(true);
         self.wait_boot(None, Duration::from_secs(60)).await
@@ -74,7 +75,7 @@ impl RealHost {
         self.output(&["systemctl", "reboot"]).await.map(drop)
     }
 
-    /// Lets the boots of an image hang: the boot loader counts three tries, then starts the next deployment.
+    /// Makes all boots of an image hang. The boot loader tries three times, then starts the next deployment.
     pub fn hang(&self, digest: &str) {
         self.machine.hang(digest);
     }
@@ -163,7 +164,8 @@ impl RealHost {
         blocking(move || std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))).await
     }
 
-    /// Path on this computer of a running host's file. Absolute links in the path would resolve on this computer.
+    /// Path on this computer of a file on the running host. Absolute links in the path would resolve on this computer
+    /// instead.
     pub fn path(&self, path: &str) -> Result<PathBuf> {
         let boot = self.boot().with_context(|| format!("{} is down", self.name()))?;
         Ok(PathBuf::from(format!("/proc/{}/root", boot.init)).join(path.trim_start_matches('/')))
@@ -177,8 +179,8 @@ impl RealHost {
         ))
     }
 
-    /// Limits pulls on this host to a number of bytes per second; `None` removes the limit. A stand-in reads the limit from a
-    /// file that survives reboots; for a real updater the host's network is limited, until the host reboots.
+    /// Limits pulls on this host to a number of bytes per second; `None` removes the limit. A stand-in reads the limit
+    /// from a file that survives reboots. For a real updater, the host's network is limited until the host reboots.
     pub async fn limit_pulls(&self, rate: Option<u64>) -> Result<()> {
         if std::env::var_os(REAL_BOOTC).is_some() {
             return self.limit_network(rate).await;

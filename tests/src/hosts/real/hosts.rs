@@ -34,11 +34,11 @@ pub struct HostOptions {
     pub image: OsImage,
     /// Reference of the image: by digest, in a registry that the host can reach.
     pub reference: String,
-    /// Credentials, for a host that is a node. Its image must have a kubelet.
+    /// Credentials, if the host is a node. The image must then contain a kubelet.
     pub node: Option<NodeIdentity>,
     /// Registries (`address:port`) that use plain HTTP.
     pub registries: Vec<String>,
-    /// Additional files below `/etc` or `/var`, such as the ones that [`super::rpm_ostree`] returns.
+    /// Additional files below `/etc` or `/var`, for example from [`super::rpm_ostree`].
     pub files: Vec<HostFile>,
 }
 

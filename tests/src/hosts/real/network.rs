@@ -13,7 +13,7 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Creates a bridge. Its name is derived from its network, so that creating it also reserves the network among test
+    /// Creates a bridge. Its name is derived from its network, so the bridge also reserves the network among test
     /// processes.
     pub(super) fn new() -> Result<Self> {
         let begin = std::process::id();
@@ -54,7 +54,7 @@ impl Bridge {
         self.address(1)
     }
 
-    /// Another address on the bridge.
+    /// Address on the bridge whose last number is `host`.
     pub(super) fn address(&self, host: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, self.octets.0, self.octets.1, host)
     }
@@ -66,8 +66,8 @@ impl Drop for Bridge {
     }
 }
 
-/// Limits the traffic to the host behind an interface to a number of bytes per second; `None` removes the limit. Each boot has a
-/// new interface, without the limit.
+/// Limits the traffic to the host behind an interface, in bytes per second; `None` removes the limit. Each boot creates
+/// a new interface without a limit.
 pub(super) fn limit(interface: &str, rate: Option<u64>) -> Result<()> {
     let Some(rate) = rate else {
         // An error means that there was no limit.

@@ -43,12 +43,12 @@ pub struct OsImage {
     pub(super) layout: PathBuf,
 }
 
-/// Content of a version that differs from other versions.
+/// Content that distinguishes a version from other versions.
 #[derive(Debug, Clone)]
 pub struct OsVersion {
     /// Name of the version, such as `1.0.0`.
     pub version: String,
-    /// Sizes of its own layers of random bytes.
+    /// Sizes of the version's own layers, which contain random bytes.
     pub payload: Vec<u64>,
     /// Files of this version only: path, permissions, content.
     pub files: Vec<(String, u32, Vec<u8>)>,
@@ -70,7 +70,7 @@ impl OsVersion {
         }
     }
 
-    /// Binds another image to the version: bootc pulls that one as well.
+    /// Binds another image to the version. bootc then pulls both images.
     pub fn bound_to(mut self, image: &str) -> Self {
         let quadlet = "usr/share/containers/systemd/bound.image";
         let text = format!("[Image]\nImage={image}\n");
@@ -214,7 +214,7 @@ fn manifest(config: &str, layers: &[Layer]) -> Value {
     })
 }
 
-/// Debian without files that differ between machines or are never used.
+/// A layer with Debian, without unused files and without files that differ between machines.
 fn debian(root: &Root) -> Result<Layer> {
     let left_out = [
         "var/*",
@@ -259,7 +259,7 @@ fn tree_layer(name: &str, tree: &Path) -> Result<Layer> {
     layers::ensure(&format!("{name}-{}", short(&hash)), |_| Ok((tree.to_owned(), owned())))
 }
 
-/// A layer with all other files of a test host.
+/// A layer with the files that a test host needs in addition to Debian.
 fn host_layer() -> Result<Layer> {
     let guest = guest::ensure()?;
     let hash = sha256(format!("{}{}", content::hash(), guest.digest).as_bytes());

@@ -17,15 +17,16 @@ use crate::rpmostreed::SOCKET;
 use crate::rpmostreed::client::Client;
 use crate::scratch::Scratch;
 
-/// Directories in the host's `/run` that a client may need before they exist.
+/// Directories that must exist in the host's `/run`, because a client may need them.
 const RUN_DIRECTORIES: [&str; 2] = ["berth", "ostree"];
 /// Shell script that runs its arguments as a child, because only child processes enter the PID namespace. nsenter
-/// itself must not fork: systemd's shutdown stops and kills the child, nsenter would stop with it and never reap it,
-/// and the host would wait forever.
+/// itself must not fork. Otherwise, when systemd stops and kills the child at shutdown, nsenter would stop too and
+/// never reap the child, and the host would wait forever.
 const CHILD: &str = r#""$@"; exit "$?""#;
 const RELAY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Files of one boot of a host. A reboot of the host ends the relay.
+/// Access to a host from outside during one boot: its files, and a relay of rpm-ostree's transactions. A reboot of the
+/// host ends the relay.
 #[derive(Debug)]
 pub struct FromOutside {
     root: Scratch,

@@ -28,9 +28,9 @@ const PACKAGES: [&str; 18] = [
     "jq",
     "containernetworking-plugins",
 ];
-/// Packages that a real bootc needs in addition.
+/// Additional packages for a real bootc.
 const REAL_BOOTC: [&str; 1] = ["podman"];
-/// Packages that a real rpm-ostree needs in addition. It runs as its own user, which systemd allocates, and layers packages in a
+/// Additional packages for a real rpm-ostree. It runs as a user that systemd allocates, and it layers packages in a
 /// sandbox over FUSE.
 const REAL_RPM_OSTREE: [&str; 3] = ["libnss-systemd", "bubblewrap", "fuse3"];
 
@@ -73,7 +73,7 @@ pub(super) fn ensure(real_bootc: bool, real_rpm_ostree: bool) -> Result<Root> {
     })
 }
 
-/// The Debian mirror that this machine uses, if it is a Debian; otherwise `mmdebstrap` has a default.
+/// Debian mirror that this machine uses. `None` on a machine without Debian, where `mmdebstrap` uses its default.
 fn mirror() -> Option<String> {
     let format = "$(ORIGIN) $(REPO_URI)";
     let lines = tool("apt-get", &["indextargets", "--format", format, "Created-By: Packages"]);

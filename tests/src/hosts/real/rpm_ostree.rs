@@ -11,8 +11,8 @@ use super::programs::stand_in;
 /// A file of a host: path, permissions, content.
 pub type HostFile = (String, u32, Vec<u8>);
 
-/// Variable with a directory that contains a real rpm-ostree for all hosts: its daemon, libraries, unit, and files for D-Bus and
-/// polkit.
+/// Variable that names a directory with a real rpm-ostree for all hosts. The directory contains the daemon, its
+/// libraries and unit, and files for D-Bus and polkit.
 const REAL: &str = "BERTH_TEST_RPM_OSTREE";
 
 pub(super) fn real() -> Option<PathBuf> {

@@ -20,7 +20,8 @@ pub(super) struct Site {
     pub(super) next: AtomicU8,
 }
 
-/// A directory for hosts, beside the cache so that files can be hard links. Named like the bridge. Removed when dropped.
+/// A directory for hosts, with the same name as their bridge. Removed when dropped. The directory is beside the cache,
+/// so that files can be hard links.
 #[derive(Debug)]
 pub(super) struct RunDirectory {
     path: PathBuf,

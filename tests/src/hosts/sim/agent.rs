@@ -79,13 +79,13 @@ impl AgentCommand {
 enum Order {
     /// Keep an agent running.
     Run,
-    /// Start no other agent after the current one has exited.
+    /// Start no other agent after the exit of the current agent.
     Last,
     /// Kill the current agent.
     Kill,
 }
 
-/// A place for an agent on a host. The agent's process may change.
+/// A supervised agent of a host. Its process may be replaced.
 #[derive(Debug)]
 struct Slot {
     log: PathBuf,
@@ -116,13 +116,13 @@ impl Slot {
     }
 }
 
-/// Waits for a command at least as strict as `order`. Also returns if the sender is gone: the supervisor then kills its
-/// agent.
+/// Waits for a command at least as strict as `order`. Also returns if the sender is gone, so that the supervisor kills
+/// its agent.
 async fn reached(orders: &mut watch::Receiver<Order>, order: Order) {
     let _ = orders.wait_for(|o| *o >= order).await;
 }
 
-/// Keeps one agent running until the command changes. The process has exited when this returns.
+/// Keeps one agent running until the command changes. Returns after the process has exited.
 async fn supervise(
     command: AgentCommand,
     settings: SharedSettings,
@@ -222,7 +222,7 @@ impl Agents {
         }
     }
 
-    /// Sends SIGKILL to all agents; a setting decides whether they restart.
+    /// Sends SIGKILL to all agents. They restart if `agent_restart` is set.
     pub(super) fn kill(&self) {
         for slot in locked(&self.slots).iter() {
             slot.signal(Signal::SIGKILL);
@@ -272,7 +272,7 @@ mod tests {
         Agents::new(Some(command), SharedSettings::default(), dir.to_owned())
     }
 
-    /// Waits until this many agents run, none of them in `not`.
+    /// Waits until `count` agents run whose PIDs are not in `not`.
     async fn wait(agents: &Agents, count: usize, not: &[u32]) -> Vec<u32> {
         for _ in 0..500 {
             let pids = agents.pids();

@@ -71,12 +71,12 @@ pub struct Staged {
     pub deployment: Deployment,
     /// Finalization is locked in the state of the staged deployment, which `bootc status` shows.
     pub locked: bool,
-    /// Finalization is locked by a file beside the state, which bootc ignores.
+    /// Finalization is locked by a separate file beside the state. bootc ignores this file.
     pub lock_file: bool,
 }
 
 impl Staged {
-    /// True if a shutdown discards it.
+    /// True if a shutdown discards the deployment.
     pub fn is_locked(&self) -> bool {
         self.locked || self.lock_file
     }
@@ -104,7 +104,7 @@ pub struct Deployments {
     booted: usize,
     /// Images whose layers are on the disk: staging them downloads nothing.
     cached: BTreeSet<String>,
-    /// Images with a ref in the repository: registry and signature policy are not checked for them.
+    /// Images with a ref in the repository. For these images, the registry and the signature policy are skipped.
     present: BTreeSet<String>,
     finalization_failed: bool,
     /// True if the staged deployment is mounted for a soft reboot.
@@ -144,8 +144,8 @@ impl Deployments {
         self.next_root = false;
     }
 
-    /// The boot of a soft reboot, after the shutdown. Boots the deployment mounted for it; without one, the old root
-    /// stays.
+    /// Performs the boot of a soft reboot, after the shutdown. Boots the deployment that is mounted for it, or else
+    /// keeps the old root.
     pub fn soft_boot(&mut self) {
         if std::mem::take(&mut self.next_root) {
             self.booted = 0;
@@ -162,7 +162,7 @@ impl Deployments {
         self.staged.as_ref()
     }
 
-    /// True if a shutdown now would change what boots.
+    /// True if a shutdown now would apply the staged deployment.
     pub fn is_armed(&self) -> bool {
         self.staged.as_ref().is_some_and(|s| !s.is_locked())
     }
@@ -234,8 +234,8 @@ impl Deployments {
         }
     }
 
-    /// Removes the staged deployment and every deployment before the booted one, like `Cleanup` with `pending-deploy`; `false` if
-    /// there is none.
+    /// Removes the staged deployment and the deployments before the booted one, like `Cleanup` with `pending-deploy`.
+    /// Returns `false` if it removed nothing.
     pub fn remove_pending(&mut self) -> bool {
         let had_staged = self.staged.take().is_some();
         let queued: Vec<_> = self.finalized.drain(..self.booted).collect();
@@ -246,7 +246,8 @@ impl Deployments {
         had_staged || !queued.is_empty()
     }
 
-    /// Stages an image and replaces a staged one. As with the real bootc, it is armed unless `locked`.
+    /// Stages an image, and replaces an already staged image. As with the real bootc, a shutdown applies the new image
+    /// unless `locked` is true.
     pub fn stage(&mut self, mut deployment: Deployment, locked: bool) {
         let twins = self.finalized.iter().filter(|d| d.digest == deployment.digest);
         deployment.serial = twins.map(|d| d.serial + 1).max().unwrap_or(0);
@@ -327,7 +328,8 @@ impl Deployments {
         Ok(deployment.deleted())
     }
 
-    /// Swaps the boot order and discards the staged deployment. A second call swaps it back.
+    /// Swaps the first two deployments in the boot order, and discards the staged deployment. A second call restores
+    /// the order.
     pub fn toggle_rollback(&mut self) -> Result<(), String> {
         if self.finalized.len() < 2 {
             return Err("No rollback available".to_owned());
@@ -339,9 +341,11 @@ impl Deployments {
         Ok(())
     }
 
-    /// An orderly shutdown: an unlocked staged deployment becomes the first in the boot order, a locked one is lost.
+    /// An orderly shutdown. An unlocked staged deployment becomes the first in the boot order; a locked deployment is
+    /// discarded.
     ///
-    /// Unless `finalization_works`, nothing changes, but the next boot reports the failure.
+    /// If `finalization_works` is false, an unlocked deployment is discarded as well, and the next boot reports the
+    /// failure.
     pub fn shut_down(&mut self, finalization_works: bool) {
         let armed = self.staged.take().filter(|s| !s.is_locked());
         self.finalization_failed = false;

@@ -51,7 +51,7 @@ impl Bus {
             .context("cannot connect to the bus of a simulated host")
     }
 
-    /// Starts the daemon and waits until it accepts connections. Replaces a running one.
+    /// Starts the daemon and waits until it accepts connections. Replaces a daemon that already runs.
     pub async fn start(&self) -> Result<()> {
         self.stop().await;
         let log = File::create(&self.log).context("cannot write the log of the bus")?;

@@ -17,7 +17,7 @@ pub struct CatalogImage {
     pub architecture: String,
     /// Label `org.opencontainers.image.created`, RFC 3339.
     pub timestamp: String,
-    /// True if it has a signature that satisfies every policy.
+    /// True if the image has a signature that satisfies every policy.
     pub signed: bool,
 }
 
@@ -36,7 +36,7 @@ impl CatalogImage {
 
 /// All existing manifests, by digest. Cheap to clone; all clones share the images.
 ///
-/// Repositories are ignored: an existing digest can be pulled from any of them.
+/// Repositories are ignored: an existing digest can be pulled from every repository.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog(Arc<Mutex<BTreeMap<String, CatalogImage>>>);
 

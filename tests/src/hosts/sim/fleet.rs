@@ -5,7 +5,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::host::{SimHost, SimHostConfig};
 
-/// Number of hosts created at the same time: each starts processes.
+/// Number of hosts that are created at the same time. It is limited because each host starts processes.
 const AT_ONCE: usize = 16;
 
 /// The hosts of a test.

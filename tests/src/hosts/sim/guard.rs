@@ -18,15 +18,15 @@ use crate::process::with_parent;
 
 const UNIT: &str = "berth-rollback-guard.service";
 const STATE: &str = "var/lib/berth/rollback-guard";
-/// Unit directories: of an admin, and of the host's image.
+/// Unit directories of the admin and of the host's image.
 const ETC: &str = "etc/systemd/system";
 const USR: &str = "usr/lib/systemd/system";
-/// The link that makes the host start the unit, in a unit directory.
+/// Path of the link that makes the host start the guard's unit, relative to a unit directory.
 const WANTS: &str = "multi-user.target.wants/berth-rollback-guard.service";
 /// Programs that the script calls on the host.
 const PROGRAMS: [&str; 4] = ["bootc", "ostree", "rpm-ostree", "systemctl"];
-/// Script in place of each of these programs. It writes the words of its call to a file, one per line, and waits until
-/// the simulated host has written the exit status.
+/// Script that replaces each of these programs. It writes the words of its command line to a file, one per line, and
+/// waits for the simulated host to write the exit status.
 const PROGRAM: &str = r#"#!/bin/sh
 call=$(mktemp -d "$BERTH_CALLS/XXXXXX") || exit 1
 for word in "${0##*/}" "$@"; do echo "$word"; done >"$call/words.new"
@@ -35,10 +35,10 @@ while [ ! -e "$call/status" ]; do sleep 0.05; done
 cat "$call/out"
 exit "$(cat "$call/status")"
 "#;
-/// Poll interval for such calls.
+/// Poll interval for calls of these programs.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Makes the host start this unit at boot, as systemd does for `EnableUnitFiles`. Only the guard's unit is known.
+/// Makes the host start this unit at boot, like `EnableUnitFiles` of systemd. Supports only the guard's unit.
 pub(super) fn enable(root: &Path, name: &str) -> Result<()> {
     anyhow::ensure!(
         name == UNIT && root.join(ETC).join(UNIT).exists(),

@@ -30,13 +30,13 @@ pub struct SimHostConfig {
     pub name: String,
     /// Reference of the installed image, such as `registry.test/os@sha256:…`.
     pub image: String,
-    /// Manifest digest of that image.
+    /// Manifest digest of the installed image.
     pub digest: String,
     /// OCI architecture of the host.
     pub architecture: String,
     /// Names of the packages that rpm-ostree has layered on the image.
     pub packages: Vec<String>,
-    /// The images that exist.
+    /// The images that the host can pull.
     pub catalog: Catalog,
     /// Log of the host's events.
     pub log: HostLog,
@@ -71,9 +71,9 @@ impl SimHostConfig {
 pub struct HostState {
     /// Boot ID; `None` while the host is down.
     pub boot_id: Option<String>,
-    /// Digest of the booted image; of the last one while the host is down.
+    /// Digest of the booted image. While the host is down, digest of the last booted image.
     pub booted: String,
-    /// Version of that image.
+    /// Version of the booted image.
     pub version: String,
     /// Digest of the staged image.
     pub staged: Option<String>,
@@ -224,8 +224,7 @@ impl SimHost {
         Some(self.root().join(deployments).join(name?))
     }
 
-    /// How long staged images were armed (a shutdown would have applied them): one duration for each period that has
-    /// ended.
+    /// Durations of all ended periods with an armed staged image, which a shutdown would have applied.
     pub fn armed_times(&self) -> Vec<Duration> {
         self.machine().os.armed_times()
     }
@@ -302,7 +301,8 @@ impl SimHost {
         done.map(drop).map_err(anyhow::Error::msg)
     }
 
-    /// Runs `bootc rollback` without the agent: queues the rollback deployment for the next boot, or reverts that.
+    /// Runs `bootc rollback` without the agent. Queues the rollback deployment for the next boot; a second call reverts
+    /// this.
     pub fn roll_back_behind_the_agent(&self) -> Result<()> {
         let done = self.machine().os.deployments(Deployments::toggle_rollback);
         done.map_err(anyhow::Error::msg)
@@ -347,7 +347,7 @@ impl SimHost {
         self.machine().agents.pids()
     }
 
-    /// Path of the first agent's standard error, over all its restarts.
+    /// Path of the file with the first agent's standard error. An agent that restarts appends to this file.
     pub fn agent_log(&self) -> PathBuf {
         self.machine().agents.log(0)
     }
@@ -357,7 +357,7 @@ impl SimHost {
         self.0.dir.path()
     }
 
-    /// Registers the Node again after a test deleted it: same name, another UID, current boot.
+    /// Registers the Node again after a test deleted it. The Node keeps its name and boot, and gets another UID.
     pub async fn register(&self) -> Result<()> {
         let kubelet = self
             .machine()
@@ -403,7 +403,7 @@ fn deployment(catalog: &Catalog, image: &str, digest: &str, architecture: &str) 
     }
 }
 
-/// Executes the reboots that logind accepted, each only if the boot that requested it still runs.
+/// Executes the reboots that logind accepted, unless the host has rebooted since the request.
 async fn serve_requests(machine: Arc<Machine>, mut requests: mpsc::UnboundedReceiver<Request>) {
     while let Some(request) = requests.recv().await {
         let Some(boot) = machine.boot_id() else {

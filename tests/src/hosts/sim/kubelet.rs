@@ -57,7 +57,7 @@ pub(super) struct Kubelet {
     log: HostLog,
     client: Arc<OnceCell<Client>>,
     tasks: Arc<Mutex<Vec<AbortHandle>>>,
-    /// Pods that are being started or ended, so that a second event does not start or end them again.
+    /// Pods that are being started or ended, so that later events do not repeat the work.
     busy: Arc<Mutex<HashSet<(String, bool)>>>,
 }
 
@@ -94,7 +94,8 @@ impl Kubelet {
         Ok(client.clone())
     }
 
-    /// Starts as after a boot: registers, reports not ready, then ready, and watches the node's pods.
+    /// Starts the kubelet as after a boot. It registers the Node, reports not ready and then ready, and watches the
+    /// Node's pods.
     pub(super) fn start(&self, boot: Boot) {
         self.stop();
         let (node, pods, lease) = (self.clone(), self.clone(), self.clone());
@@ -106,7 +107,7 @@ impl Kubelet {
         self.tasks().extend(started);
     }
 
-    /// Stops as in a power cut: reports nothing.
+    /// Stops the kubelet as in a power cut, without a last report.
     pub(super) fn stop(&self) {
         for task in self.tasks().drain(..) {
             task.abort();
@@ -141,7 +142,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Creates the Node if it does not exist; a deleted one gets another UID.
+    /// Creates the Node if it does not exist. A Node that was deleted gets another UID.
     pub(super) async fn register(&self) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client().await?);
         if nodes

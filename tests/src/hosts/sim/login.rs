@@ -12,9 +12,9 @@ use crate::named_error::NamedError;
 
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
-/// Flag of `RebootWithFlags`: without it root ignores all inhibitors.
+/// Flag of `RebootWithFlags` that makes logind respect inhibitors, even if root requests the reboot.
 const CHECK_INHIBITORS: u64 = 1;
-/// Flags of `RebootWithFlags` for anything but an ordinary reboot.
+/// Flags of `RebootWithFlags` for special kinds of reboots.
 const KEXEC: u64 = 2;
 const SOFT_REBOOT: u64 = 4;
 
@@ -30,7 +30,7 @@ pub(super) struct Login {
 /// An accepted request for a reboot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
-    /// Additional time of the shutdown.
+    /// Extra time that the shutdown takes.
     pub(super) delay: Duration,
     /// True for a soft reboot, which keeps the kernel.
     pub(super) is_soft: bool,

@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use super::catalog::CatalogImage;
 
-/// Error of bootc when it must enforce a policy whose default accepts anything.
+/// Error of bootc when it must enforce a policy, but the default of the policy accepts any image.
 pub(super) const REFUSING_USAGE: &str = "Preparing import: Fetching manifest: containers-policy.json specifies a default of \
      `insecureAcceptAnything`; refusing usage";
 
-/// Type of the first requirement in the policy's default. Unlike with skopeo, a host without a policy accepts anything, so that
-/// tests need not write one.
+/// Type of the first requirement in the policy's default. A simulated host without a policy accepts any image, so that
+/// tests need not write a policy. Skopeo would reject the image.
 #[derive(Debug)]
 pub(super) struct Policy(String);
 
@@ -31,7 +31,7 @@ impl Policy {
         self.0 == "insecureAcceptAnything"
     }
 
-    /// Skopeo's error if the policy rejects an image; `None` if it accepts it.
+    /// Returns skopeo's error if the policy rejects the image; `None` if the policy accepts it.
     pub(super) fn refusal(&self, target: &str, image: &CatalogImage) -> Option<String> {
         match self.0.as_str() {
             "insecureAcceptAnything" => None,

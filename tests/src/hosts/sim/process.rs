@@ -38,7 +38,7 @@ pub(super) struct Stdio {
 }
 
 impl Stdio {
-    /// Writes an event of progress. Waits while the pipe is full, as bootc does.
+    /// Writes a progress event. Waits while the pipe is full, as bootc does.
     async fn progress(&mut self, event: &Value) {
         let Some(file) = &mut self.fd3 else { return };
         let line = format!("{event}\n");
@@ -54,7 +54,7 @@ impl Stdio {
         }
     }
 
-    /// Writes bytes that need not be text.
+    /// Writes bytes, which may be binary. Returns the exit status.
     fn bytes(&mut self, content: &[u8]) -> i32 {
         match self.out.as_mut().map(|file| file.write_all(content)) {
             Some(Err(_)) => 1,
@@ -91,7 +91,8 @@ pub(super) struct Os {
     armed: Mutex<Armed>,
     /// Every executed command, one line each.
     commands: Mutex<Vec<String>>,
-    /// `/sysroot/ostree/lock`: every bootc and ostree command takes it, a pull for its whole duration.
+    /// Lock of `/sysroot/ostree/lock`. Every bootc and ostree command takes the lock, and a pull holds it until the
+    /// end.
     pub(super) sysroot: Arc<AsyncMutex<()>>,
     files: Mutex<StagedFiles>,
 }
@@ -107,7 +108,7 @@ struct StagedFiles {
     lock: Option<&'static [u8]>,
 }
 
-/// How long deployments were armed, that is, a shutdown would have applied them.
+/// Periods with an armed staged deployment, which a shutdown would have applied.
 #[derive(Debug, Default)]
 struct Armed {
     since: Option<Instant>,
@@ -159,7 +160,7 @@ impl Os {
         value
     }
 
-    /// Updates the files in `/run/ostree` from the deployments. bootc's composefs backend has none.
+    /// Updates the files in `/run/ostree` from the deployments. With composefs, bootc has no such files.
     fn show_files(&self, deployments: &Deployments) {
         if self.settings.with(|s| s.composefs) {
             return;
@@ -204,7 +205,7 @@ impl Os {
         locked(&self.commands).clone()
     }
 
-    /// Changes the deployments after all running commands, also killed ones, have ended.
+    /// Waits until all running and killed commands have ended, then changes the deployments.
     pub(super) async fn quiesced<T>(&self, f: impl FnOnce(&mut Deployments) -> T) -> T {
         let _lock = self.sysroot.lock().await;
         self.deployments(f)
@@ -217,7 +218,7 @@ impl Os {
         self.stage(target, digest, image, false, false);
     }
 
-    /// Runs a command; returns its exit status. Dropping the future kills it.
+    /// Runs a command; returns its exit status. Dropping the future kills the command.
     pub(super) async fn run(&self, argv: &[String], io: &mut Stdio) -> i32 {
         let words: Vec<&str> = argv.iter().map(String::as_str).collect();
         let settings = self.settings.get();
@@ -388,7 +389,7 @@ impl Os {
         lock
     }
 
-    /// Makes the change that bootc's rules return; returns the command's output.
+    /// Applies the change that bootc's rules prescribe for a command. Returns the command's output.
     async fn change(&self, verb: &Verb, settings: &Settings, io: &mut Stdio) -> Result<String, String> {
         if settings.not_bootc {
             return Err(NOT_BOOTED.to_owned());
@@ -560,7 +561,7 @@ impl Os {
         Ok(())
     }
 
-    /// Plays a download of four layers, each with a quarter of the image and of its time.
+    /// Simulates a download of four layers. Each layer has a quarter of the image's size and download time.
     async fn fetch(
         &self,
         image: &str,
@@ -596,8 +597,8 @@ impl Os {
         policy::Policy::of_host(&self.root)
     }
 
-    /// Returns the manifest from the registry or the repository. As with bootc and rpm-ostree, an image with a ref in the
-    /// repository is checked against neither the registry nor the signature policy.
+    /// Returns the manifest from the registry or the repository. As with bootc and rpm-ostree, an image with a ref in
+    /// the repository skips the checks of the registry and the signature policy.
     pub(super) fn find(&self, target: &str, digest: &str, settings: &Settings) -> Result<CatalogImage, String> {
         let cached = self.deployments(|d| d.is_present(digest));
         let open = "Preparing import: Fetching manifest: failed to invoke method OpenImage";
@@ -626,7 +627,7 @@ impl Os {
         Ok(image)
     }
 
-    /// True if the host's first existing auth file has this text.
+    /// True if the first auth file that exists on the host contains this text.
     fn logs_in(&self, login: &str) -> bool {
         let places = ["run", "etc", "usr/lib"].map(|place| self.root.join(place).join("ostree/auth.json"));
         let first = places.iter().find(|place| place.exists());
@@ -649,7 +650,7 @@ impl Os {
     }
 }
 
-/// Ref of an image in the repository. Simulated hosts do not record its real name.
+/// Ref of an image in the repository. The name is made up, because simulated hosts record only digests.
 fn image_ref(digest: &str) -> String {
     ostree::image_ref(&format!("docker://registry.test/os@{digest}"))
 }

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::images::RegistryClient;
 
-/// Output of `skopeo inspect` with these arguments: a manifest (`--raw`) or a configuration (`--config --raw`). `logs_in`: the
-/// registry accepts the given credentials.
+/// Output of `skopeo inspect` with these arguments: a manifest (`--raw`) or a configuration (`--config --raw`).
+/// `logs_in` is true if the registry accepts the given credentials.
 pub(super) async fn inspect(arguments: &[&str], is_down: bool, logs_in: bool) -> Result<Bytes, String> {
     let Some(image) = arguments.last().and_then(|last| last.strip_prefix("docker://")) else {
         return Err(fatal("Exactly one image is expected"));

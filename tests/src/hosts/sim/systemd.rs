@@ -25,7 +25,7 @@ const SERVICE: &str = "org.freedesktop.systemd1.Service";
 const VERSION: &str = "257";
 /// greenboot's unit that sets GRUB's boot counter.
 pub(super) const BOOT_COUNTER: &str = "greenboot-set-rollback-trigger.service";
-/// Timeout for sending the reply about a job to its caller. The job then runs in any case.
+/// How long a job waits for the reply to its caller. The job then runs even without the reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Entry of `ListUnitsByNames` for a unit.
@@ -77,8 +77,8 @@ async fn watch_clients(mut changes: zbus::fdo::NameOwnerChangedStream, units: Un
     }
 }
 
-/// Publishes the object of a unit. It stays after the unit is unloaded, because systemd also answers for units that are not
-/// loaded, from the names in their paths.
+/// Publishes the object of a unit. The object stays after the unit is unloaded: systemd also answers for unloaded
+/// units, because the object path contains the unit's name.
 async fn publish(server: &ObjectServer, units: &Units, name: &str) -> zbus::Result<OwnedObjectPath> {
     let path = unit_path(name);
     let (units, name) = (units.clone(), name.to_owned());
@@ -116,7 +116,7 @@ fn caller(header: &Header<'_>) -> Result<String, NamedError> {
     Ok(sender.to_string())
 }
 
-/// Sends signals to the subscribers. Errors mean that the bus is gone, and the subscribers with it.
+/// Sends signals to the subscribers. An error means that the bus is gone, with all subscribers.
 async fn send_signals(units: &Units, notices: Vec<Notice>) {
     let Some(conn) = units.bus().filter(|_| units.has_subscribers()) else {
         return;
@@ -444,7 +444,7 @@ impl UnitFace {
         self.units.get(&self.name).sub.to_owned()
     }
 
-    /// Units that require this one. greenboot's unit, which marks a boot as good, requires `boot-complete.target`.
+    /// Units that require this unit. greenboot's unit, which marks a boot as good, requires `boot-complete.target`.
     /// ostree's finalization requires [`BOOT_COUNTER`].
     #[zbus(property(emits_changed_signal = "const"))]
     async fn required_by(&self) -> Vec<&'static str> {

@@ -22,7 +22,7 @@ use crate::named_error::NamedError;
 /// Exit status that systemd reports if an output file cannot be opened.
 const EXIT_STDOUT: i32 = 209;
 const EXIT_STDERR: i32 = 222;
-/// `CLD_EXITED` and `CLD_KILLED`, how a main process ended.
+/// How a main process ended: `CLD_EXITED` or `CLD_KILLED`.
 const EXITED: i32 = 1;
 const KILLED: i32 = 2;
 
@@ -117,7 +117,7 @@ struct State {
     shutting_down: bool,
     /// Number of soft reboots of this kernel.
     soft_reboots: u32,
-    /// Begin of this userspace, in microseconds since 1970.
+    /// Start of this userspace, in microseconds since 1970.
     began: u64,
 }
 
@@ -138,7 +138,7 @@ pub(super) struct Units {
     os: Arc<Os>,
     root: PathBuf,
     state: Arc<Mutex<State>>,
-    /// Connection for signals. A restart of the bus replaces it, also for units that keep running.
+    /// Connection for signals. After a restart of the bus, running units use the new connection.
     bus: Arc<Mutex<Option<Connection>>>,
 }
 
@@ -152,7 +152,7 @@ impl Units {
         }
     }
 
-    /// Begins a userspace, after this number of soft reboots.
+    /// Records the start of a userspace, and the number of soft reboots before it.
     pub(super) fn begin_userspace(&self, soft_reboots: u32) {
         let now = u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default();
         let mut state = self.state();
@@ -176,8 +176,8 @@ impl Units {
         locked(&self.bus).clone()
     }
 
-    /// Sets the connection for signals. `None` when the host goes down: connection and units refer to each other, so
-    /// neither would be dropped otherwise.
+    /// Sets the connection for signals. The host sets `None` when it goes down: otherwise, connection and units would
+    /// keep each other alive.
     pub(super) fn set_bus(&self, conn: Option<Connection>) {
         *locked(&self.bus) = conn;
     }
@@ -228,7 +228,7 @@ impl Units {
         self.state().job()
     }
 
-    /// Subscribes a client to signals; `false` if it already was.
+    /// Subscribes a client to signals; `false` if the client was already subscribed.
     pub(super) fn subscribe(&self, client: &str) -> bool {
         self.state().subscribers.insert(client.to_owned())
     }
@@ -268,7 +268,7 @@ impl Units {
         Ok(())
     }
 
-    /// Removes a reference of [`add_ref`](Self::add_ref).
+    /// Removes a reference that [`add_ref`](Self::add_ref) created.
     pub(super) fn drop_ref(&self, name: &str, client: &str) -> Result<(), NamedError> {
         let mut state = self.state();
         let unit = state.units.get_mut(name).ok_or_else(|| no_such_unit(name))?;
@@ -282,7 +282,8 @@ impl Units {
         Ok(())
     }
 
-    /// Queues a start job for a new transient unit. The caller then calls [`run`](Self::run) with its number.
+    /// Queues a start job for a new transient unit; returns the job's number. The caller must pass this number to
+    /// [`run`](Self::run).
     pub(super) fn enqueue(&self, name: &str, unit: &Transient, client: &str) -> Result<u32, NamedError> {
         let mut state = self.state();
         if state.shutting_down {
@@ -309,7 +310,7 @@ impl Units {
         Ok(job)
     }
 
-    /// Runs the commands of a unit with a queued start job, and passes the signals at its end to `notify`.
+    /// Runs the commands of a unit with a queued start job. When the unit ends, passes its signals to `notify`.
     pub(super) fn run<F>(
         &self,
         name: &str,
@@ -374,7 +375,8 @@ impl Units {
         }
     }
 
-    /// Runs commands until one fails whose failure is not ignored. Truncates the output files before each command.
+    /// Runs the commands in order. Stops after a failed command, unless its failure is ignored. Truncates the output
+    /// files before each command.
     async fn commands(&self, spec: &Transient, commands: &[Exec], io: &mut Stdio) -> i32 {
         for command in commands {
             io.out = self.output(spec.stdout.as_deref()).unwrap_or_default();
@@ -391,7 +393,8 @@ impl Units {
         path.map(|p| File::create(self.on_host(p))).transpose()
     }
 
-    /// Opens the first of the files, read-write like systemd, so that a FIFO without a reader does not block.
+    /// Opens the first of the unit's files. Opens it read-write, as systemd does, because a FIFO without a reader would
+    /// block.
     fn open_files(&self, spec: &Transient) -> std::io::Result<Option<File>> {
         let Some((path, _, flags)) = spec.open_files.first() else {
             return Ok(None);

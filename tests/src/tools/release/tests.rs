@@ -21,7 +21,7 @@ enum Site {
     Lacks,
 }
 
-/// Starts a site on its own port; returns its address. It ends with the test's process.
+/// Starts a site on its own port; returns its address. The site runs until the test's process ends.
 fn start(site: Site, body: Vec<u8>) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();

@@ -58,7 +58,7 @@ async fn demanding(rig: &Rig, version: &str, minimum: &str) -> Result<Published>
     rig.cluster.publish_labelled(version, &labels).await
 }
 
-/// The pool's own minimum triggers the check, without a new image.
+/// The minimum in the pool's spec triggers the check, even without a new image.
 async fn the_newest_machine_counts_and_the_others_are_named(rig: &mut Rig) -> Result<()> {
     let newest = newest(rig).await?;
     rule(rig, json!({ "minimumVersion": "5.2" })).await?;
@@ -83,7 +83,7 @@ async fn the_newest_machine_counts_and_the_others_are_named(rig: &mut Rig) -> Re
     Ok(())
 }
 
-/// Checks that nothing of a refused image reaches a node.
+/// Checks that a refused image changes neither the pool's target nor any node.
 async fn is_untouched(rig: &Rig, before: &BTreeMap<String, usize>) -> Result<()> {
     let target = rig.cluster.pool_status(POOL).await?.target;
     ensure!(
@@ -127,7 +127,7 @@ async fn a_refused_image_is_acknowledged(rig: &mut Rig) -> Result<()> {
     Ok(())
 }
 
-/// The pool is paused: it is enough that the image is published and staged on all nodes.
+/// The pool is paused, because the test only needs the image to be staged on all nodes.
 async fn a_pool_that_is_never_scaled_opts_out(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let image = demanding(rig, "6.2.0", "5.9").await?;

@@ -43,7 +43,8 @@ pub(super) async fn a_boot_that_falls_back(rig: &mut Rig) -> Result<()> {
     rig.until_all_run(&good, &boots).await
 }
 
-/// An admin rolls a host back without a berth. Berth reports it and disturbs nothing, until another image is desired.
+/// An admin rolls a host back without a berth. Berth reports the rollback, and leaves the node alone until another
+/// image is desired.
 pub(super) async fn a_rollback_by_hand(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let host = rig.cluster.host(1);

@@ -25,7 +25,7 @@ pub(super) async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.scenario(an_unrelated_reboot_applies_nothing).await
 }
 
-/// Puts rpm-ostree on all hosts, and sets it in the pool. Returns when all nodes report it.
+/// Installs rpm-ostree on all hosts, and sets it as the pool's backend. Returns when all nodes report this backend.
 pub(super) async fn put_on(rig: &mut Rig) -> Result<()> {
     try_join_all(rig.cluster.hosts.iter().map(give_rpm_ostree)).await?;
     // The hosts already run this image: nothing has to be pulled, and bootc removes the image that it may have staged.
@@ -51,8 +51,8 @@ async fn has_taken_over(rig: &Rig, host: &RealHost) -> Result<bool> {
     Ok(backend.name == Backend::RpmOstree && backend.reason == "AskedByPool")
 }
 
-/// Gives a host an older command `ostree` until it reboots. The stand-in for rpm-ostree's daemon keeps the newer
-/// command, since the real daemon uses a library instead.
+/// Replaces the command `ostree` of a host by an older version, until the host reboots. The stand-in for rpm-ostree's
+/// daemon keeps the newer command, because the real daemon uses a library instead.
 async fn forget_unlock(host: &RealHost) -> Result<()> {
     let (copy, script) = (format!("{OSTREE}/ostree"), format!("{OSTREE}/without-unlock"));
     host.exec(&["mkdir", "-p", OSTREE]).await?;
@@ -70,7 +70,8 @@ async fn forget_unlock(host: &RealHost) -> Result<()> {
         .map(drop)
 }
 
-/// A rollout, one node at a time. On one host an admin has installed a package; on another only rpm-ostree can unlock.
+/// A rollout of one node at a time. On one host, an admin has installed a package. On another host, only rpm-ostree can
+/// unlock.
 async fn rpm_ostree_takes_over(rig: &mut Rig) -> Result<()> {
     put_on(rig).await?;
     let (finalized, layered) = (rig.cluster.host(2).clone(), rig.cluster.host(3).clone());

@@ -101,7 +101,7 @@ pub(super) async fn a_soft_reboot_and_its_rollback(rig: &mut Rig) -> Result<()> 
         .await
 }
 
-/// Installs the wrapper on a host, until the host boots another root.
+/// Installs the wrapper on a host. It stays until the host boots another root.
 async fn prepare(host: &RealHost) -> Result<()> {
     host.exec(&["mkdir", "-p", DIRECTORY]).await?;
     let (copy, wrapper) = (format!("{DIRECTORY}/ostree"), format!("{DIRECTORY}/wrapper"));

@@ -9,8 +9,8 @@ use super::*;
 /// Time from the boot of a bad image to its rollback.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// The Node becomes Ready, but a check of the image fails: the host goes back, the first failure halts the rollout, and
-/// the next image, whose check succeeds, reaches all.
+/// The Node becomes Ready, but a check of the image fails. The host rolls back, and this first failure halts the
+/// rollout. The next image, whose check succeeds, reaches all hosts.
 pub(super) async fn an_image_that_fails_its_check(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let script = "echo the pool is degraded >&2; exit 3";
@@ -39,7 +39,7 @@ pub(super) async fn an_image_that_fails_its_check(rig: &mut Rig) -> Result<()> {
     mend(rig, "8.1.0", &boots).await
 }
 
-/// Under the image neither the kubelet nor the agent runs: the host goes back without either.
+/// With the bad image, neither the kubelet nor the agent runs. The rollback guard rolls the host back.
 pub(super) async fn an_image_whose_kubelet_never_starts(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let version = format!("8.7.0{}", rig.series);
@@ -71,8 +71,8 @@ pub(super) async fn an_image_whose_kubelet_never_starts(rig: &mut Rig) -> Result
     mend(rig, "8.8.0", &boots).await
 }
 
-/// The Node is Ready and not Ready in turn, so it is never Ready for the soak time: the agent waits for it, and undoes
-/// the boot while the Node is not Ready.
+/// The Node alternates between Ready and not Ready, so it is never Ready for the whole soak time. The agent waits, and
+/// undoes the boot while the Node is not Ready.
 pub(super) async fn a_node_that_flaps(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let image = publish(rig, "8.9.0", "exit 0").await?;
@@ -121,7 +121,7 @@ pub(super) async fn a_power_cut_before_finalization(rig: &mut Rig) -> Result<()>
     rig.cluster.judge()
 }
 
-/// The power fails after the rollback was queued, before the host has shut down: the previous image boots all the same.
+/// The power fails after the rollback was queued and before the host has shut down. The previous image still boots.
 pub(super) async fn a_power_cut_during_the_rollback(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let bad = publish(rig, "8.2.0", "exit 1").await?;
@@ -137,7 +137,7 @@ pub(super) async fn a_power_cut_during_the_rollback(rig: &mut Rig) -> Result<()>
     mend(rig, "8.3.0", &boots).await
 }
 
-/// The previous image cannot be proven either. The node keeps its berth and its image until the cause is gone.
+/// The previous image also fails its check. The node keeps its berth and its image until the cause is removed.
 pub(super) async fn a_previous_image_that_is_bad_too(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let old = publish(

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use super::until_taken_back;
 
-/// Waits until the pool reports, with this reason and text, that no window is open and that it does not progress.
+/// Waits until the pool reports that no window is open and that the rollout does not progress, both with this reason
+/// and text.
 async fn until_shut(part: &Part<'_>, reason: &str, words: &str) -> Result<()> {
     part.until_false("WindowOpen", reason, words).await?;
     part.until_false("Progressing", reason, words).await
@@ -126,7 +127,7 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
     part.until_all_run(&v2, LONG).await
 }
 
-/// True if the kernel reports this machine's clock as synchronized, which is also the controller's test.
+/// True if the kernel reports the clock of this machine as synchronized. The controller uses the same test.
 fn clock_is_kept() -> Result<bool> {
     let error = clock::max_error().context("cannot read the clock's maximum error from the kernel")?;
     Ok(clock::is_kept(error))
@@ -180,8 +181,8 @@ fn whole_minute(t: Timestamp) -> Timestamp {
     t - SignedDuration::from_secs(t.as_second() % 60) - SignedDuration::from_nanos(t.subsec_nanosecond().into())
 }
 
-/// Start of a window that began in the last minutes, delayed by the pool's share of the splay. `None` if the window is
-/// open already.
+/// Returns when a window opens, if its start is delayed by the pool's share of the splay. `None` if the window is
+/// already open.
 fn delayed(pool: &str, schedule: &str, splay: u64, now: Timestamp) -> Result<Option<Timestamp>> {
     let window = WindowSpec {
         schedule,

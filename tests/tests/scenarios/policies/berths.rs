@@ -81,7 +81,7 @@ fn write_as(lease: &mut Lease, releasing: &Berth, holder: &str) {
     hold(lease, holder);
 }
 
-/// A holder gives its berth another digest to roll forward in place, which is allowed unless the berth is revoked. All
+/// A holder changes the digest of its berth to roll forward in place. This is allowed unless the berth is revoked. All
 /// other changes of the digest are refused.
 pub(super) async fn licences(rig: &mut Rig) {
     let uid = rig.uid.clone();
@@ -279,7 +279,7 @@ const FORGERIES: [Forgery; 15] = [
     ),
 ];
 
-/// Tries to write fields of its own berth that only the controller writes.
+/// An agent tries to write fields of its own berth that only the controller may write.
 pub(super) async fn forgeries(rig: &mut Rig) {
     let uid = rig.uid.clone();
     let offered = closed().offered(offer("n1", &uid)).unwrap();
@@ -333,7 +333,7 @@ fn close_with_uid(lease: &mut Lease, given_back: &Berth) {
     annotate(keys::ANNOTATION_NODE_UID, "another")(lease);
 }
 
-/// An agent does not change the annotations of other programs.
+/// The policy refuses an agent's changes to the annotations of other programs.
 async fn owners(rig: &mut Rig, taken: &Berth) {
     let mut lease = rig.put(taken).await.unwrap();
     annotate("example.com/backup", "daily")(&mut lease);
@@ -350,7 +350,8 @@ async fn owners(rig: &mut Rig, taken: &Berth) {
     stuffed(rig, lease).await;
 }
 
-/// Owners of many invented fields, which the policy cannot count, are gone after the controller's next write.
+/// An agent can store invented managed fields, because the policy cannot count them. The controller's next write
+/// removes them.
 async fn stuffed(rig: &mut Rig, mut lease: Lease) {
     let fields: serde_json::Map<String, Value> = (0..10_000).map(|n| (format!("f:{n}"), json!({}))).collect();
     for operation in ["Apply", "Update"] {
@@ -387,7 +388,7 @@ fn label(lease: &mut Lease, key: &str) {
     lease.labels_mut().insert(key.to_owned(), "n2".to_owned());
 }
 
-/// Tries to write unreadable values into a berth of its own.
+/// An agent tries to write unreadable values into its own berth.
 pub(super) async fn nonsense(rig: &mut Rig) {
     let uid = rig.uid.clone();
     let offered = closed().offered(offer("n1", &uid)).unwrap();

@@ -58,7 +58,7 @@ fn same_word(cluster: &Cluster, holder: &str, word: &str) -> String {
     }
 }
 
-/// Checks that the tables show image, version, phase, since when, berth and trouble.
+/// Checks that the tables show the image, version, phase, time of the phase, berth and trouble.
 pub(super) async fn show_the_rollout(cluster: &Cluster, holder: &str) -> Result<()> {
     let wanted = include_str!("../../golden/columns.txt");
     let mut seen = String::new();

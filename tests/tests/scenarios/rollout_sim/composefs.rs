@@ -120,8 +120,8 @@ async fn a_composefs_host_without_opt_in_is_left_alone() -> Result<()> {
     .await
 }
 
-/// The new image has an older bootc, which cannot lock. The boot is proven nevertheless, and the berth given back. On
-/// another such host the staged image stays locked, and is removed when the pool is deleted.
+/// The new image has an older bootc, which cannot lock. The boot is proven nevertheless, and the berth is given back.
+/// On another host with this bootc, the staged image stays locked, and is removed when the pool is deleted.
 #[tokio::test]
 async fn a_composefs_turn_ends_with_an_older_bootc() -> Result<()> {
     scenario(asking_for_updates(2), async |cluster| {

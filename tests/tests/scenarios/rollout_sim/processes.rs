@@ -56,8 +56,8 @@ async fn the_agent_is_killed_in_every_phase() -> Result<()> {
     .await
 }
 
-/// Commits a host, stops its agent, uncordons the node, and creates pods. Returns the host, with its agent still
-/// stopped.
+/// Waits until a host is committed, stops its agent, uncordons the node, and creates pods. Returns the host while its
+/// agent is still stopped.
 async fn committed_and_away(cluster: &Cluster) -> Result<&SimHost> {
     cluster.settings(|s| s.reboot = RebootFault::Lost);
     roll_to(cluster, "2.0.0", 1).await?;
@@ -71,7 +71,7 @@ async fn committed_and_away(cluster: &Cluster) -> Result<&SimHost> {
     Ok(host)
 }
 
-/// An agent that finds an old commit looks at the node again, and the node is cordoned and drained again.
+/// An agent that finds an old commit checks the node again. The node is then cordoned and drained again.
 #[tokio::test]
 async fn a_commit_whose_agent_was_away() -> Result<()> {
     scenario(hosts(2), async |cluster| {
@@ -283,7 +283,7 @@ async fn the_judge_finds_an_agent_without_a_berth() -> Result<()> {
     blames(&cluster, "I2", "without a committed berth")
 }
 
-/// Another violation: an agent that uses an old commit although the node is neither cordoned nor drained any more.
+/// Another violation: an agent reboots with an old commit, although the node is no longer cordoned or drained.
 #[tokio::test]
 async fn the_judge_finds_an_old_commit() -> Result<()> {
     let cluster = rogues("old-commit-used", 1).await?;
@@ -294,7 +294,7 @@ async fn the_judge_finds_an_old_commit() -> Result<()> {
             Ok(host.facts().version == "2.0.0")
         })
         .await?;
-    blames(&cluster, "I1", "it had been schedulable since")?;
+    blames(&cluster, "I1", "its Node had been schedulable since")?;
     blames(&cluster, "I1", "still on it")
 }
 

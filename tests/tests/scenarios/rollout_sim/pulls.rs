@@ -34,7 +34,7 @@ async fn the_file_goes_with_its_secret(part: &Part<'_>, secret: &Path, three: &'
         cluster,
         node,
         "InvalidAuthFile",
-        "it names credential helpers (credHelpers, credsStore)",
+        "the file names credential helpers (credHelpers, credsStore)",
     )
     .await?;
     ensure!(has(host, RUN, three), "the working credentials stay");
@@ -153,7 +153,8 @@ fn pulls_of(host: &SimHost) -> Vec<String> {
     commands
 }
 
-/// True if the agent's state file has a checked image: only between the end of a pull and the start of the next one.
+/// True if the agent's state file contains a checked image, as it does between the end of a pull and the start of the
+/// next pull.
 fn is_verified(host: &SimHost) -> bool {
     fs::read_to_string(host.root().join("var/lib/berth/state.json"))
         .is_ok_and(|text| text.contains("\"verified\":{") || text.contains("\"verified\": {"))
@@ -232,7 +233,8 @@ async fn the_host_limits_its_images() -> Result<()> {
     .await
 }
 
-/// bootc's output of a failed pull may contain text from the registry, even line breaks. This makes no image fail.
+/// bootc's output of a failed pull may contain text from the registry, even line breaks. Such text must not make an
+/// image count as failed.
 #[tokio::test]
 async fn registry_text_makes_no_image_fail() -> Result<()> {
     scenario(hosts(2), async |cluster| {

@@ -17,8 +17,8 @@ fn boots(cluster: &Cluster, node: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The boots before and after a turn, by its record: boot ID and digest. `None` if the record has no proof or lacks a
-/// digest.
+/// Returns the boots before and after a turn from its record, each as boot ID and digest. `None` if the record lacks
+/// the proof or a digest.
 fn sides(turn: &TurnRecord) -> Option<[(String, String); 2]> {
     let proof = turn.proof.as_ref()?;
     let before = (turn.boot_id_before.clone(), turn.from.as_ref()?.to_string());

@@ -13,8 +13,8 @@ fn updated_by(updaters: &[Updaters], change: impl FnOnce(&mut Settings)) -> Clus
     }
 }
 
-/// A host of each kind, one after another. Meanwhile a daemon dies during a pull, an agent is killed during another
-/// pull, and an admin has installed a package on a third host that waits for its reboot.
+/// Hosts of all kinds are updated one after another. A daemon dies during one pull, and an agent is killed during
+/// another. On a third host, an admin has installed a package, which the update keeps.
 #[tokio::test]
 async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> {
     let kinds = [Updaters::Bootc, Updaters::RpmOstree, Updaters::Both, Updaters::Layered];
@@ -54,8 +54,8 @@ async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> 
     .await
 }
 
-/// Hosts whose ostree cannot unlock: rpm-ostree unlocks and reboots in one call, with the same commit. A host also
-/// leaves an unproven image in this way.
+/// If ostree cannot unlock, rpm-ostree unlocks and reboots in one call, under the same commit. A host also leaves an
+/// unproven image with this call.
 #[tokio::test]
 async fn rpm_ostree_finalizes_where_ostree_cannot_unlock() -> Result<()> {
     let options = updated_by(&[Updaters::RpmOstree, Updaters::Layered], |s| s.old_ostree = true);
@@ -129,7 +129,8 @@ async fn a_layer_that_cannot_be_locked(cluster: &Cluster, waits: &str) -> Result
     until_so(cluster, "the image is staged again, and locked", || host.facts().locked).await
 }
 
-/// Starts a transaction of rpm-ostree as another client, which holds it open until it is dropped.
+/// Starts a transaction of rpm-ostree as another client. The transaction stays open until the returned client is
+/// dropped.
 async fn hold(cluster: &Cluster) -> Result<Client> {
     let host = cluster.host(1);
     let foreign = host.rpm_ostree_client().await?;

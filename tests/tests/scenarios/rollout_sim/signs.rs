@@ -65,8 +65,9 @@ fn set(types: &[&str]) -> BTreeSet<String> {
     types.iter().map(|type_| (*type_).to_owned()).collect()
 }
 
-/// Fails unless the Node has shown its turns: the drain, the maintenance, and soon afterwards nothing. `taken_back`:
-/// its first turn ended in the drain. `admins`: value of the annotation that its admin has set, which stays.
+/// Fails unless the Node has shown its turns: the drain, then the maintenance, and soon afterwards nothing.
+/// `taken_back`: the first turn ended during the drain. `admins`: annotation value that the admin has set, and that
+/// must stay.
 pub async fn ensure_shown(cluster: &Cluster, node: &str, taken_back: bool, admins: Option<&str>) -> Result<()> {
     // The signs are removed after the berth is given back, and the audit log is written a little later still.
     let what = format!("{node} shows nothing of its turn");

@@ -81,7 +81,7 @@ fn of_kind(json: &Value, field: &str, kind: &str) -> usize {
     turns.filter(|turn| turn[field]["kind"] == kind).count()
 }
 
-/// The log of a correct rollout passes, and in each forged log the violation is found.
+/// The log of a correct rollout passes the check. For each forged log, the check finds the violation.
 pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> Result<()> {
     let log = cluster.control_plane.audit_log();
     let text = fs::read_to_string(&log)?;
@@ -102,7 +102,7 @@ pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> 
             (
                 not_restored,
                 4,
-                &["I4: ", "it gave the berth back without", "violated I4"],
+                &["I4: ", "the agent gave the berth back without", "violated I4"],
             ),
             (
                 never_ready,

@@ -7,7 +7,8 @@ use super::*;
 
 /// Nodes of the rollout.
 const NODES: usize = 4;
-/// Writes of a BootcNode and its Node, and of its berth, for each node of a rollout without pods to evict.
+/// Limits on writes for each node of a rollout without pods to evict: writes of the BootcNode and the Node, and writes
+/// of the berth.
 const OF_NODE: usize = 8;
 const OF_BERTH: usize = 5;
 /// Events of one turn.

@@ -243,8 +243,8 @@ fn place() -> impl Strategy<Value = Place> {
 }
 
 proptest! {
-    /// For any files on a host: without `--replace-auth-file`, files that Berth did not write stay in place and in use.
-    /// A second decision changes nothing.
+    /// Whatever files a host has: without `--replace-auth-file`, the files that Berth did not write stay in place and
+    /// in use. A second decision changes nothing.
     #[test]
     fn one_change_is_enough_and_nothing_foreign_is_lost(
         places in [place(), place(), place()],

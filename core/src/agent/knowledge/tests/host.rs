@@ -401,7 +401,7 @@ fn a_stored_pull_is_forgotten_and_counts_once() {
     assert_eq!(knowledge.past.failure.unwrap().attempts, 3);
 }
 
-/// Each pass of the agent's loop waits for a silent host to answer, so a heartbeat may be due in every pass.
+/// A pass of the agent's loop takes long if the host is silent. A heartbeat may then be due in every pass.
 #[test]
 fn heartbeats_keep_the_node_read_on_a_silent_host() {
     for (silent, kept) in [(true, true), (false, false)] {

@@ -72,8 +72,8 @@ fn what_is_being_pulled_is_not_forgotten() {
     }
 }
 
-/// Only the desired image is pulled again, so only its failed lock causes a pause. The removal of an incomplete image
-/// does not count as a failed lock.
+/// Only the desired image is pulled again. So a pause follows only if the desired image cannot be locked. The removal
+/// of an incomplete image does not count as a failed lock.
 #[test]
 fn a_pause_is_for_the_desired_image_alone() {
     for (staged, incomplete, pauses) in [(2, None, true), (3, None, false), (2, Some(digest(2)), false)] {

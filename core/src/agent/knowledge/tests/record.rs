@@ -50,7 +50,8 @@ fn next_process(former: &Knowledge, boot: &str, seconds: u64) -> Knowledge {
     next
 }
 
-/// Returns the knowledge of a node with a staged image. It took its berth at second 20 and committed at second 30.
+/// Returns the knowledge of a node with a staged image. The node took its berth at second 20 and committed at second
+/// 30.
 fn rebooting() -> Knowledge {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     ask_for(&mut knowledge, image());
@@ -173,7 +174,7 @@ fn a_failed_turn_ends_by_the_booted_image() {
     }
 }
 
-/// The agent reads the booted image only when it gives the berth back.
+/// The agent reads the booted image only when it gives the berth back. The turn still gets the right outcome.
 #[test]
 fn a_late_look_still_tells_a_rollback() {
     for (booted, outcome) in [(1, TurnOutcome::RolledBack), (2, TurnOutcome::Failed)] {
@@ -271,7 +272,7 @@ fn another_image_ends_the_way_to_the_former_one() {
     );
 }
 
-/// The previous agent version, which kept no record of the turn, was draining when this version replaced it.
+/// An older agent version began the drain, without a record of the turn. Then this version replaced it.
 #[test]
 fn a_drain_before_the_record_keeps_its_start() {
     for (began, shown) in [(Some(3), 3), (None, 51), (Some(99), 51)] {

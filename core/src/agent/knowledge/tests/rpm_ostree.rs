@@ -106,8 +106,8 @@ fn another_backend_has_the_host_reread() {
     );
 }
 
-/// If another program's work delays the unlock or the reboot, that does not count as a failed unlock or a refused
-/// reboot. But the agent waits only for a limited time.
+/// Work of another program may delay the unlock or the reboot. The delay does not count as a failed unlock or a refused
+/// reboot, but the agent waits only for a limited time.
 #[test]
 fn a_busy_host_is_unlocked_and_rebooted_later() {
     let busy = failed(Reason::HostBusy, "Transaction in progress: upgrade");

@@ -58,7 +58,7 @@ fn each_turn_drains_without_a_memory_of_pods() {
     assert!(numbers.is_sorted_by(|before, after| before < after), "{numbers:?}");
 }
 
-/// If the agent reads the berth with the phase that this process wrote last, all readings stay valid.
+/// If the berth still has the phase that this agent process last wrote, all readings stay valid.
 #[test]
 fn its_own_write_keeps_the_look_valid() {
     let relicensed = committed().relicensed(digest(3), "b1".into()).unwrap();
@@ -110,7 +110,7 @@ fn a_commit_that_is_taken_back_says_why() {
     }
 }
 
-/// If the agent locks again after a successful lock, with only reads in between, the first lock had no effect.
+/// If the agent locks again after a successful lock, and only reads happened in between, the first lock had no effect.
 #[test]
 fn a_change_repeats_over_looks_only() {
     for (step, repeats) in [

@@ -132,8 +132,8 @@ fn any_past() -> impl Strategy<Value = Past> {
     })
 }
 
-/// Returns a host policy that Berth has no objection to, even if the pool requires signatures: it accepts no unsigned
-/// image.
+/// Returns a host policy that accepts no unsigned image. Berth allows this policy even in a pool that requires
+/// signatures.
 fn enforcing() -> Rules {
     let policy = Policy::parse(PLACES[0], br#"{"default": [{"type": "reject"}]}"#);
     Rules {
@@ -201,7 +201,7 @@ prop_compose! {
     }
 }
 
-/// Returns, for each kind of step, consistent facts of a node whose next step is of that kind.
+/// Returns, for each kind of step, consistent facts that lead to this step.
 fn coherent() -> Vec<(&'static str, AgentFacts)> {
     let unstaged = change(facts(), |f| os(f, 1, None));
     let nobodys = change(facts(), |f| {
@@ -299,8 +299,8 @@ fn nearly_coherent() -> impl Strategy<Value = AgentFacts> {
     })
 }
 
-/// Returns arbitrary facts and nearly consistent facts, half of each. With arbitrary facts alone, hardly any node would
-/// get as far as a reboot.
+/// Returns arbitrary facts in half of the cases, and nearly consistent facts in the other half. Arbitrary facts alone
+/// would hardly ever lead to a reboot.
 pub(super) fn all_kinds() -> impl Strategy<Value = AgentFacts> {
     prop_oneof![any_facts(), nearly_coherent()]
 }

@@ -13,8 +13,8 @@ fn uncordoned(facts: AgentFacts) -> AgentFacts {
     })
 }
 
-/// Returns a letter for each true condition of a turn: Cordoned, Drained, UpdateExecuted, RebootedNode,
-/// AppliedOSImage, Resumed, Uncordoned, UpdateComplete.
+/// Formats the conditions of a turn: a letter for each true condition, `-` for any other. The order is Cordoned,
+/// Drained, UpdateExecuted, RebootedNode, AppliedOSImage, Resumed, Uncordoned, UpdateComplete.
 fn turn(facts: &AgentFacts) -> String {
     let status = status_at(facts, &BootcNodeStatus::default(), 0);
     let mut turn = String::new();
@@ -141,7 +141,8 @@ fn each_step_without_a_berth_has_its_phase() {
     }
 }
 
-/// A reboot follows only if the berth is committed under this boot and its image is still staged.
+/// In an unproven boot, the phase is `Rebooting` only if the berth is committed under this boot and its image is still
+/// staged.
 #[test]
 fn an_unproven_boot_without_a_licence_is_proving() {
     let gone = change(stuck(&relicensed(), 2), |f| os(f, 2, None));
@@ -241,13 +242,13 @@ fn an_excluded_node_reports_its_exclusion() {
     os(&mut excluded, 2, None);
     let runs = shown(&excluded, types::UPDATED);
     assert!(
-        runs.starts_with("True Updated runs sha256:0202") && runs.ends_with("; the Node is excluded"),
+        runs.starts_with("True Updated the node runs sha256:0202") && runs.ends_with("; the Node is excluded"),
         "{runs}"
     );
     os(&mut excluded, 1, None);
     let waits = shown(&excluded, types::UPDATED);
     assert!(
-        waits.starts_with("False Excluded should run sha256:0202")
+        waits.starts_with("False Excluded the node should run sha256:0202")
             && waits.ends_with(": the Node is excluded; to update it, remove its label berth.dev/exclude"),
         "{waits}"
     );
@@ -256,9 +257,9 @@ fn an_excluded_node_reports_its_exclusion() {
 #[test]
 fn a_node_is_updated_after_the_give_back() {
     let holds = shown(&rebooted(&committed(), 2), types::UPDATED);
-    assert!(holds.starts_with("False Proving runs sha256:0202"), "{holds}");
+    assert!(holds.starts_with("False Proving the node runs sha256:0202"), "{holds}");
     let rests = shown(&change(facts(), |f| os(f, 2, None)), types::UPDATED);
-    assert!(rests.starts_with("True Updated runs sha256:0202"), "{rests}");
+    assert!(rests.starts_with("True Updated the node runs sha256:0202"), "{rests}");
 }
 
 /// The controller offers a berth only to a node that reports `UpdatePrepared`.
@@ -368,7 +369,7 @@ fn a_failed_digest_is_reported_unless_it_runs() {
     assert_eq!(shown(&facts, types::NODE_DEGRADED), "False AsExpected ");
 }
 
-/// Until the agent reads the Node again, the insight shows the Node's last known role.
+/// The insight keeps the Node's last known role until the agent reads the Node again.
 #[test]
 fn an_insight_knows_a_node_of_the_control_plane() {
     for (control_plane, scope) in [(true, ScopeType::ControlPlane), (false, ScopeType::WorkerPool)] {

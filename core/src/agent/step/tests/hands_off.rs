@@ -3,7 +3,8 @@
 use super::reports::shown;
 use super::*;
 
-/// Returns the facts of a node for each way to be in no pool, with the reason to wait.
+/// Returns one case for each cause that keeps a node in no pool: the facts of the node, and the expected reason to
+/// wait.
 fn in_no_pool() -> [(AgentFacts, WaitReason); 5] {
     let ways: [(Change, WaitReason); 5] = [
         (|f| f.desired = Desired::Unknown, WaitReason::NothingAsked),
@@ -39,7 +40,7 @@ fn a_node_leaves_its_pool_by_either_sign() {
     assert_eq!(Desired::of(None), Desired::Unknown);
 }
 
-/// The node stays in the pool. The agent pulls nothing from an invalid reference: see
+/// A member with invalid texts in its spec stays in its pool. The agent pulls nothing from an invalid reference: see
 /// `berth_agent::host::driver::target`.
 #[test]
 fn a_member_with_invalid_texts_stays_a_member() {
@@ -109,7 +110,7 @@ fn berths_staged_image_is_locked_or_removed() {
     }
 }
 
-/// Another program has layered packages on Berth's staged image. A node that leaves its pool must not lose them.
+/// If another program has layered packages on Berth's staged image, the packages stay when the node leaves its pool.
 #[test]
 fn a_leaving_node_keeps_packages_layered_over_berths_image() {
     let mut left = facts();
@@ -137,7 +138,7 @@ fn layered(booted: u8, staged: Deployment) -> AgentFacts {
     facts
 }
 
-/// Berth locks a deployment with packages that it did not request, and the packages are not lost.
+/// Berth locks a deployment with packages that Berth did not request, and keeps these packages.
 #[test]
 fn packages_of_others_are_locked_and_kept() {
     let mut plain = layered(1, deployment(1, true));
@@ -169,7 +170,7 @@ fn packages_of_others_are_locked_and_kept() {
     }
 }
 
-/// The agent retries the lock, because a removal of the deployment would lose the packages.
+/// The agent retries the lock instead of removing the deployment, because a removal would lose the packages.
 #[test]
 fn a_failing_lock_of_packages_is_retried() {
     for n in [1, 2] {
@@ -203,7 +204,7 @@ fn a_failing_lock_of_packages_is_retried() {
     }
 }
 
-/// Only the removal of a deployment that Berth did not stage is reported.
+/// The agent reports the removal of a deployment only if Berth did not stage this deployment.
 #[test]
 fn removing_an_image_of_others_is_reported() {
     for (booted, staged, ours, expected) in [
@@ -225,8 +226,8 @@ fn removing_an_image_of_others_is_reported() {
             Some(digest(1)),
             "the booted image again, perhaps with other kernel arguments. Otherwise",
         ),
-        (1, 3, None, "which the pool does not want. Otherwise"),
-        (2, 3, Some(digest(2)), "which the pool does not want. Otherwise"),
+        (1, 3, None, "an image that the pool does not want. Otherwise"),
+        (2, 3, Some(digest(2)), "an image that the pool does not want. Otherwise"),
         (1, 3, Some(digest(3)), ""),
         (2, 3, Some(digest(3)), ""),
     ] {
@@ -263,8 +264,8 @@ fn removed(n: u8, locked: bool) -> Step {
     Step::Unstage(deployment(n, locked))
 }
 
-/// Berth begins no update on a host that it does not update. It keeps its staged image there only if that image is
-/// desired, locked, complete and not failed.
+/// On a host that Berth refuses to update, the agent begins no update. An image that Berth staged stays there only if
+/// it is desired, locked, complete and not failed.
 #[test]
 fn a_refused_host_keeps_a_useful_image() {
     let rests = Step::Wait(WaitReason::HostUnusable, None);
@@ -304,7 +305,8 @@ fn a_refused_host_keeps_a_useful_image() {
     }
 }
 
-/// A deployment with packages that Berth did not request is reported, unless it is locked or Berth must not lock it.
+/// A deployment with packages that Berth did not request is reported only if Berth should lock it and has not locked
+/// it.
 #[test]
 fn only_packages_that_stay_armed_are_reported() {
     for (locked, desired, shown) in [

@@ -64,7 +64,8 @@ fn lock() -> Step {
     Step::Lock(Storage::Ostree.ostree_lock().unwrap())
 }
 
-/// Returns the step that pulls image `n` on an ostree host whose bootc stages images unlocked.
+/// Returns the step that pulls image `n` on an ostree host. bootc stages the image unlocked, so Berth sets ostree's
+/// lock.
 fn pull(n: u8) -> Step {
     Step::StartPull(image(n), StagingLock::of(Storage::Ostree, false).unwrap())
 }
@@ -291,7 +292,7 @@ fn ready(facts: &mut AgentFacts, ready: bool) {
     node_of(facts, |node| node.ready = ready);
 }
 
-/// Returns a berth that was committed again for image 3 in boot b2, which is unproven.
+/// Returns a berth that was committed again for image 3, in the unproven boot b2.
 fn relicensed() -> Berth {
     committed().relicensed(digest(3), BootId::from("b2")).unwrap()
 }

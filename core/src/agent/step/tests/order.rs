@@ -30,7 +30,7 @@ fn a_drain_waits_until_its_next_pass() {
     }
 }
 
-/// The berth licenses a reboot into image 3, which is no longer staged.
+/// The berth licenses a reboot into image 3, but image 3 is no longer staged.
 #[test]
 fn nothing_is_staged_for_a_reboot_that_is_inhibited() {
     let mut facts = stuck(&relicensed(), 2);
@@ -48,7 +48,8 @@ fn nothing_is_staged_for_a_reboot_that_is_inhibited() {
     );
 }
 
-/// A write of a cordon may still be in flight. A write of the Node makes the API server reject that cordon.
+/// An earlier write of a cordon may still be in flight. If the agent writes the Node again, the API server rejects the
+/// earlier write.
 #[test]
 fn a_berth_is_closed_after_the_node_is_restored() {
     let releasing = taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap();

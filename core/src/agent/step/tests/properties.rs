@@ -14,7 +14,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// True if the deployments show that a shutdown now would not apply a staged image.
+/// True if the deployments are known, and a shutdown now would apply no staged image.
 fn is_disarmed(facts: &AgentFacts) -> bool {
     facts
         .host
@@ -27,8 +27,8 @@ fn holding(facts: &AgentFacts) -> Option<&Holding> {
     facts.berths.as_ref()?.first()?.holding()
 }
 
-/// True if the host has rebooted since the boot that the berth names, or this boot is unproven and its berth was
-/// committed again.
+/// True if the current boot is unproven under the berth. Either the host has rebooted since the boot that the berth
+/// names, or the berth was committed again during this unproven boot.
 fn is_unproven_boot(facts: &AgentFacts, held: &Holding) -> bool {
     held.boot_id != facts.host.boot_id
         || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id)
@@ -43,9 +43,9 @@ fn is_rollback_queued(facts: &AgentFacts) -> bool {
     facts.host.os.deployments().is_some_and(|d| d.rollback_queued)
 }
 
-/// True if the host runs the target or the previous image, and the Node is Ready under this boot. False if the target
-/// runs but the next boot would take a rollback. On an excluded Node, that rollback does not matter: there, the turn
-/// may end with any image.
+/// True if the host runs the target or the previous image, and the Node is Ready under this boot. If the target runs,
+/// the next boot must not take a rollback. On an excluded Node, such a rollback does not matter, because the turn may
+/// end with any image.
 fn is_proven(facts: &AgentFacts, held: &Holding) -> bool {
     let booted = facts.host.os.booted();
     let runs_target = booted == Some(&held.target);
@@ -67,12 +67,13 @@ fn is_ours(facts: &AgentFacts, staged: Option<&Digest>) -> bool {
     staged.is_some() && (staged == facts.past.staged_by_us.as_ref() || staged == held)
 }
 
-/// True if Berth locks only its own images here: without a pool, or on a refused host outside of a turn (I12).
+/// True if Berth may lock only its own images on this node. Either the node has no pool, or Berth does not update its
+/// host and no turn is in progress (I12).
 fn is_nobodys(facts: &AgentFacts) -> bool {
     !has_pool(facts) || (facts.host.os.refusal().is_some() && holding(facts).is_none())
 }
 
-/// True if no image is armed that Berth must lock.
+/// True if no staged image that Berth must lock is armed.
 fn is_settled(facts: &AgentFacts) -> bool {
     let staged = facts.host.os.staged();
     let others = staged.is_some_and(|s| !is_ours(facts, s.digest.as_ref()));
@@ -84,7 +85,8 @@ fn is_excluded(facts: &AgentFacts) -> bool {
     facts.cluster_node.get().is_some_and(|n| n.excluded)
 }
 
-/// I2: an unlock or reboot needs a committed berth for this UID, digest and boot, all just read.
+/// I2: an unlock or a reboot needs a committed berth for this Node UID, digest and boot. The agent must have just read
+/// the host and written the berth.
 #[test]
 fn only_a_commit_licenses() {
     check(
@@ -120,8 +122,8 @@ fn only_a_commit_licenses() {
     );
 }
 
-/// I2, I8, I10: both a commit and a repeated commit need a desired, complete image that has not failed. The node must
-/// be cordoned, drained and within its window, and all gates must be open.
+/// I2, I8, I10: every commit, first or repeated, needs a desired, complete image that has not failed. The node must be
+/// cordoned, drained and within its window, and all gates must be open.
 #[test]
 fn a_licence_needs_all_its_conditions() {
     check(
@@ -173,7 +175,8 @@ fn a_licence_needs_all_its_conditions() {
     );
 }
 
-/// I3: without a licence, the agent releases no berth and does not rest while an image may be armed.
+/// I3: if an image may be armed without a licence to reboot, the agent disarms the image before it gives a berth back
+/// or waits.
 #[test]
 fn nothing_is_left_armed() {
     check(
@@ -227,7 +230,8 @@ fn nothing_is_left_armed() {
     );
 }
 
-/// While the host's services are silent, the agent sends them no request, and ends only turns that have armed no image.
+/// While the host's services do not answer, the agent sends them no request. The agent ends a turn only if the turn has
+/// armed no image.
 #[test]
 fn nothing_is_asked_of_a_silent_host() {
     check(
@@ -254,7 +258,7 @@ fn nothing_is_asked_of_a_silent_host() {
     );
 }
 
-/// I3: ostree's lock is used only where it exists, and nothing is staged without a lock.
+/// I3: Berth sets ostree's lock only on an ostree host, and stages no image without a lock.
 #[test]
 fn a_staged_image_is_locked_by_the_hosts_lock() {
     check(
@@ -279,7 +283,7 @@ fn a_staged_image_is_locked_by_the_hosts_lock() {
     );
 }
 
-/// I12: on a node without a pool, outside of a turn, the agent reads the host only if Berth staged an image there.
+/// I12: for a node without a pool and without a berth, the agent reads the host only if Berth staged an image there.
 #[test]
 fn nobodys_host_is_left_alone() {
     check(
@@ -305,8 +309,8 @@ fn nobodys_host_is_left_alone() {
     );
 }
 
-/// An image that the host's own policy rejects is neither pulled nor booted in a new turn, even if the pool publishes
-/// it.
+/// If the host's own policy rejects an image, the agent does not pull it, and no new turn boots it. This holds even if
+/// the pool publishes the image.
 #[test]
 fn an_image_that_the_host_rejects_is_not_begun() {
     check(
@@ -384,8 +388,8 @@ fn a_refused_host_finishes_what_was_begun() {
     );
 }
 
-/// I5: in an unproven boot, the agent never takes the commit back. It gives the berth back only if a known image runs
-/// and the Node is Ready under this boot, or if the Node is excluded. A boot whose berth was committed again is
+/// I5: in an unproven boot, the agent never takes the commit back. The agent gives the berth back only if a known image
+/// runs and the Node is Ready under this boot, or if the Node is excluded. After a repeated commit, the boot is still
 /// unproven, although the berth names it.
 #[test]
 fn only_a_proven_boot_is_given_back() {

@@ -37,7 +37,8 @@ pub(super) fn shown(facts: &AgentFacts, type_: &str) -> String {
     format!("{} {} {}", c.status, c.reason, c.message)
 }
 
-/// Returns the pool, the first byte of the digest and of the manifest's digest, and the time of each deployment.
+/// Returns, for each deployment: the pool, the first byte of the digest, the first byte of the manifest's digest, and
+/// the time.
 fn deployments(status: &BootcNodeStatus) -> Vec<(String, u8, u8, Option<i64>)> {
     let mut lines = vec![];
     for d in &status.deployments {
@@ -127,7 +128,9 @@ fn the_obstacle_of_a_stuck_holder_is_reported() {
     );
     facts.proving_for = HOUR;
     assert!(shown(&facts, types::NODE_DEGRADED).starts_with("True NodeNotReady"));
-    assert!(shown(&stuck(&committed(), 7), types::NODE_DEGRADED).starts_with("True BootUnproven runs sha256:07"));
+    assert!(
+        shown(&stuck(&committed(), 7), types::NODE_DEGRADED).starts_with("True BootUnproven the node runs sha256:07")
+    );
 }
 
 #[test]
@@ -480,8 +483,8 @@ fn what_the_controller_plans_with_is_reported() {
     assert_eq!(status.turns, [ended], "a turn that runs is not on record yet");
 }
 
-/// Earlier agent versions stored durations in other fields. Each of these durations counts until the timeline has a new
-/// one.
+/// Earlier agent versions stored durations in other fields. Such a duration counts until the timeline has a newer
+/// value.
 #[test]
 fn durations_of_an_earlier_version_are_kept() {
     let old: BootcNodeStatus = serde_json::from_str(r#"{"drainSeconds": 40, "rebootSeconds": 90}"#).unwrap();
@@ -677,7 +680,7 @@ fn a_reboot_timeout_and_the_first_boot_are_reported() {
     assert_eq!(status.insight.unwrap().message, "does not come back");
 }
 
-/// A host tool that failed once is still installed.
+/// The status shows the backend even after a failure of its tool, because the tool is still installed.
 #[test]
 fn the_backend_is_shown_until_the_host_has_none() {
     let mut facts = facts();

@@ -7,7 +7,7 @@ use crate::agent::maintenance::wanted;
 const PLANNED: Wanted = [true, false, false, false];
 const DRAINING: Wanted = [false, true, false, true];
 const DOWN: Wanted = [false, false, true, true];
-/// Conditions during a turn that does not drain, or whose drain a reboot has ended.
+/// Conditions during a turn without a drain, or after a reboot has ended the drain.
 const WORK: Wanted = [false, false, false, true];
 
 fn uncordoned(berth: &Berth) -> AgentFacts {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// bootc stages an image first, and pulls its bound images afterwards.
+/// bootc first stages an image and then pulls its logically bound images. So a staged image may be incomplete.
 #[test]
 fn an_incomplete_image_is_removed_and_pulled_again() {
     let mut f = facts();
@@ -27,7 +27,7 @@ fn queued(mut facts: AgentFacts) -> AgentFacts {
     facts
 }
 
-/// Either a rollback was queued, or an image was finalized and not booted.
+/// The next boot takes another deployment: a rollback was queued, or an image was finalized but has not booted.
 #[test]
 fn a_queued_rollback_blocks_updates() {
     let mut updated = facts();
@@ -64,7 +64,7 @@ fn stranded(mut facts: AgentFacts) -> AgentFacts {
     facts
 }
 
-/// The link in `/etc` requires a unit. The link survives the update, but the unit does not.
+/// A link in `/etc` requires a unit that the new image lacks. The update keeps the link but removes the unit.
 #[test]
 fn a_kubelet_that_would_never_start_keeps_its_image() {
     let mut offer = stranded(facts());
@@ -99,8 +99,8 @@ fn fallen_back(mut facts: AgentFacts) -> AgentFacts {
     facts
 }
 
-/// The image counts as failed on this node at once. Even if the next boot would take that image again, the node can
-/// take a berth for a better one.
+/// After a fallback by the boot loader, the image counts as failed on this node at once. The node can then take a berth
+/// for a better image, even if the next boot would take the failed image again.
 #[test]
 fn an_image_fails_after_a_boot_loader_fallback() {
     let (outcome, why) = release(&fallen_back(rebooted(&committed(), 1)));
@@ -148,7 +148,7 @@ fn unread(berth: &Berth, disarmed: bool) -> AgentFacts {
     facts
 }
 
-/// If the agent cannot read the host's deployments, a turn that armed no image still ends, for example after a revoke
+/// A turn that armed no image can end although the agent cannot read the host's deployments, for example after a revoke
 /// or a drain timeout.
 #[test]
 fn an_unarmed_turn_ends_without_a_host_status() {
@@ -191,8 +191,8 @@ fn silent(berth: &Berth, disarmed: bool) -> AgentFacts {
     facts
 }
 
-/// A turn that armed no image also ends while the host's bus is silent, even if the last read of the deployments
-/// succeeded.
+/// A turn that armed no image can also end while the host's bus does not answer, even if the last read of the
+/// deployments succeeded.
 #[test]
 fn an_unarmed_turn_ends_while_the_bus_is_silent() {
     let waits = Step::Wait(WaitReason::HostUnreachable, Some(LOOK_INTERVAL_MAX));
@@ -249,7 +249,8 @@ fn unguarded(mut facts: AgentFacts, answer: Guard) -> AgentFacts {
     facts
 }
 
-/// I6: a node takes no berth while the agents of other nodes could write that berth. It finishes a turn that has begun.
+/// I6: a node takes no berth while the agents of other nodes could write this berth. A turn that has already begun
+/// continues.
 #[test]
 fn an_unguarded_node_takes_no_offer() {
     let mut offer = facts();
@@ -293,7 +294,8 @@ fn beside(rival: &str, staged: bool) -> AgentFacts {
     facts
 }
 
-/// `bootc upgrade --apply` unlocks any staged image and reboots.
+/// `bootc upgrade --apply` would unlock any staged image and reboot. While its timer is active, the agent stages no
+/// image.
 #[test]
 fn nothing_is_staged_beside_an_applying_rival() {
     let applies = "bootc-fetch-apply-updates.timer";
@@ -343,7 +345,7 @@ fn nothing_is_staged_beside_an_applying_rival() {
     );
 }
 
-/// The rival does not matter: the node is already down, and its next boot is under its berth (I10).
+/// A rival does not stop a node with an unproven boot: the node is already down, and reboots under its berth (I10).
 #[test]
 fn a_rival_does_not_stop_a_stuck_holder() {
     let mut bad = stuck(&committed(), 2);
@@ -371,7 +373,7 @@ fn an_unusable_host_is_read_again_first() {
     }
 }
 
-/// I8: a host that forgets failed targets would reboot forever. Steps that lead to no reboot do not need the memory.
+/// I8: a host that forgets failed targets would reboot forever. Only steps toward a reboot need the memory file.
 #[test]
 fn only_steps_towards_a_reboot_need_the_memory() {
     let berth = taken();
@@ -391,7 +393,7 @@ fn only_steps_towards_a_reboot_need_the_memory() {
     }
 }
 
-/// If a turn ends because the host is silent, its message names the silence only once.
+/// If a turn ends because the host does not answer, the turn's message gives this cause only once.
 #[test]
 fn the_silence_of_a_host_is_reported_once() {
     let mut facts = with(&taken());

@@ -100,8 +100,8 @@ fn an_offer_for_another_target_is_left_alone() {
     }
 }
 
-/// Returns these facts with a window that has closed or cannot be checked. Each comes with a part of the expected
-/// message.
+/// Returns copies of these facts where the window has closed or cannot be checked. Each copy comes with a part of the
+/// expected message.
 fn out_of_window(facts: &AgentFacts) -> [(AgentFacts, &'static str); 3] {
     let mut late = facts.clone();
     late.now = now() + SignedDuration::from_secs(60);
@@ -131,7 +131,8 @@ fn a_closed_window_ends_an_uncommitted_turn() {
     }
 }
 
-/// If the agent was not running, the commit may be hours old.
+/// The commit may be hours old if the agent was not running. So the agent uses it only if the node is still cordoned
+/// and drained, and the window is open.
 #[test]
 fn an_old_commit_is_taken_back_unless_drained() {
     let mut clear = with(&committed());

@@ -348,13 +348,13 @@ fn an_unreadable_record_is_reported() {
     let target = image("9.6", Some("9.2"));
     let mut pool = Pool::of(&[("n1", 1, None)]);
     pool.nodes[0].1 = noted(BootImageNote {
-        error: Some("it is longer than 64 KiB".to_owned()),
+        error: Some("the record is longer than 64 KiB".to_owned()),
         ..BootImageNote::default()
     });
     let (said, _) = pool.assess(Some(&target), &Next::Clear);
     assert_eq!(
         said,
-        "None CannotCompare the boot image record of the newest machine, n1, cannot be read: it is longer than 64 KiB"
+        "None CannotCompare the boot image record of the newest machine, n1, cannot be read: the record is longer than 64 KiB"
     );
     pool.nodes.push((node("n0", 0), host(Some("9.0"))));
     assert!(

@@ -17,7 +17,7 @@ const WAITS: [Said; 2] = [
     ("Progressing", "False", "OutsideWindow"),
 ];
 
-/// Returns these conditions and the ones derived from them.
+/// Returns these conditions, and the conditions derived from them.
 fn conditions(of: &[Said]) -> Vec<Condition> {
     let mut all = vec![];
     for (type_, status, reason) in of {

@@ -46,7 +46,7 @@ fn in_waves(facts: &mut PoolFacts, soaked: u64) {
     }
 }
 
-/// Returns a fleet whose limit is used up by one node of another pool.
+/// Returns the use of a fleet's limit of 1. One node of another pool uses up this limit.
 pub(super) fn used_up_by(node: &str, how: UseKind) -> FleetUse {
     FleetUse {
         limit: 1,
@@ -269,7 +269,7 @@ fn fewer_members_are_a_smaller_share() {
     assert_eq!(after.facts.capacity, 2, "half of the four remaining members");
 }
 
-/// Nodes n1 to n3 belong to this pool, b1 and b2 to other pools.
+/// Nodes n1 to n3 belong to this pool. Nodes b1 and b2 belong to other pools.
 #[test]
 fn a_change_counts_once_in_the_fleet() {
     for berth in [taken(0, "n2"), offered(0, "n2")] {
@@ -348,8 +348,8 @@ fn a_number_is_found_wherever_it_lies() {
     assert_eq!(zero, [Change::MaxFailures(2)], "a maxFailures of 0 counts as 1");
 }
 
-/// Before an offer, the controller may have to publish, record or create something. These writes are not reasons to
-/// wait.
+/// Before an offer, the controller may have to publish a capacity, record a failure or create a berth. These writes are
+/// not reasons to wait.
 #[test]
 fn pending_controller_writes_are_not_obstacles() {
     for (what, capacity, berths) in [

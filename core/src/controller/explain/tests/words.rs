@@ -31,7 +31,7 @@ fn each_change_has_words_for_people() {
         (Change::MaxFailures(2), "rollout.maxFailures is 2 instead of 100"),
         (
             Change::MaxUnavailable(2),
-            "rollout.maxUnavailable is 2 instead of 1; up to 2 nodes may then be down at once",
+            "rollout.maxUnavailable is 2 instead of 1; up to 2 nodes may be down at once",
         ),
         (
             Change::FleetLimit(3),
@@ -43,7 +43,7 @@ fn each_change_has_words_for_people() {
         assert!(words.contains(expected), "{change:?}: {words}");
     }
     let one = Change::MaxUnavailable(1).words(&case);
-    assert!(one.ends_with("; 1 node may then be down"), "{one}");
+    assert!(one.ends_with("; 1 node may be down"), "{one}");
     for (reason, expected) in [
         (GateReason::EarlierPool, "the pools in rollout.after are updated"),
         (GateReason::OrderCycle, "names existing pools and has no cycle"),
@@ -56,7 +56,7 @@ fn each_change_has_words_for_people() {
     for (cause, expected) in [
         (Cause::OtherAtWork, "has ended its turn"),
         (Cause::OtherUnavailable, "Ready and schedulable"),
-        (Cause::NoMajority, "a majority without it"),
+        (Cause::NoMajority, "a majority without this node"),
         (Cause::NoOtherServer, "another API server answers"),
         (Cause::NotKnown, "queried for /readyz"),
         (Cause::NotListed, "has listed the API servers"),

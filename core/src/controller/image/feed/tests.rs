@@ -35,7 +35,7 @@ fn found(n: u8) -> Answer {
     }
 }
 
-/// Answer to a query that now fails with `reason`. `before` is the previous answer.
+/// Returns the answer to a query that now fails with `reason`. `before` is the previous answer.
 fn fails(reason: &'static str, before: Answer) -> Answer {
     Answer {
         trouble: Some(QueryFailure {
@@ -49,8 +49,8 @@ fn fails(reason: &'static str, before: Answer) -> Answer {
     }
 }
 
-/// Returns status and reason of `FeedFailing`, or `-` if the condition stays. The target is image 1, resolved from the
-/// reference `of`. The spec has the reference `reference`.
+/// Returns the status and the reason of `FeedFailing`, or `-` if the condition stays unchanged. `reference` is the
+/// reference in the spec. The target is image 1, which was resolved from the reference `of`.
 fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: bool) -> String {
     let target = image(of, 1);
     let answers = Answers {

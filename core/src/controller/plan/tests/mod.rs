@@ -68,7 +68,7 @@ pub(crate) fn changed(mut member: Member, change: impl FnOnce(&mut Member)) -> M
     member
 }
 
-/// Verdict on a control plane node that must stop its turn, because no other API server answers.
+/// Verdict that makes a control plane node stop its turn, because no other API server answers.
 pub(crate) fn asked_back() -> Verdict {
     let cause = Some(Cause::NoOtherServer);
     Verdict {

@@ -211,8 +211,8 @@ impl Site {
         offered(&self.plans())
     }
 
-    /// Plans again after live reads that show changes: of the pools in `changed`, and of the BootcFleet if
-    /// `fleet_changed`. Returns the nodes that are then offered a berth, and the pools that were read.
+    /// Plans again after live reads that show changes: of the pools in `changed` and, if `fleet_changed`, of the
+    /// BootcFleet. Returns the nodes that the new plans offer a berth, and the pools that were read.
     fn offered_after(&self, changed: &[&str], fleet_changed: bool) -> (Vec<String>, Vec<String>) {
         let pools = Pool::readable(&self.snapshot.pools);
         let plans = self.plans();
@@ -264,7 +264,7 @@ fn two_and_two(limit: Value) -> Site {
     Site::new(limit, &["a1", "a2"], &["b1", "b2"])
 }
 
-/// Two pools of two nodes each. A write of an earlier leader may still open a berth of `pool`.
+/// Returns two pools with two nodes each. A late write by an earlier leader may still open a berth of `pool`.
 fn unstamped(limit: Value, pool: &str) -> Site {
     let mut site = two_and_two(limit);
     site.lease(Berth::new(pool.into(), 0, EPOCH - 1));
