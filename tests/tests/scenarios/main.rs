@@ -19,6 +19,7 @@ mod gates;
 mod gitops;
 mod health;
 mod images;
+mod manifests;
 mod matrix;
 mod monitoring;
 mod one_host;

@@ -143,24 +143,32 @@ fn sample_pools_have_an_order_and_a_limit() -> Result<()> {
     Ok(())
 }
 
-/// The DaemonSet that `kubectl kustomize` builds from the manifests with this component.
-fn agent_with(component: &str) -> Result<DaemonSet> {
+/// The objects that `kubectl kustomize` builds from the manifests with these components.
+pub fn rendered(components: &[&str]) -> Result<Vec<Value>> {
     let directory = tempfile::tempdir()?;
     // A kustomization can name others only by relative paths.
     let up = "../".repeat(directory.path().components().count() - 1);
     let manifests = format!("{up}{}", workspace_root().join("manifests").display()).replace("//", "/");
-    fs::write(
-        directory.path().join("kustomization.yaml"),
-        format!("resources: [{manifests}]\ncomponents: [{manifests}/components/{component}]\n"),
-    )?;
+    let mut text = format!("resources:\n- {manifests}\n");
+    if !components.is_empty() {
+        text.push_str("components:\n");
+    }
+    for component in components {
+        text.push_str(&format!("- {manifests}/components/{component}\n"));
+    }
+    fs::write(directory.path().join("kustomization.yaml"), text)?;
     let tools = Tools::ensure(&[Tool::Kubectl])?;
     let output = Command::new(tools.path(Tool::Kubectl)?)
         .arg("kustomize")
         .arg(directory.path())
         .output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout)?)?;
-    let agent = documents
+    Ok(serde_saphyr::from_multiple(&String::from_utf8(output.stdout)?)?)
+}
+
+/// The agents' DaemonSet with this component.
+fn agent_with(component: &str) -> Result<DaemonSet> {
+    let agent = rendered(&[component])?
         .into_iter()
         .find(|document| document["kind"] == "DaemonSet")
         .context("no DaemonSet")?;
@@ -208,9 +216,10 @@ fn components_expose_only_the_kubelets_identity() -> Result<()> {
             .filter_map(|volume| Some((volume.name.as_str(), volume.host_path.as_ref()?.path.as_str())))
             .collect();
         let mut seen = Vec::new();
-        // Besides the host's paths: the pod's own volumes, and the only Secret.
-        let secrets: Vec<_> = pod.volumes.iter().flatten().filter(|v| v.secret.is_some()).collect();
-        for mount in mounts.filter(|mount| mount.name != volume && secrets.iter().all(|v| v.name != mount.name)) {
+        // Besides the host's paths: the pod's own volume, the only Secret, and the agent's token.
+        let others = pod.volumes.iter().flatten();
+        let others: Vec<_> = others.filter(|v| v.secret.is_some() || v.projected.is_some()).collect();
+        for mount in mounts.filter(|mount| mount.name != volume && others.iter().all(|v| v.name != mount.name)) {
             let path = paths.get(mount.name.as_str()).context("a mount without a volume")?;
             ensure!(mount.mount_path == format!("/host{path}"), "{}", mount.mount_path);
             seen.push(*path);
