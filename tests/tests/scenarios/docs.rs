@@ -246,6 +246,28 @@ fn variables_of_the_tests_are_documented_and_exist() -> Result<()> {
 }
 
 #[test]
+fn tests_that_the_security_page_names_exist() -> Result<()> {
+    let root = workspace_root();
+    let mut source = String::new();
+    for directory in ["agent", "controller", "core", "tests"] {
+        sources(&root.join(directory), &mut source)?;
+    }
+    let mut named = 0;
+    for span in code(&read("docs/security.md")?) {
+        let is_test = span.split('_').count() > 2 && span.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        if is_test {
+            ensure!(
+                source.contains(&format!("fn {span}(")),
+                "docs/security.md: there is no test {span}"
+            );
+            named += 1;
+        }
+    }
+    ensure!(named > 30, "docs/security.md names only {named} tests");
+    Ok(())
+}
+
+#[test]
 fn every_link_leads_to_a_file() -> Result<()> {
     for (file, page) in pages()? {
         let directory = file.parent().context("a page without a directory")?;
