@@ -126,6 +126,8 @@ bugs! {
     SilentPulls => "silent-pulls",
     /// Grant permits to pull without counting nodes that are already pulling.
     PermitsUncounted => "permits-uncounted",
+    /// Count a pull against `maxStaging` however long the node reports it.
+    EndlessPullCounts => "endless-pull-counts",
     /// Retry a Lease write in every pass although the API server rejects it.
     RefusedTriedAgain => "refused-tried-again",
     /// Count a closed berth as free although the API server rejects writes to it.

@@ -61,7 +61,7 @@ impl State {
         }
         for controller in &self.controllers {
             (controller.lapsed.has(node), controller.unused.has(node)).hash(&mut key);
-            controller.silent.has(node).hash(&mut key);
+            (controller.silent.has(node), controller.endless.has(node)).hash(&mut key);
             for entry in &controller.queue {
                 names(&entry.write, node).hash(&mut key);
             }
@@ -96,6 +96,7 @@ impl State {
         for controller in &mut self.controllers {
             controller.lapsed = controller.lapsed.renamed(to);
             controller.unused = controller.unused.renamed(to);
+            controller.endless = controller.endless.renamed(to);
             controller.silent = controller.silent.renamed(to);
             controller.queue.iter_mut().for_each(|e| rename_write(&mut e.write, to));
             if let Some(look) = &mut controller.look {

@@ -76,6 +76,7 @@ fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) 
         answering: judge::which(&state.nodes, |node| answers(world, node)),
         lapsed: controller.lapsed.clone(),
         unused: controller.unused.clone(),
+        endless: controller.endless.clone(),
         silent: controller.silent.clone(),
         answer: controller.answer.map(|answer| Answer {
             is_old: false,

@@ -25,6 +25,8 @@ pub struct ControllerView {
     pub lapsed: Set,
     /// Nodes that did not use their permit to pull.
     pub unused: Set,
+    /// Nodes that have reported a pull for too long.
+    pub endless: Set,
     pub silent: Set,
     /// The registry's last answer about the tag.
     pub answer: Option<Answer>,
@@ -74,6 +76,7 @@ impl ControllerView {
         new.gone.sort_unstable();
         new.lapsed = self.lapsed.renamed(to);
         new.unused = self.unused.renamed(to);
+        new.endless = self.endless.renamed(to);
         new.silent = self.silent.renamed(to);
         new.answering = self.answering.renamed(to);
         new

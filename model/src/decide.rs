@@ -29,7 +29,7 @@ pub enum Act {
     ReadNode,
     /// Test whether the API server rejects forbidden writes.
     TryGuard,
-    /// Do nothing: the step needs the memory on disk, which cannot be written.
+    /// Do nothing: the step would first write the agent's memory file, but the disk is read-only.
     Forgets,
     Pull(Image),
     /// Do nothing, although the node may start a pull.

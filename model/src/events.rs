@@ -1,6 +1,7 @@
 //! All possible events outside of Berth.
 
 use crate::fault::Fault;
+use crate::liar::Lie;
 use crate::nature::{
     age, becomes_ready, boot, create, drain_is_over, edit, fall_back, forget_left, guard_fires, guard_is_due,
     guard_reboots, has_fired, has_unnoticed_silence, is_refused, is_well, kubelet, land, later, may_fire, mutes,
@@ -8,10 +9,10 @@ use crate::nature::{
 };
 use crate::set::Set;
 use crate::state::{
-    Agent, Begun, BootImages, Cordon, Ended, Failures, Host, NONE, Number, Phase, Request, Spec, State,
+    Agent, Begun, Berth, BootImages, Cordon, Ended, Failures, Host, NONE, Number, Phase, Request, Spec, State,
 };
 use crate::world::{Broken, Follows, World};
-use crate::{agent, controller};
+use crate::{agent, controller, liar};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -123,6 +124,10 @@ pub enum Event {
     Forgotten,
     /// The admin asks to retry failed images.
     Retries,
+    /// A compromised node writes a berth that it may write.
+    Abuses(Number, Berth),
+    /// A compromised node writes something false into its BootcNode's status or its Node.
+    Lies(Lie),
 }
 
 /// Callback for a possible event: node, event, state after the event, and broken rule.
@@ -199,9 +204,32 @@ pub fn landings(world: &World, state: &State, push: Push<'_>) {
 }
 
 pub fn of_node(world: &World, state: &State, node: usize, push: Push<'_>) {
-    of_host(world, state, node, push);
-    faults_of_host(state, node, push);
+    if state.nodes[node].labels.liar.is_some() {
+        of_liar(world, state, node, push);
+    } else {
+        of_host(world, state, node, push);
+        faults_of_host(state, node, push);
+    }
     of_object(world, state, node, push);
+}
+
+/// Lists the writes that a compromised node may make. Its berths cost no fault, since every rollout has them.
+fn of_liar(world: &World, state: &State, node: usize, push: Push<'_>) {
+    for (slot, berth) in liar::abuses(world, state, node) {
+        let mut after = state.clone();
+        let broken = liar::write(world, &mut after, node, slot, berth);
+        push(Some(node), Event::Abuses(slot, berth), after, broken);
+    }
+    let Some(spent) = state.spent(Fault::Lie) else {
+        return;
+    };
+    for lie in liar::reports(world, state, node) {
+        let mut after = spent.clone();
+        liar::report(&mut after, node, lie);
+        if after.nodes[node] != state.nodes[node] {
+            push(Some(node), Event::Lies(lie), after, None);
+        }
+    }
 }
 
 fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {

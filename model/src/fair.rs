@@ -9,8 +9,10 @@ use berth_api::berth::Outcome;
 use crate::agent::{self, Delivery};
 use crate::controller;
 use crate::decide::Act;
+use crate::habit::Habit;
 use crate::hash::{self, Fast};
 use crate::judge;
+use crate::liar;
 use crate::mind::Observation;
 use crate::moves::Memo;
 use crate::nature;
@@ -39,8 +41,23 @@ impl Fair {
     /// Runs the fair schedule from this state until all nodes are updated. Error: the last states, if [`ROUNDS`] rounds
     /// are not enough.
     pub fn ends(&mut self, world: &World, state: &State, memo: &mut Memo) -> Result<(), Vec<State>> {
+        let habits = liar::habits(world);
+        habits
+            .iter()
+            .try_for_each(|habit| self.ends_with(world, state, *habit, memo))
+    }
+
+    /// Runs the fair schedule while each compromised node keeps one habit.
+    fn ends_with(
+        &mut self,
+        world: &World,
+        state: &State,
+        habit: Option<Habit>,
+        memo: &mut Memo,
+    ) -> Result<(), Vec<State>> {
         let mut now = state.clone();
         heal(world, &mut now);
+        liar::adopt(&mut now, habit);
         let mut path = vec![];
         let mut shown = VecDeque::new();
         loop {
@@ -105,8 +122,8 @@ pub fn heal(world: &World, state: &mut State) {
         0 => state.pools[0].capacity,
         limit => limit.min(state.pools[0].capacity),
     };
-    // A berth whose Lease cannot be written counts as used.
-    let mut kept = Number::try_from(state.unwritable.len()).unwrap_or(NO_NUMBER);
+    // A berth whose Lease cannot be written counts as used, and a compromised node may keep a berth.
+    let mut kept = Number::try_from(state.unwritable.len() + world.liars).unwrap_or(NO_NUMBER);
     for node in 0..world.nodes {
         heal_node(world, state, node);
         let here = &mut state.nodes[node];
@@ -181,6 +198,13 @@ fn has_failure(lease: &Lease) -> bool {
     matches!(lease.is, Berth::Closed(closed) if closed.outcome == Some(Outcome::Failed))
 }
 
+/// True if a failure of the target is recorded for a node that is not compromised.
+fn has_honest_failure(state: &State, pool: &Pool) -> bool {
+    let failures = pool.failures.get(usize::from(pool.target));
+    let mut nodes = failures.into_iter().flat_map(Set::iter);
+    nodes.any(|node| state.nodes[usize::from(node)].labels.liar.is_none())
+}
+
 /// Requests a retry, as an admin does, if the target failed on a node. Here the target is good: it failed because it
 /// was not finalized or was rolled back.
 fn retry(state: &mut State) {
@@ -190,8 +214,7 @@ fn retry(state: &mut State) {
     }
     for number in 0..state.pools.len() {
         let pool = &state.pools[number];
-        let failures = pool.failures.get(usize::from(pool.target));
-        if state.nodes.iter().any(|node| has_failed(node, pool)) || failures.is_some_and(|f| !f.is_empty()) {
+        if state.nodes.iter().any(|node| has_failed(node, pool)) || has_honest_failure(state, pool) {
             state.pools[number].token += 1;
             state.pools[number].failures = Failures::default();
             nature::forget_left(state);
@@ -238,7 +261,7 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
         Berth::Offered(offer) => Some(offer),
         _ => None,
     });
-    if offers.any(|offer| offer.until == Until::Over || state.nodes[usize::from(offer.node)].mute) {
+    if offers.any(|offer| offer.until == Until::Over || never_takes(&state.nodes[usize::from(offer.node)])) {
         let leader = usize::from(state.leader);
         broken = broken
             .or(pass(world, state, leader, true, memo))
@@ -276,6 +299,9 @@ fn send_all(world: &World, state: &mut State, who: usize) -> Option<Broken> {
 /// Runs the due events of a host and its kubelet, then the agent until it has nothing to do. Returns the first broken
 /// rule.
 pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> Option<Broken> {
+    if state.nodes[node].labels.liar.is_some() {
+        return liar::live(world, state, node);
+    }
     let here = &mut state.nodes[node];
     if here.host.pull != 0 {
         nature::pulled(state, node);
@@ -343,11 +369,16 @@ fn wanted(world: &World, state: &State, pool: u8) -> Image {
     }
 }
 
-/// True if a fault prevents the node's turn.
+/// True if no agent takes the node's offers, or none can be relied on.
+fn never_takes(node: &Node) -> bool {
+    node.mute || node.labels.liar.is_some()
+}
+
+/// True if a fault prevents the node's turn, or the node is compromised.
 fn is_stuck(node: &Node) -> bool {
     let host = &node.host;
     let is_host_stuck = host.no_lock || host.read_only || host.silent || host.unusable || host.queued;
-    host.blocked || is_host_stuck || node.labels.held || node.mute || node.idle
+    host.blocked || is_host_stuck || node.labels.held || node.mute || node.idle || node.labels.liar.is_some()
 }
 
 /// True if all members run their image without Berth's cordon, and no berth is offered or held. Ignores members that
@@ -357,7 +388,7 @@ pub fn is_updated(world: &World, state: &State) -> bool {
     let (mut rests, mut kept) = (true, Set::default());
     for (slot, lease) in state.slots.iter().enumerate() {
         if let Some((node, _)) = lease.who() {
-            if state.unwritable.has(slot) {
+            if state.unwritable.has(slot) || state.nodes[usize::from(node)].labels.liar.is_some() {
                 kept.add(node);
             } else {
                 rests = false;

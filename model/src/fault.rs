@@ -94,4 +94,6 @@ faults! {
     Rival,
     /// A Node becomes NotReady although its host works.
     NotReady,
+    /// A compromised node writes something false into its BootcNode's status or its Node.
+    Lie,
 }

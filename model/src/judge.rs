@@ -75,8 +75,12 @@ pub fn state(world: &World, state: &State) -> Option<Broken> {
     (0..world.nodes).find_map(|number| node(state, number))
 }
 
+/// Checks the rules for one node. A compromised node can break them on its own host, so only other nodes are checked.
 pub fn node(state: &State, number: usize) -> Option<Broken> {
     let node = &state.nodes[number];
+    if node.labels.liar.is_some() {
+        return None;
+    }
     let held = holder(state, number);
     let object = &node.object;
     let counts = object.exists && !object.excluded;
@@ -464,7 +468,10 @@ pub fn permits(world: &World, look: &WatchView, writes: &[Write]) -> Option<Brok
     for pool in 0..look.pools.len() as u8 {
         let (mut permitted, mut pulls) = (0, 0);
         for (node, spec) in look.nodes.iter().zip(&specs) {
-            let spec = spec.filter(|spec| spec.pool == pool && spec.may_pull && is_member(node, pool));
+            // A compromised node keeps its permit for ever, so it uses up a permit of others only for a while.
+            let counts = node.labels.liar.is_none() && is_member(node, pool);
+            // The agent of a BootcNode that is being deleted begins no pull.
+            let spec = spec.filter(|spec| counts && spec.pool == pool && spec.may_pull && !spec.deleting);
             if spec.is_some_and(|spec| ![node.status.booted, node.status.staged].contains(&spec.image)) {
                 permitted += 1;
                 pulls += usize::from(node.status.work == Work::Pulls);

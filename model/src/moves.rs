@@ -46,7 +46,7 @@ pub struct Successor {
 /// Lists all moves from a state.
 pub fn successors(world: &World, state: &State, memo: &mut Memo) -> Vec<Successor> {
     let mut successors = vec![];
-    for node in 0..world.nodes {
+    for node in (0..world.nodes).filter(|node| state.nodes[*node].labels.liar.is_none()) {
         agent::moves(
             world,
             state,

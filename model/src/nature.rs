@@ -269,6 +269,13 @@ pub fn age(state: &mut State) {
 /// differences between members matter, so the record is cleared if it contains all waiting members.
 pub fn permits(state: &mut State) {
     let leader = usize::from(state.leader);
+    // A pull of an honest node ends within the time limit that its agent sets.
+    let endless = judge::which(&state.nodes, |n| {
+        n.labels.liar.is_some() && n.status.work == Work::Pulls
+    });
+    endless
+        .iter()
+        .for_each(|node| state.controllers[leader].endless.add(node));
     let mut waiting = vec![];
     for (number, node) in (0..).zip(&state.nodes) {
         let Some(spec) = node.spec.filter(|spec| !spec.deleting) else {

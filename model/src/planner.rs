@@ -22,7 +22,7 @@ use berth_core::controller::publish::{self, BootcNodeWrite};
 use berth_core::controller::round::{Rereads, Round};
 use berth_core::controller::servers::{Answers, Asked};
 use berth_core::controller::snapshot::{Entry, Snapshot};
-use berth_core::controller::staging_permits::{PERMIT_TIMEOUT, StagingPermits};
+use berth_core::controller::staging_permits::{PULL_LIMIT, StagingPermits};
 use berth_core::controller::view::LeaseView;
 use jiff::SignedDuration;
 
@@ -367,21 +367,25 @@ impl<'a> Pass<'a> {
         (spec != before).then_some(Write::Publish { node, spec })
     }
 
-    /// Returns the controller's memory of permits to pull. Permits of the view's `unused` nodes have timed out.
+    /// Returns the controller's memory of the use of permits to pull. Permits of the view's `unused` nodes have timed
+    /// out, and pulls of its `endless` nodes have taken too long.
     fn permits(&self) -> StagingPermits {
         let mut permits = StagingPermits::default();
-        if self.view.unused.is_empty() {
+        if self.view.unused.is_empty() && self.view.endless.is_empty() {
             return permits;
         }
         let mut hosts = BTreeMap::new();
         for (name, host) in self.snapshot.bootc_nodes.iter() {
-            if self.view.unused.has(rich::node(Some(&NodeName::from(name.as_str())))) {
+            let node = rich::node(Some(&NodeName::from(name.as_str())));
+            if self.view.endless.has(node) {
+                hosts.insert(name.clone(), host.clone());
+            } else if self.view.unused.has(node) {
                 hosts.insert(name.clone(), Entry::new(watch::permitted(&host.view)));
             }
         }
         let hosts = Arc::new(hosts);
         permits.see(&hosts, Moment::default());
-        permits.see(&hosts, Moment::after(PERMIT_TIMEOUT));
+        permits.see(&hosts, Moment::after(PULL_LIMIT));
         permits
     }
 

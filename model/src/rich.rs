@@ -59,7 +59,7 @@ pub fn some_digest(image: Image) -> Option<Digest> {
     (image != 0).then(|| digest(image))
 }
 
-/// Returns the image of a digest; 0 for `None`.
+/// Returns the number of the image with this digest; 0 for `None`.
 pub fn image(digest: Option<&Digest>) -> Image {
     let at = digest.and_then(|d| digests().binary_search(d).ok());
     at.and_then(|at| Image::try_from(at).ok()).unwrap_or(0)
@@ -97,7 +97,7 @@ fn small_boot(boot: &BootId) -> u8 {
     (0..NONE).find(|number| self::boot(*number) == *boot).unwrap_or(NONE)
 }
 
-/// Boot ID of the hosts' kernel, which the kubelets report.
+/// Boot ID that every simulated kubelet reports for its kernel.
 pub const KERNEL: &str = "k";
 
 /// Time when the running userspace began.

@@ -8,6 +8,7 @@ use crate::events::{self, Event, Push};
 use crate::fair::{self, I10};
 use crate::fault::{FAULTS, Fault};
 use crate::judge;
+use crate::liar;
 use crate::moves::{Memo, Move, MoveText, picture};
 use crate::nature;
 use crate::random::Random;
@@ -62,7 +63,7 @@ pub fn world(seed: u64) -> World {
         tries_guard: random.one_in(2),
         ..calm("rollout", "all faults together")
     };
-    World {
+    let world = World {
         fleet: if random.one_in(3) {
             1 + random.below(4) as Number
         } else {
@@ -75,6 +76,23 @@ pub fn world(seed: u64) -> World {
         },
         newer: random.one_in(2),
         after: if random.one_in(2) { &BACKWARDS[..pools - 1] } else { &[] },
+        ..world
+    };
+    if random.one_in(4) && nodes > pools + world.servers {
+        return with_liar(world);
+    }
+    world
+}
+
+/// Returns the world with a compromised node. That node may keep a berth, stay unavailable, and never be updated. So the
+/// capacity and the fleet's limit leave room for another node, and neither a pool nor control plane nodes wait for it.
+fn with_liar(world: World) -> World {
+    World {
+        liars: 1,
+        capacity: (world.capacity.0.max(2), world.capacity.1.max(2)),
+        fleet: if world.fleet == 1 { 2 } else { world.fleet },
+        after: &[],
+        servers: 0,
         ..world
     }
 }
@@ -146,6 +164,8 @@ fn run(
     if broken.is_none() {
         run.note_pending(&state);
         fair::heal(world, &mut state);
+        let habits = liar::habits(world);
+        liar::adopt(&mut state, habits[run.random.below(habits.len())]);
         broken = judge::state(world, &state);
     }
     while broken.is_none() && !fair::is_updated(world, &state) {
@@ -255,6 +275,9 @@ impl Run<'_> {
 
     fn agent(&mut self, state: &State, memo: &mut Memo) -> Option<(Option<Move>, After)> {
         let node = self.node(state);
+        if state.nodes[node].labels.liar.is_some() {
+            return None;
+        }
         let mut successors = vec![];
         agent::moves(
             self.world,

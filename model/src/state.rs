@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+pub use crate::habit::Habit;
 pub use crate::host::{Begun, Ended, Host, Memory};
 pub use crate::knowledge::{Agent, Cordon, Failing, Guard, NodeRead, Object, Os, Reboot};
 pub use crate::lease::{Berth, Closed, Held, Lease, Offer, Phase, Until, closed};
@@ -111,6 +112,7 @@ pub struct Labels {
     /// True if the machine is newer than the others, and was installed from a newer boot image.
     pub newer: bool,
     pub held: bool,
+    pub liar: Option<Habit>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -255,6 +257,8 @@ pub struct Controller {
     pub lapsed: Set,
     /// Nodes that left their permit to pull unused while the controller watched.
     pub unused: Set,
+    /// Compromised nodes that have reported a pull for longer than any pull takes.
+    pub endless: Set,
     /// Nodes whose agents the controller considers silent.
     pub silent: Set,
     /// Berths that the controller does not touch, because the API server recently rejected writes of their Leases.

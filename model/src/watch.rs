@@ -518,12 +518,13 @@ pub fn wants_confirmation(world: &World, pool: &Pool, controller: &Controller) -
     reference.is_ok_and(|reference| facts.wants_confirmation(&image::Questions::of(reference)))
 }
 
-/// Returns this BootcNode with a permit to pull, and without a phase in its report.
+/// Returns this BootcNode with a permit to pull that its node does not use.
 pub fn permitted(host: &BootcNodeView) -> BootcNodeView {
     let mut host = host.clone();
     if let Ok(content) = &mut host.content {
         content.spec.staging = Staging::Allowed;
         content.report.phase = None;
+        content.report.pull.pulling = false;
     }
     host
 }

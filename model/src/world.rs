@@ -7,8 +7,8 @@ use berth_api::seeded::Bug;
 use crate::fault::{FAULTS, Fault};
 use crate::set::Set;
 use crate::state::{
-    Agent, Berth, BootImage, Held, Image, Lease, NO_NUMBER, NONE, Node, NodeRead, Number, Phase, Pool, PoolStatus,
-    Request, Spec, State, Write, closed,
+    Agent, Berth, BootImage, Habit, Held, Image, Lease, NO_NUMBER, NONE, Node, NodeRead, Number, Phase, Pool,
+    PoolStatus, Request, Spec, State, Write, closed,
 };
 
 /// A world: its nodes and pools, and its faults.
@@ -69,6 +69,8 @@ pub struct World {
     pub guards: bool,
     /// Number of failures that halts the rollout.
     pub max_failures: usize,
+    /// Number of compromised nodes, which are the last nodes.
+    pub liars: usize,
     /// How often each fault may happen in one history.
     pub faults: Vec<(Fault, u8)>,
 }
@@ -201,6 +203,7 @@ impl World {
         node.labels.server = number < self.servers;
         node.labels.unlabelled = node.labels.server && self.unlabelled;
         node.labels.newer = self.newer && number == 0;
+        node.labels.liar = (number + self.liars >= self.nodes).then_some(Habit::Any);
         (node.object.exists, node.object.ready, node.ghost.ready) = (true, true, true);
         (node.agent, node.other) = (Agent::fresh(self.tries_guard), Agent::fresh(self.tries_guard));
         (node.ghost.unguarded, node.ghost.other_unguarded) = (self.tries_guard, self.tries_guard);

@@ -33,6 +33,7 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         previous: 0,
         guards: false,
         max_failures: 9,
+        liars: 0,
         faults: vec![],
     }
 }
@@ -182,4 +183,11 @@ worlds! {
         [Edit: 2, Approve: 1] deep [Election: 1, ControllerCrash: 1, StaleWatch: 1];
     "schedule" "admins schedule and cancel shutdowns"
         { nodes: 2 } [Schedule: 1, Dropped: 1, AgentCrash: 1] deep [Schedule: 1, Inhibit: 1, Power: 1];
+
+    // A compromised node writes whatever the API server accepts from it.
+    "liar" "a compromised node writes everything that it may write"
+        { nodes: 2, capacity: (2, 2), max_failures: 2, liars: 1 } [Lie: 2] deep [Lie: 1, Election: 1];
+    "liar-pulls" "a compromised node pulls for ever, or reports so"
+        { nodes: 2, capacity: (2, 2), staged: false, max_staging: 1, max_failures: 2, liars: 1 }
+        [Lie: 1] deep [Lie: 1, Edit: 1, Election: 1];
 }

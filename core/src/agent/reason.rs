@@ -33,7 +33,7 @@ reasons! {
         NotBootable,
         /// The image is for another CPU architecture.
         WrongArchitecture,
-        /// The reference in the BootcNode's spec does not parse, or its digest is not the digest in the spec.
+        /// The image reference in the BootcNode's spec does not parse, or its digest differs from `image.digest` of the spec.
         InvalidReference,
         /// The pool selects rpm-ostree, which the host does not have.
         RpmOstreeMissing,

@@ -23,7 +23,7 @@ fn is_another_boot(holding: &Holding, report: &Report) -> bool {
     boot.is_some_and(|boot| *boot != holding.boot_id)
 }
 
-/// True if the holder's reboot is licensed and has not happened yet.
+/// True if the holder has committed to a reboot and has not rebooted yet.
 pub fn is_licensed(holding: &Holding, report: &Report) -> bool {
     let is_another_boot = is_another_boot(holding, report);
     holding.phase == HoldPhase::Committed && !is_another_boot && report.images.staged.as_ref() == Some(&holding.target)

@@ -296,7 +296,10 @@ mod tests {
             ("[limit]\nminimum = \"9\"", "line 3: unknown field `minimum`"),
             ("[limit]\nminimumVersion = \"new\"", "limit.minimumVersion: "),
             ("[limit]\nmaxMajorSkew = -1", "line 3: invalid value"),
-            ("[limit]\nmaxMajorSkew = 1001", "limit.maxMajorSkew: the value must be a number"),
+            (
+                "[limit]\nmaxMajorSkew = 1001",
+                "limit.maxMajorSkew: the value must be a number",
+            ),
         ] {
             let text = format!("{LEAST}{more}");
             let error = Config::parse(text.as_bytes()).unwrap_err().to_string();

@@ -22,6 +22,8 @@ enum Standing {
     Done,
     /// The member is pulling the digest.
     Pulls,
+    /// The member has reported pulls of the digest for too long. It keeps its permit, but holds back no other member.
+    PullsTooLong,
     /// The member could pull. The member with the smallest `Turn` gets a permit first.
     Waits(Turn),
     /// The member cannot pull at the moment.
@@ -69,7 +71,7 @@ pub(super) fn allow(facts: &PublishFacts<'_>, terms: &Terms, drafts: &mut [Draft
     };
     for (standing, index) in places {
         let allowed = match standing {
-            Standing::Done | Standing::Pulls => true,
+            Standing::Done | Standing::Pulls | Standing::PullsTooLong => true,
             Standing::Waits(_) if free > 0 => {
                 free -= 1;
                 true
@@ -101,6 +103,9 @@ fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option
     let pulls = report.is_some_and(|r| r.pull.pulling);
     let observed = draft.host.is_some_and(BootcNodeView::is_observed);
     if heard && published && (observed || has_permit) && pulls {
+        if facts.permits.is_overlong(name.as_str(), digest) {
+            return Some(Standing::PullsTooLong);
+        }
         return Some(Standing::Pulls);
     }
     let failed = report.is_some_and(|r| r.images.failed.contains(digest));

@@ -180,7 +180,7 @@ fn unlock() -> Result<bool> {
     Ok(!said.contains("already"))
 }
 
-/// Puts the rollback deployment first in the boot order, or the booted one if another is already first.
+/// Puts the rollback deployment first in the boot order. If the booted deployment is not first, puts that one first.
 fn roll_back() -> Result<()> {
     let sysroot = enter()?;
     let all = sysroot.deployments()?;

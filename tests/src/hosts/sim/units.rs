@@ -138,7 +138,7 @@ pub(super) struct Units {
     os: Arc<Os>,
     root: PathBuf,
     state: Arc<Mutex<State>>,
-    /// Connection for signals. After a restart of the bus, running units use the new connection.
+    /// D-Bus connection that sends the units' signals. After a restart of the bus, all units use the new connection.
     bus: Arc<Mutex<Option<Connection>>>,
 }
 

@@ -1,4 +1,4 @@
-//! The table: what is tried, and who may do it. Whoever is not listed must be refused.
+//! The table of attempts, each with the callers that may make it. All other callers must be refused.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/bootcnodes.berth.dev";
 
-/// One attempt, made by every caller.
+/// An attempt, made by every caller.
 pub struct Attempt {
     /// Verb, resource and target, for people.
     pub what: String,
@@ -507,7 +507,7 @@ fn secrets(objects: &Objects) -> Vec<Attempt> {
     ]
 }
 
-/// What an attacker would change to get more rights.
+/// Objects that an attacker would change to get more rights.
 fn installation() -> Vec<Attempt> {
     let role = json!({"metadata": {"labels": {"x": "y"}}});
     let binding = json!({

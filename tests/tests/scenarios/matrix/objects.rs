@@ -26,7 +26,7 @@ pub struct Objects {
     pub controller_pod_uid: String,
     /// Berth held by n1.
     pub own: Value,
-    /// The same berth, committed.
+    /// The berth `own`, committed.
     pub committed: Value,
     /// Berth held by n2.
     pub other: Value,
