@@ -1,13 +1,12 @@
-//! The agent's two identities, as clients of the API server that the kubelet's kubeconfig names.
+//! Clients of the API server that the kubelet's kubeconfig names. [`kubelet`](crate::kubelet) keeps the client with the
+//! kubelet's identity.
 //!
 //! The clients do not retry: with retries, an eviction that a PodDisruptionBudget blocks would get no answer for
 //! minutes. Callers decide when to retry. Every request has a timeout.
 
-use std::fmt;
-use std::fs;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use berth_shell::request::{NoAnswer, within};
@@ -146,7 +145,7 @@ fn build(config: Config) -> anyhow::Result<Client> {
     berth_shell::client::client(prepared(config)).context("cannot create a client for the API server")
 }
 
-fn prepared(mut config: Config) -> Config {
+pub(crate) fn prepared(mut config: Config) -> Config {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // Otherwise a watch of a dead server would hang forever. A live server ends each watch before this timeout.
@@ -162,7 +161,7 @@ fn prepared(mut config: Config) -> Config {
 
 /// Returns the real path of a file. A path under the host's root is resolved as the host would resolve it. Any other
 /// path was given on the command line and is used unchanged.
-fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
+pub(crate) fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
     if root.contains(path) {
         root.resolve(path)
     } else {
@@ -170,19 +169,25 @@ fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-struct KubeletConfig {
-    config: Config,
-    files: Vec<PathBuf>,
+pub(crate) struct KubeletConfig {
+    pub(crate) config: Config,
+    /// The kubeconfig and the files that it names.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KubeconfigParts {
+pub(crate) enum KubeconfigParts {
     Server,
     Credentials,
 }
 
-/// Reads the kubelet's kubeconfig. Paths in that file are paths on the host.
-async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -> anyhow::Result<KubeletConfig> {
+/// Reads the kubelet's kubeconfig. Paths in that file are paths on the host. Does not run the program of an `exec`
+/// entry: the caller must do that, and replace the entry by the program's credential.
+pub(crate) async fn kubelet_config(
+    root: &HostRoot,
+    path: &Path,
+    wanted: KubeconfigParts,
+) -> anyhow::Result<KubeletConfig> {
     let mut files = vec![path.to_path_buf()];
     let path =
         locate(root, path).with_context(|| format!("cannot find the kubelet's kubeconfig {}", path.display()))?;
@@ -196,9 +201,9 @@ async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -
             *user = AuthInfo::default();
             continue;
         }
-        if user.exec.is_some() || user.auth_provider.is_some() {
+        if user.auth_provider.is_some() {
             bail!(
-                "{kubeconfig} gets its credentials from a program (as on EKS), which the agent cannot run; create another kubeconfig with a client certificate or a token file for this node's user, and pass it with --kubelet-kubeconfig"
+                "{kubeconfig} gets its credentials from an auth-provider, which Kubernetes no longer supports; use exec, a client certificate or a token file there, or pass another kubeconfig with --kubelet-kubeconfig"
             );
         }
         resolve_file(root, &mut user.client_certificate, &mut files)?;
@@ -224,98 +229,10 @@ fn resolve_file(root: &HostRoot, path: &mut Option<String>, files: &mut Vec<Path
     Ok(())
 }
 
-/// Real path, modification time and size of a file, to detect changes. `None` if the file cannot be read.
-type Fingerprint = Option<(PathBuf, SystemTime, u64)>;
-
-fn fingerprints(root: &HostRoot, files: &[PathBuf]) -> Vec<Fingerprint> {
-    files.iter().map(|path| fingerprint(root, path)).collect()
-}
-
-fn fingerprint(root: &HostRoot, path: &Path) -> Fingerprint {
-    let path = locate(root, path).ok()?;
-    let metadata = fs::metadata(&path).ok()?;
-    Some((path, metadata.modified().ok()?, metadata.len()))
-}
-
-/// Client with the kubelet's identity, rebuilt when a credential file changes. Every few months the kubelet renews its
-/// certificate, and points a symbolic link to the new file.
-pub struct KubeletClient {
-    path: PathBuf,
-    root: HostRoot,
-    made: Option<CachedClient>,
-}
-
-struct CachedClient {
-    client: Client,
-    files: Vec<PathBuf>,
-    fingerprints: Vec<Fingerprint>,
-}
-
-impl KubeletClient {
-    /// Creates the value, but reads no file yet, because the agent may start before its node's kubelet has credentials.
-    pub fn new(path: &Path, host_root: &Path) -> Self {
-        Self {
-            path: path.to_path_buf(),
-            root: HostRoot::new(host_root),
-            made: None,
-        }
-    }
-
-    /// Returns a client with the kubelet's current credentials.
-    pub async fn get(&mut self) -> anyhow::Result<&Client> {
-        let stale = match &self.made {
-            None => true,
-            Some(made) => fingerprints(&self.root, &made.files) != made.fingerprints,
-        };
-        if stale {
-            let fresh = self.make().await?;
-            if self.made.is_some() {
-                tracing::info!("the kubelet's credentials changed; using the new ones");
-            }
-            self.made = Some(fresh);
-        }
-        match &self.made {
-            Some(made) => Ok(&made.client),
-            None => bail!("cannot create a client with the kubelet's credentials"),
-        }
-    }
-
-    /// Returns the host and port of the API server in the kubelet's kubeconfig; `None` if the kubeconfig cannot be
-    /// read.
-    pub async fn server(&self) -> Option<(String, u16)> {
-        let read = kubelet_config(&self.root, &self.path, KubeconfigParts::Server)
-            .await
-            .ok()?;
-        let url = read.config.cluster_url;
-        let port = url.port_u16().or_else(|| match url.scheme_str() {
-            Some("http") => Some(80),
-            _ => Some(443),
-        })?;
-        Some((url.host()?.to_owned(), port))
-    }
-
-    async fn make(&self) -> anyhow::Result<CachedClient> {
-        let KubeletConfig { config, files } =
-            kubelet_config(&self.root, &self.path, KubeconfigParts::Credentials).await?;
-        Ok(CachedClient {
-            fingerprints: fingerprints(&self.root, &files),
-            client: build(config)?,
-            files,
-        })
-    }
-}
-
-impl fmt::Debug for KubeletClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeletClient")
-            .field("path", &self.path)
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -369,8 +286,8 @@ current-context: x
         let token = scratch.join("var/lib/kubelet/token-1");
         assert_eq!(config.auth_info.token_file.as_deref(), token.to_str());
 
-        let with_program = KUBECONFIG.replace("tokenFile: /var/lib/kubelet/current", "exec: {command: aws}");
-        fs::write(scratch.join("etc/kubernetes/kubelet.conf"), with_program).unwrap();
+        let with_provider = KUBECONFIG.replace("tokenFile: /var/lib/kubelet/current", "auth-provider: {name: gcp}");
+        fs::write(scratch.join("etc/kubernetes/kubelet.conf"), with_provider).unwrap();
         let refused = kubelet_config(&root, path, KubeconfigParts::Credentials)
             .await
             .err()
@@ -385,20 +302,6 @@ current-context: x
             "http://127.0.0.1:1/",
             "the agent can start and say so"
         );
-        fs::remove_dir_all(&scratch).unwrap();
-    }
-
-    #[test]
-    fn a_link_that_leads_elsewhere_is_a_change() {
-        let scratch = scratch("links");
-        let root = HostRoot::new(&scratch);
-        let files = [root.path("/var/lib/kubelet/current")];
-        let before = fingerprints(&root, &files);
-        assert_eq!(fingerprints(&root, &files), before);
-        let link = scratch.join("var/lib/kubelet/current");
-        fs::remove_file(&link).unwrap();
-        symlink("/var/lib/kubelet/token-2", &link).unwrap();
-        assert_ne!(fingerprints(&root, &files), before);
         fs::remove_dir_all(&scratch).unwrap();
     }
 

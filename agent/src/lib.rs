@@ -2,7 +2,7 @@
 //!
 //! [`berth_core::agent`] makes the decisions. In this crate, [`run`] is the loop, [`gather`] reads facts, and [`act`]
 //! performs steps. [`host`] uses systemd, logind and rpm-ostree over D-Bus, and runs host tools such as bootc as
-//! systemd units. [`node`] accesses the Node and its pods under the kubelet's identity, and [`watches`] and [`status`]
+//! systemd units. [`kubelet`] has the kubelet's identity, [`node`] accesses the Node and its pods with it, and [`watches`] and [`status`]
 //! access Berth's own objects. `guard` checks that the API server protects these objects, and [`metrics`] serves
 //! Prometheus. [`firstboot`] is a second program in this binary, which runs before the machine is a node.
 
@@ -15,6 +15,7 @@ pub mod firstboot;
 pub mod gather;
 mod guard;
 pub mod host;
+pub mod kubelet;
 mod ledger;
 pub mod metrics;
 pub mod node;

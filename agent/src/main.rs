@@ -9,6 +9,7 @@ use berth_agent::cli::{Args, Command};
 use berth_agent::clients;
 use berth_agent::firstboot;
 use berth_agent::host::{AuthSource, Host, HostRoot};
+use berth_agent::kubelet::KubeletClient;
 use berth_agent::metrics::Metrics;
 use berth_agent::ready::{self, ReadyFile};
 use berth_agent::run::{Agent, Setup};
@@ -110,7 +111,7 @@ async fn start(args: Args) -> Result<()> {
         ready.forget()?;
         let metrics = Metrics::default();
         serve(&args, &metrics, &ready).await;
-        let kubelet = clients::KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root);
+        let kubelet = KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root, host.credential_programs());
         let client = own_client(&args).await?;
         let heartbeat = Duration::from_secs(args.heartbeat);
         let namespace = args.namespace.clone();

@@ -19,11 +19,12 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::clients::{KubeletClient, RequestError};
+use crate::clients::RequestError;
 use crate::firstboot::record::RecordFile;
 use crate::guard::GuardProbe;
 use crate::host::clock::Clock as HostClock;
 use crate::host::{Host, HostError, cpu};
+use crate::kubelet::{KubeletClient, ProgramFailure};
 use crate::ledger;
 use crate::metrics::Metrics;
 use crate::node::cordon::NodeError;
@@ -382,6 +383,9 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
 
 /// Returns the condition reason and the message of an error from the host tool or the API server.
 pub(crate) fn error_reason(error: &anyhow::Error) -> (Reason, String) {
+    if error.downcast_ref::<ProgramFailure>().is_some() {
+        return (Reason::CredentialProgramFailed, format!("{error:#}"));
+    }
     let reason = match (error.downcast_ref::<HostError>(), error.downcast_ref::<NodeError>()) {
         (Some(host), _) => host.reason(),
         (None, Some(NodeError::Forbidden(_))) => Reason::KubeletForbidden,

@@ -164,17 +164,17 @@ impl Pause {
 }
 
 #[derive(Debug)]
-struct Clock {
+pub(crate) struct Clock {
     /// Used in place of the time since boot if the kernel does not report that time.
     began: Instant,
 }
 
 impl Clock {
-    fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         Self { began: Instant::now() }
     }
 
-    fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         Now {
             wall: Timestamp::now(),
             clock: Moment::after(self.since_boot()),

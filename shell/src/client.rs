@@ -4,6 +4,7 @@
 //! a new connection then waits until the server acknowledges the end of the TLS handshake, which the server delays by
 //! 40 ms. An agent that has waited an hour for a berth would lose these 40 ms, since it needs a new connection.
 
+use http::{Response, StatusCode};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
 use hyper_util::rt::TokioExecutor;
@@ -15,15 +16,24 @@ use crate::proxy::{Environment, Route};
 
 /// Creates a client for this configuration. The client does not retry requests.
 pub fn client(config: Config) -> anyhow::Result<Client> {
-    client_in(config, &Environment::of_this_process())
+    client_in(config, &Environment::of_this_process(), |_| {})
+}
+
+/// Like [`client`]; `note` receives the status code of each answer.
+pub fn noting_client(config: Config, note: impl Fn(StatusCode) + Clone + Send + 'static) -> anyhow::Result<Client> {
+    client_in(config, &Environment::of_this_process(), note)
 }
 
 /// Creates a client for this configuration that uses no proxy, for servers on this machine.
 pub fn direct_client(config: Config) -> anyhow::Result<Client> {
-    client_in(config, &Environment::default())
+    client_in(config, &Environment::default(), |_| {})
 }
 
-fn client_in(config: Config, environment: &Environment) -> anyhow::Result<Client> {
+fn client_in(
+    config: Config,
+    environment: &Environment,
+    note: impl Fn(StatusCode) + Clone + Send + 'static,
+) -> anyhow::Result<Client> {
     let route = Route::to(&config, environment)?;
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(route)?);
     connector.set_connect_timeout(config.connect_timeout);
@@ -32,6 +42,10 @@ fn client_in(config: Config, environment: &Environment) -> anyhow::Result<Client
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
     let http: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let service = ServiceBuilder::new()
+        .map_response(move |response: Response<_>| {
+            note(response.status());
+            response
+        })
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
@@ -161,7 +175,7 @@ mod tests {
     }
 
     async fn ask(config: Config, environment: &Environment) -> String {
-        let client = client_in(config, environment).unwrap();
+        let client = client_in(config, environment, |_| {}).unwrap();
         let request = http::Request::get("/version").body(vec![]).unwrap();
         client.request_text(request).await.unwrap()
     }
@@ -202,7 +216,7 @@ mod tests {
         let (_, other, _) = secure_proxy(server().await).await;
         let by_address = format!("https://127.0.0.1:{port}");
         for (proxy, authority) in [(&by_address, authority), (&proxy, other)] {
-            let client = client_in(with(proxy, authority), &Environment::default()).unwrap();
+            let client = client_in(with(proxy, authority), &Environment::default(), |_| {}).unwrap();
             let request = http::Request::get("/version").body(vec![]).unwrap();
             assert!(client.request_text(request).await.is_err(), "{proxy} is not trusted");
         }

@@ -20,8 +20,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 
-use crate::clients::KubeletClient;
 use crate::host::{Disarmed, HostError, Terms};
+use crate::kubelet::KubeletClient;
 use crate::node::cordon::{self, NodeError};
 use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::{Agent, error_reason};

@@ -20,6 +20,7 @@ use super::bus::{Bus, Changes};
 use super::checks::CheckRuns;
 use super::driver::{Pull, PullInputs, PullState};
 use super::error::HostError;
+use super::exec_credential::CredentialPrograms;
 use super::lock::HostLock;
 use super::login::{self, Inhibitor};
 use super::memory_file::MemoryFile;
@@ -121,6 +122,13 @@ impl Host {
     /// Writes or removes the host's auth file, as `claim` requires.
     pub fn keep_auth(&self, claim: Claim) -> AuthOutcome {
         self.auth.keep(claim)
+    }
+
+    /// Returns the runner of programs that issue credentials.
+    pub fn credential_programs(&self) -> CredentialPrograms {
+        CredentialPrograms {
+            tools: self.tools.clone(),
+        }
     }
 
     /// Returns the root of the host's files.

@@ -41,6 +41,8 @@ const GRACE: Duration = Duration::from_secs(15);
 const KILL_AFTER: Duration = Duration::from_secs(5);
 /// Size limit of a file that a contained unit writes, its output files included.
 const MAX_FILE: u64 = 16 << 20;
+/// File mode mask of a private unit.
+const PRIVATE_UMASK: u32 = 0o077;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Spec {
@@ -64,6 +66,10 @@ pub(super) struct Spec {
     pub(super) expendable: bool,
     /// True to kill the command [`KILL_AFTER`] after its time limit, and to limit the size of each file that it writes.
     pub(super) contained: bool,
+    /// File with more environment variables, which only root can read. Every user can read other properties of a unit.
+    pub(super) environment_file: Option<String>,
+    /// True if only root may read the files that the command writes, its output files included.
+    pub(super) private: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +154,13 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
     if spec.contained {
         properties.push(("TimeoutStopUSec", microseconds(KILL_AFTER)));
         properties.push(("LimitFSIZE", Variant::new(MAX_FILE)));
+    }
+    if let Some(path) = &spec.environment_file {
+        let is_optional = false;
+        properties.push(("EnvironmentFiles", Variant::new(vec![(path.clone(), is_optional)])));
+    }
+    if spec.private {
+        properties.push(("UMask", Variant::new(PRIVATE_UMASK)));
     }
     if spec.background {
         properties.push(("IOWeight", Variant::new(20u64)));
@@ -510,12 +523,16 @@ mod tests {
         assert_eq!(names, ["Description", "Type", "ExecStart", "TimeoutStartUSec"]);
         spec.fd3 = Some("/run/berth/x.fifo".to_owned());
         spec.background = true;
+        spec.environment_file = Some("/run/berth/x.env".to_owned());
+        spec.private = true;
         let found = properties(&spec);
         for (name, expected) in [
             ("ExecStart", "a(sasb)"),
             ("TimeoutStartUSec", "t"),
             ("OpenFile", "a(sst)"),
             ("IOWeight", "t"),
+            ("EnvironmentFiles", "a(sb)"),
+            ("UMask", "u"),
         ] {
             let value = found.iter().find(|(n, _)| *n == name).map(|(_, v)| v);
             let signature = value.map(|v| v.value_signature().to_string());

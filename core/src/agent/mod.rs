@@ -4,10 +4,12 @@
 //! decision reads. [`step`] returns the next action, [`maintenance`] the Node's lifecycle conditions, and [`report`]
 //! the BootcNode's status. [`rollback_guard`] prepares the rollback that the host makes without the agent. [`past`]
 //! records failures, [`timeline`] records the node's updates. [`pace`] delays the write of a status that may change
-//! within a second, and [`gauges`] exports the status to Prometheus.
+//! within a second, and [`gauges`] exports the status to Prometheus. [`exec_credential`] reads the credentials that a program
+//! of the host issues for the kubelet.
 
 pub mod backend;
 pub mod deployments;
+pub mod exec_credential;
 pub mod facts;
 pub mod gauges;
 pub mod host_policy;

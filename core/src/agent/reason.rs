@@ -91,6 +91,8 @@ reasons! {
         StatusFailed,
         /// The kubelet's credentials do not permit a request that the agent must make about its own Node or pods.
         KubeletForbidden,
+        /// The program that issues the kubelet's credentials, as on EKS, failed or its answer cannot be used.
+        CredentialProgramFailed,
         /// A request to the API server failed.
         StepFailed,
     }
