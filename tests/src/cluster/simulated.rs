@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -15,7 +16,7 @@ use super::controllers::{ControllerSettings, Controllers};
 use super::limits::LONG;
 use super::site::{Published, REPOSITORY, Site};
 use super::ways::Ways;
-use crate::controlplane::{Bound, ControlPlane, Options};
+use crate::controlplane::{Bound, ControlPlane, NodeTokens, Options};
 use crate::hosts::HostLog;
 use crate::hosts::sim::{
     AgentConfig, Catalog, CatalogImage, KubeletConfig, Settings, SimFleet, SimHost, SimHostConfig, Updaters,
@@ -49,6 +50,8 @@ pub struct ClusterOptions {
     pub scheduler: bool,
     /// Other options of the control plane.
     pub control_plane: Options,
+    /// If set, kubelets' kubeconfigs name a program that issues tokens, which this webhook checks.
+    pub node_tokens: Option<Arc<NodeTokens>>,
     /// Controller program to run instead of the default one.
     pub controller: Option<PathBuf>,
     /// Additional environment of the controllers.
@@ -92,6 +95,7 @@ impl Default for ClusterOptions {
             agent: None,
             scheduler: true,
             control_plane: Options::simulated_nodes(),
+            node_tokens: None,
             controller: None,
             controller_env: vec![],
             controller_args: vec![],
@@ -127,6 +131,9 @@ impl Cluster {
         let controller = options.controller.clone().unwrap_or(controller);
         let mut plane = options.control_plane.clone();
         plane.scheduler = options.scheduler;
+        if let Some(tokens) = &options.node_tokens {
+            plane.apiserver_arguments.extend(tokens.apiserver_arguments());
+        }
         let (control_plane, registry) =
             tokio::try_join!(ControlPlane::start(plane), Registry::start(Ipv4Addr::LOCALHOST.into()))?;
         control_plane.install().await?;
@@ -390,6 +397,10 @@ async fn host(
         .service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(name))
         .await?;
     let kubelet = control_plane.node_kubeconfig(name)?;
+    let borrowed = match options.node_tokens {
+        Some(_) => control_plane.node_kubeconfig_with_program(name)?,
+        None => kubelet.clone(),
+    };
     let digest = image.digest.to_string();
     let repository = image
         .reference
@@ -406,7 +417,7 @@ async fn host(
     config.agent = Some(AgentConfig {
         binary: agent.to_owned(),
         kubeconfig: token.path,
-        kubelet_kubeconfig: kubelet.path,
+        kubelet_kubeconfig: borrowed.path,
         args: [
             vec!["--log-level=info,berth_agent=debug,kube_client=off".to_owned()],
             options.agent_args.clone(),

@@ -9,6 +9,7 @@ use kube::{Api, ResourceExt};
 use super::kubeconfig::Kubeconfig;
 use super::pki::{Credential, kubeconfig};
 use super::plane::ControlPlane;
+use crate::hosts::sim::credentials;
 
 /// Object that a token is bound to. The token becomes invalid when the object is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,20 @@ impl ControlPlane {
     /// Kubeconfig of a node's kubelet.
     pub fn node_kubeconfig(&self, node: &str) -> Result<Kubeconfig> {
         self.kubeconfig_for(&format!("system:node:{node}"), &["system:nodes"])
+    }
+
+    /// Kubeconfig of a node's kubelet that names a program that issues its tokens, as on EKS.
+    pub fn node_kubeconfig_with_program(&self, node: &str) -> Result<Kubeconfig> {
+        let (name, value) = credentials::VARIABLE;
+        let exec = serde_json::json!({
+            "apiVersion": "client.authentication.k8s.io/v1beta1",
+            "command": "aws",
+            "args": credentials::ARGUMENTS,
+            "env": [{"name": name, "value": value}],
+            "interactiveMode": "Never",
+            "provideClusterInfo": true,
+        });
+        self.kubeconfig_with(&format!("{node}-program"), &Credential::Program(exec))
     }
 
     /// Kubeconfig of a service account, with a token. Creates the account if it is missing.

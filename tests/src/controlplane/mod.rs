@@ -6,6 +6,7 @@
 mod apply;
 mod identities;
 mod kubeconfig;
+pub mod node_tokens;
 mod options;
 pub mod pki;
 mod plane;
@@ -14,5 +15,6 @@ mod servers;
 
 pub use identities::Bound;
 pub use kubeconfig::Kubeconfig;
+pub use node_tokens::NodeTokens;
 pub use options::Options;
 pub use plane::ControlPlane;

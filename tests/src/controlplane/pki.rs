@@ -121,6 +121,8 @@ pub enum Credential {
     Certificate(Pair),
     /// A bearer token.
     Token(String),
+    /// A program that issues credentials: an `exec` entry.
+    Program(serde_json::Value),
     /// Nothing: the API server sees an anonymous caller.
     Nothing,
 }
@@ -133,6 +135,7 @@ pub fn kubeconfig(server: &str, ca: &str, credential: &Credential) -> Result<Str
             "client-key-data": STANDARD.encode(&pair.key),
         }),
         Credential::Token(token) => serde_json::json!({ "token": token }),
+        Credential::Program(exec) => serde_json::json!({ "exec": exec }),
         Credential::Nothing => serde_json::json!({}),
     };
     let config = serde_json::json!({

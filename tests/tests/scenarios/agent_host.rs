@@ -1,13 +1,16 @@
 //! The agent's host side against a simulated host: its bus, its bootc, its faults. The agent's loop does not run here.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use berth_agent::host::clock::Clock;
 use berth_agent::host::{BootcStatus, BootcVersion, Host, HostError, HostStatus, PullState, failure};
+use berth_core::agent::exec_credential::answer;
+use berth_core::agent::exec_credential::command::Entry;
 use berth_core::agent::reason::Reason;
 use berth_core::agent::storage::{StagingLock, Storage};
-use berth_tests::hosts::sim::{Inhibitor, RebootFault};
+use berth_tests::hosts::sim::{Inhibitor, RebootFault, credentials};
 use berth_tests::hosts::{both_locks, ostrees_lock};
 use berth_tests::wait::eventually;
 
@@ -453,5 +456,59 @@ async fn two_agents_never_act_at_once() -> Result<()> {
     tokio::time::timeout(Duration::from_secs(20), waiting)
         .await
         .context("the second agent still waits")??;
+    Ok(())
+}
+
+/// The files with a credential are readable by root alone while its program runs, also if an earlier file was not.
+#[tokio::test]
+async fn a_credential_is_in_private_files_until_its_program_ends() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    let host = world.agent().await?;
+    world.sim.settings(|s| s.credentials.time = Duration::from_secs(2));
+    let (name, value) = credentials::VARIABLE;
+    let entry = Entry {
+        api_version: Some("client.authentication.k8s.io/v1".to_owned()),
+        command: Some("aws".to_owned()),
+        args: credentials::ARGUMENTS.map(str::to_owned).to_vec(),
+        env: vec![(name.to_owned(), value.to_owned())],
+        needs_terminal: false,
+        cluster: Some(serde_json::json!({"server": "https://192.0.2.1"})),
+    };
+    let command = entry.command()?;
+    let files = ["out", "env"].map(|kind| world.sim.root().join("run/berth").join(format!("credential.{kind}")));
+    for file in &files {
+        std::fs::write(file, "old")?;
+    }
+    let programs = host.credential_programs();
+    let watch = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for file in &files {
+            let mode = std::fs::metadata(file)?.permissions().mode();
+            ensure!(mode & 0o777 == 0o600, "{}: {mode:o}", file.display());
+        }
+        Ok(())
+    };
+    let (output, watched) = tokio::join!(programs.run(&command), watch);
+    watched?;
+    let output = output.map_err(anyhow::Error::msg)?;
+    let now = jiff::Timestamp::now();
+    let credential = answer::parse(&output, &command.api_version, now)?;
+    ensure!(
+        credential
+            .token
+            .is_some_and(|token| token.expose().starts_with("node-token."))
+    );
+    ensure!(files.iter().all(|file| !file.exists()), "a file is left");
+
+    world.sim.settings(|s| s.credentials.time = Duration::from_secs(60));
+    let error = programs.run(&command).await.err().context("it did not end")?;
+    ensure!(error == "did not end within 20 s", "{error}");
+    ensure!(files.iter().all(|file| !file.exists()), "a file is left");
+    let missing = Entry {
+        command: Some("no-such-program".to_owned()),
+        ..entry
+    };
+    let error = programs.run(&missing.command()?).await.err().context("it was found")?;
+    ensure!(error.starts_with("was not found on the host: "), "{error}");
     Ok(())
 }

@@ -20,6 +20,7 @@ mod admins;
 mod ailing;
 mod columns;
 mod composefs;
+mod credentials;
 mod events;
 mod hosts;
 mod processes;

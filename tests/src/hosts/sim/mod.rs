@@ -8,6 +8,7 @@ pub mod agent;
 pub mod bootc;
 pub mod bus;
 pub mod catalog;
+pub mod credentials;
 pub mod fleet;
 pub mod kubelet;
 pub mod settings;
@@ -28,6 +29,7 @@ mod units;
 
 pub use agent::AgentConfig;
 pub use catalog::{Catalog, CatalogImage};
+pub use credentials::CredentialProgram;
 pub use fleet::SimFleet;
 pub use host::{HostState, SimHost, SimHostConfig};
 pub use kubelet::{KubeletConfig, NEVER_ENDS};

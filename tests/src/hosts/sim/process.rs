@@ -2,6 +2,7 @@
 //!
 //! They take as long as configured, hold the sysroot lock and print the same text as the real ones.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -28,13 +29,15 @@ use crate::locked::locked;
 /// Exit status that systemd reports if the program does not exist.
 pub(super) const EXIT_EXEC: i32 = 203;
 
-/// Output files of a program. Failed writes are ignored, because nothing reads the result.
+/// Output files and environment of a program. Failed writes are ignored, because nothing reads the result.
 #[derive(Debug, Default)]
 pub(super) struct Stdio {
     pub(super) out: Option<File>,
     pub(super) err: Option<File>,
     /// File descriptor 3, if the unit opens a file.
     pub(super) fd3: Option<File>,
+    /// Variables from the unit's environment files.
+    pub(super) environment: BTreeMap<String, String>,
 }
 
 impl Stdio {
@@ -234,6 +237,7 @@ impl Os {
                 io.out("rpm-ostree:\n Version: '2026.2'");
                 0
             }
+            "/usr/bin/env" => self.issue_credential(arguments, &settings, io).await,
             "/usr/bin/ln" => self.link(arguments, io),
             "/usr/bin/install" => self.install(arguments, io),
             "/usr/bin/rpm-ostree" if settings.rpm_ostree && arguments == ["rollback"] => {
@@ -260,6 +264,21 @@ impl Os {
                 0
             }
             _ => EXIT_EXEC,
+        }
+    }
+
+    /// Runs the program that issues tokens of the kubelet.
+    async fn issue_credential(&self, arguments: &[&str], settings: &Settings, io: &mut Stdio) -> i32 {
+        let program = &settings.credentials;
+        match program.run(&self.host, arguments, &io.environment).await {
+            Ok(answer) => {
+                io.out(&answer);
+                0
+            }
+            Err((status, words)) => {
+                write_line(&mut io.err, &words);
+                status
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::bootc::View;
+use super::credentials::CredentialProgram;
 use crate::bootc::cli::Release;
 use crate::locked::locked;
 
@@ -212,6 +213,8 @@ pub struct Settings {
     pub inhibitors: Vec<Inhibitor>,
     /// Delay until a dead agent is restarted; `None` never restarts it.
     pub agent_restart: Option<Duration>,
+    /// The program that issues tokens of the kubelet.
+    pub credentials: CredentialProgram,
     /// Settings of the kubelet stand-in.
     pub kubelet: KubeletSettings,
 }
@@ -253,6 +256,7 @@ impl Default for Settings {
             logind_silent: false,
             inhibitors: Vec::new(),
             agent_restart: Some(Duration::from_millis(100)),
+            credentials: CredentialProgram::default(),
             kubelet: KubeletSettings::default(),
         }
     }

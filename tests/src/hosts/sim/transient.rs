@@ -23,6 +23,10 @@ pub(super) struct Transient {
     pub(super) stderr: Option<String>,
     /// Paths, descriptor names and flags.
     pub(super) open_files: Vec<(String, String, String)>,
+    /// Paths of environment files.
+    pub(super) environment_files: Vec<String>,
+    /// True if only the owner may access new output files.
+    pub(super) private: bool,
     pub(super) add_ref: bool,
     pub(super) collect_failed: bool,
     pub(super) timeout: Option<Duration>,
@@ -84,6 +88,11 @@ impl Transient {
             "OpenFile" => self
                 .open_files
                 .extend(get::<Vec<_>>(name, "a(sst)", value)?.into_iter().map(open_file)),
+            "EnvironmentFiles" => {
+                let files: Vec<(String, bool)> = get(name, "a(sb)", value)?;
+                self.environment_files.extend(files.into_iter().map(|(path, _)| path));
+            }
+            "UMask" => self.private = get::<u32>(name, "u", value)? == 0o077,
             "AddRef" => self.add_ref = get(name, "b", value)?,
             "CollectMode" => self.collect_failed = collect_mode(get(name, "s", value)?)?,
             "TimeoutStartUSec" => {

@@ -14,6 +14,7 @@ use nix::fcntl::OFlag;
 use tokio::task::AbortHandle;
 use zbus::Connection;
 
+use super::credentials;
 use super::process::{Os, Stdio};
 use super::transient::{Exec, Transient};
 use crate::locked::locked;
@@ -349,13 +350,25 @@ impl Units {
                 status: 0,
             };
         };
-        let Ok(out) = self.output(spec.stdout.as_deref()) else {
+        let Ok(out) = self.output(spec, spec.stdout.as_deref()) else {
             return Outcome::exited(EXIT_STDOUT);
         };
-        let Ok(err) = self.output(spec.stderr.as_deref()) else {
+        let Ok(err) = self.output(spec, spec.stderr.as_deref()) else {
             return Outcome::exited(EXIT_STDERR);
         };
-        let mut io = Stdio { out, err, fd3 };
+        let Ok(environment) = self.environment(spec) else {
+            return Outcome {
+                result: "resources",
+                code: 0,
+                status: 0,
+            };
+        };
+        let mut io = Stdio {
+            out,
+            err,
+            fd3,
+            environment,
+        };
         let pre = self.commands(spec, &spec.pre, &mut io).await;
         if pre != 0 {
             return Outcome::exited(pre);
@@ -379,8 +392,8 @@ impl Units {
     /// files before each command.
     async fn commands(&self, spec: &Transient, commands: &[Exec], io: &mut Stdio) -> i32 {
         for command in commands {
-            io.out = self.output(spec.stdout.as_deref()).unwrap_or_default();
-            io.err = self.output(spec.stderr.as_deref()).unwrap_or_default();
+            io.out = self.output(spec, spec.stdout.as_deref()).unwrap_or_default();
+            io.err = self.output(spec, spec.stderr.as_deref()).unwrap_or_default();
             let status = self.os.run(&command.argv, io).await;
             if status != 0 && !command.ignore {
                 return status;
@@ -389,8 +402,23 @@ impl Units {
         0
     }
 
-    fn output(&self, path: Option<&str>) -> std::io::Result<Option<File>> {
-        path.map(|p| File::create(self.on_host(p))).transpose()
+    /// Opens an output file. An existing file keeps its permissions, as with systemd.
+    fn output(&self, spec: &Transient, path: Option<&str>) -> std::io::Result<Option<File>> {
+        let Some(path) = path else { return Ok(None) };
+        let mode = if spec.private { 0o600 } else { 0o644 };
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(mode);
+        options.open(self.on_host(path)).map(Some)
+    }
+
+    /// Reads the unit's environment files.
+    fn environment(&self, spec: &Transient) -> std::io::Result<BTreeMap<String, String>> {
+        let mut variables = BTreeMap::new();
+        for path in &spec.environment_files {
+            let text = std::fs::read_to_string(self.on_host(path))?;
+            variables.extend(credentials::environment(&text));
+        }
+        Ok(variables)
     }
 
     /// Opens the first of the unit's files. Opens it read-write, as systemd does, because a FIFO without a reader would

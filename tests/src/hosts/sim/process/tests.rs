@@ -49,6 +49,7 @@ async fn run(os: &Os, words: &[&str]) -> (i32, String, String) {
         out: File::create(&out).ok(),
         err: File::create(&err).ok(),
         fd3: None,
+        environment: BTreeMap::new(),
     };
     let status = os.run(&argv, &mut io).await;
     let [out, err] = [out, err].map(|file| std::fs::read_to_string(file).unwrap());
