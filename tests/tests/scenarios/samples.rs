@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -193,11 +192,29 @@ fn the_probe_finds_its_file<'a>(pod: &PodSpec, container: &'a Container) -> Resu
     Ok(volume)
 }
 
-/// The agent sees the kubelet's kubeconfig and the files that k3s names in it, and no other secret of the host.
-#[test]
-fn components_expose_only_the_kubelets_identity() -> Result<()> {
+/// Component of an installer, the path of its kubelet's kubeconfig, and the files that the kubeconfig names.
+fn installers() -> Vec<(&'static str, String, Vec<String>)> {
+    let mut installers = vec![(
+        "eks",
+        "/var/lib/kubelet/kubeconfig".to_owned(),
+        vec!["/etc/kubernetes/pki/ca.crt".to_owned()],
+    )];
     for name in ["k3s", "rke2"] {
         let directory = format!("/var/lib/rancher/{name}/agent");
+        let files = ["client-kubelet.crt", "client-kubelet.key", "server-ca.crt"];
+        installers.push((
+            name,
+            format!("{directory}/kubelet.kubeconfig"),
+            files.map(|file| format!("{directory}/{file}")).to_vec(),
+        ));
+    }
+    installers
+}
+
+/// The agent sees the kubelet's kubeconfig and the files that the kubeconfig names, and no other secret of the host.
+#[test]
+fn components_expose_only_the_kubelets_identity() -> Result<()> {
+    for (name, kubeconfig, files) in installers() {
         let agent = agent_with(name)?;
         let pod = agent.spec.and_then(|spec| spec.template.spec).context("no pod")?;
         let container = pod.containers.first().context("no container")?;
@@ -205,7 +222,7 @@ fn components_expose_only_the_kubelets_identity() -> Result<()> {
         let flags: Vec<&str> = args
             .filter_map(|arg| arg.strip_prefix("--kubelet-kubeconfig="))
             .collect();
-        ensure!(flags == [format!("/host{directory}/kubelet.kubeconfig")], "{flags:?}");
+        ensure!(flags == [format!("/host{kubeconfig}")], "{flags:?}");
 
         let volume = the_probe_finds_its_file(&pod, container)?;
         let mounts = container.volume_mounts.iter().flatten();
@@ -229,13 +246,8 @@ fn components_expose_only_the_kubelets_identity() -> Result<()> {
         let here = "/run /proc/ /usr /etc/berth /etc/containers /etc/ostree /var/lib/berth";
         seen.retain(|path| !here.split(' ').any(|prefix| path.starts_with(prefix)));
         seen.sort_unstable();
-        let files = [
-            "client-kubelet.crt",
-            "client-kubelet.key",
-            "kubelet.kubeconfig",
-            "server-ca.crt",
-        ];
-        let expected = files.map(|file| Path::new(&directory).join(file).to_string_lossy().into_owned());
+        let mut expected = [files, vec![kubeconfig]].concat();
+        expected.sort_unstable();
         ensure!(seen == expected, "{name}: {seen:?}");
     }
     Ok(())
