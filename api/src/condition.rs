@@ -6,6 +6,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+pub use crate::foreign::{MAX_MESSAGE, one_line};
 pub use crate::reason::{CommonReason, Reason, Word};
 
 /// Condition types of a BootcNode. Conditions shared with OpenShift's MachineConfigNode have the same names.
@@ -175,10 +176,6 @@ pub mod fleet {
     ];
 }
 
-/// Maximum length of a stored message, in characters. A truncated message also gets an ellipsis. The schema of
-/// `Condition` allows 32768.
-pub const MAX_MESSAGE: usize = 1024;
-
 /// New value of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -227,18 +224,6 @@ fn status_text(status: Option<bool>) -> &'static str {
         Some(true) => "True",
         Some(false) => "False",
         None => "Unknown",
-    }
-}
-
-/// Joins the lines of a text from a tool or a registry with spaces. A result longer than [`MAX_MESSAGE`] characters is
-/// cut and ends with an ellipsis.
-pub fn one_line(text: &str) -> String {
-    // Control characters separate words too, because some tools write terminal colors into their logs.
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
-    let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MAX_MESSAGE) {
-        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
-        None => line,
     }
 }
 
@@ -308,12 +293,5 @@ mod tests {
         );
         assert_eq!(conditions[0].last_transition_time.0, third);
         assert_eq!(conditions.len(), 1);
-    }
-
-    #[test]
-    fn messages_are_one_bounded_line() {
-        assert_eq!(one_line("error: a\n  b\n"), "error: a b");
-        assert_eq!(one_line("\u{7}a\0b\u{1b}[0m\u{9f}"), "a b [0m");
-        assert!(one_line(&"ü ".repeat(5000)).chars().count() <= MAX_MESSAGE + 1);
     }
 }

@@ -16,6 +16,7 @@ pub mod firstboot;
 pub mod fleet;
 #[cfg(test)]
 mod floors;
+pub mod foreign;
 pub mod image_ref;
 pub mod insight;
 pub mod keys;

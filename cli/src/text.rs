@@ -1,6 +1,6 @@
 //! Text for a terminal: ages, sizes, bars and lines of a given width.
 
-use berth_api::Digest;
+use berth_api::{Digest, foreign};
 use jiff::Timestamp;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -71,8 +71,7 @@ pub(crate) fn short(digest: &Digest) -> String {
 
 /// Returns the text as one line without control characters, since hosts and registries must not control the terminal.
 pub(crate) fn clean(text: &str) -> String {
-    let visible = text.replace(|c: char| c.is_control(), " ");
-    visible.split_whitespace().collect::<Vec<_>>().join(" ")
+    foreign::line(text)
 }
 
 /// Returns the pools to wait for, such as `is updated after workers, infra`. `None` if there are none.

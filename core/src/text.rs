@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_api::text;
+use berth_api::{foreign, text};
 
 /// Maximum number of names that a message lists. Further names are only counted.
 pub const NAMED: usize = 5;
@@ -16,13 +16,15 @@ pub fn few(names: impl IntoIterator<Item = String>) -> String {
     text::names(names.iter().take(NAMED), names.len())
 }
 
-/// Returns the beginning of a text, at most [`MAX_NOTE`] bytes.
-pub fn note(text: &str) -> &str {
-    let mut end = text.len().min(MAX_NOTE);
-    while !text.is_char_boundary(end) {
+/// Returns the beginning of a text as one line of at most [`MAX_NOTE`] bytes.
+pub fn note(text: &str) -> String {
+    let mut line = foreign::line(text);
+    let mut end = line.len().min(MAX_NOTE);
+    while !line.is_char_boundary(end) {
         end -= 1;
     }
-    text.get(..end).unwrap_or_default()
+    line.truncate(end);
+    line
 }
 
 /// Returns `time` in whole seconds, but at most `whole`, rounded down to a multiple of 5 % of `whole`. So a status with
@@ -53,7 +55,11 @@ mod tests {
         ] {
             let note = note(text);
             assert_eq!(note.len(), length);
-            assert!(text.starts_with(note), "{note}");
+            assert!(text.starts_with(&note), "{note}");
         }
+    }
+    #[test]
+    fn a_note_is_one_line_without_credentials() {
+        assert_eq!(note("a\n b\u{202e} http://me:hush@r.io"), "a b http://***@r.io");
     }
 }

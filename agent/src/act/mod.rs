@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use berth_api::berth::Berth;
 use berth_api::condition::one_line;
+use berth_api::foreign::bounded;
 use berth_api::node::DrainBlocker;
 use berth_core::agent::facts::{ClusterNode, Guard};
 use berth_core::agent::knowledge::{Ending, Event, Look};
@@ -323,12 +324,10 @@ impl Agent {
     /// settings.
     fn cannot_drain(&self, error: &anyhow::Error) -> Ending {
         let known = self.knowledge.turn.drain.last_pass.blockers.first();
-        let reason = one_line(&format!(
-            "{error:#}; no pod is evicted until an admin corrects the setting"
-        ));
+        let reason = format!("{error:#}; no pod is evicted until an admin corrects the setting");
         let blocker = DrainBlocker {
             pod: "drain.podSelector".to_owned(),
-            reason: reason.chars().take(MAX_BLOCKER_REASON).collect(),
+            reason: bounded(&reason, MAX_BLOCKER_REASON),
             since: known.map_or_else(|| Time::from(Timestamp::now()), |b| b.since.clone()),
         };
         Ending::Drain(DrainProgress::Waiting {

@@ -126,7 +126,7 @@ async fn event(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Resu
     let event = Event {
         type_: EventType::Warning,
         reason: format!("FirstBoot{}", verdict.outcome.as_str()),
-        note: Some(text::note(&note).to_owned()),
+        note: Some(text::note(&note)),
         action: if verdict.holds { EVENT_HOLDS } else { "Report" }.to_owned(),
         secondary: None,
     };

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::condition::one_line;
 use futures::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -292,20 +293,21 @@ where
         .map_err(|error| translate(method, error))
 }
 
+/// Converts the error of a call. Its text comes from the service, so it becomes one line.
 pub(super) fn translate(method: &str, error: zbus::Error) -> BusError {
     let (name, message) = match &error {
-        zbus::Error::MethodError(name, message, _) => (name.to_string(), message.clone().unwrap_or_default()),
-        zbus::Error::FDO(known) if !matches!(**known, zbus::fdo::Error::ZBus(_)) => (
-            known.name().to_string(),
-            known.description().unwrap_or_default().to_owned(),
-        ),
+        zbus::Error::MethodError(name, message, _) => (name.to_string(), message.as_deref().unwrap_or_default()),
+        zbus::Error::FDO(known) if !matches!(**known, zbus::fdo::Error::ZBus(_)) => {
+            (known.name().to_string(), known.description().unwrap_or_default())
+        }
         other => {
             return BusError::Lost {
                 method: method.to_owned(),
-                why: other.to_string(),
+                why: one_line(&other.to_string()),
             };
         }
     };
+    let message = one_line(message);
     // D-Bus returns these errors if the service stopped before it replied.
     if ["NoReply", "Disconnected", "Timeout", "TimedOut"]
         .iter()

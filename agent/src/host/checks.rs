@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use berth_api::BootId;
-use berth_api::condition::one_line;
+use berth_api::foreign::{bounded, is_printable};
 use berth_core::agent::facts::{BootComplete, Checks};
 
 use super::bus::Changes;
@@ -256,9 +256,10 @@ fn names(root: &HostRoot, dir: &str) -> io::Result<Vec<String>> {
     let mut names = vec![];
     for entry in entries {
         let name = entry?.file_name();
-        let Some(name) = name.to_str() else {
+        // The name becomes part of a command.
+        let Some(name) = name.to_str().filter(|name| is_printable(name)) else {
             return Err(io::Error::other(format!(
-                "the file name {name:?} is not UTF-8; rename the file"
+                "the file name {name:?} is not UTF-8 or has control characters; rename the file"
             )));
         };
         names.push(name.to_owned());
@@ -307,7 +308,7 @@ fn report(path: &str, failure: &str, output: &str) -> String {
     if !lines.is_empty() {
         text.push_str(&format!(": {}", lines.get(last..).unwrap_or_default().join(" / ")));
     }
-    one_line(&text).chars().take(MAX_REPORT).collect()
+    bounded(&text, MAX_REPORT)
 }
 
 #[cfg(test)]

@@ -127,10 +127,6 @@ impl BootedSigned {
     }
 }
 
-pub(super) fn bounded(text: &str, characters: usize) -> String {
-    text.chars().take(characters).collect()
-}
-
 /// Returns the image's reference. Fails unless `spec.image.ref` of the BootcNode is valid and has the digest in
 /// `spec.image.digest`.
 pub(super) fn target(image: &DesiredImage) -> Result<&ImageRef, HostError> {

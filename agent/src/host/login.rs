@@ -3,6 +3,8 @@
 //! The agent never uses systemd's own `Reboot`, which does not stop services first. The staged deployment would then
 //! be lost, because it is finalized by a service when that service stops.
 
+use berth_api::foreign::bounded;
+
 use super::bus::{Bus, BusError, LOGIND};
 use super::error::HostError;
 
@@ -31,11 +33,18 @@ pub(super) async fn inhibitors(bus: &Bus) -> Result<Vec<Inhibitor>, BusError> {
     Ok(blocking(listed))
 }
 
+/// Longest text of an inhibitor, in characters. Any user of the host can write these texts.
+const MAX_TEXT: usize = 200;
+
 /// Keeps only inhibitors that make logind refuse a shutdown. A delaying inhibitor only makes logind wait.
 fn blocking(listed: Vec<Listed>) -> Vec<Inhibitor> {
     let blocking = listed.into_iter().filter(is_blocking);
     blocking
-        .map(|(_, who, why, _, _, pid)| Inhibitor { who, why, pid })
+        .map(|(_, who, why, _, _, pid)| Inhibitor {
+            who: bounded(&who, MAX_TEXT),
+            why: bounded(&why, MAX_TEXT),
+            pid,
+        })
         .collect()
 }
 
@@ -121,6 +130,14 @@ mod tests {
                 "{what} {mode}"
             );
         }
+    }
+
+    #[test]
+    fn the_texts_of_an_inhibitor_are_one_line() {
+        let (who, why) = ("a\n\u{1b}[2Jb\u{202e}".to_owned(), "x".repeat(1000));
+        let found = blocking(vec![("shutdown".to_owned(), who, why, "block".to_owned(), 0, 7)]);
+        assert_eq!(found[0].who, "a [2Jb");
+        assert_eq!(found[0].why.len(), MAX_TEXT);
     }
 
     #[test]

@@ -341,7 +341,7 @@ impl Note {
                 EventType::Normal
             },
             reason: self.reason.to_owned(),
-            note: Some(text::note(&self.message).to_owned()),
+            note: Some(text::note(&self.message)),
             action: self.action.to_owned(),
             secondary: self.related.clone(),
         }

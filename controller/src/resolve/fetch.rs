@@ -39,7 +39,7 @@ struct RegistryError {
 
 /// Sends a request and reads the answer. Fails if the answer is larger than `most` bytes.
 pub(super) async fn fetch(request: RequestBuilder, most: usize) -> Result<Answer, ResolveError> {
-    read(request.send().await.map_err(|e| unavailable(&e))?, most).await
+    read(request.send().await.map_err(unavailable)?, most).await
 }
 
 /// Reads an answer. Fails if the answer is larger than `most` bytes.
@@ -56,7 +56,7 @@ pub(super) async fn read(response: Response, most: usize) -> Result<Answer, Reso
 
 async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, ResolveError> {
     let mut bytes = vec![];
-    while let Some(chunk) = response.chunk().await.map_err(|e| unavailable(&e))? {
+    while let Some(chunk) = response.chunk().await.map_err(unavailable)? {
         if bytes.len() + chunk.len() > most {
             return Err(too_large(most));
         }
@@ -89,7 +89,7 @@ pub(super) async fn refusal(response: Response) -> ResolveError {
     };
     ResolveError {
         retry_after,
-        ..ResolveError::new(reason, one_line(&format!("{url}: {message}")))
+        ..ResolveError::new(reason, format!("{url}: {message}"))
     }
 }
 
@@ -120,8 +120,12 @@ fn by_status(status: StatusCode) -> ResolveReason {
 }
 
 /// Error of a registry that cannot be reached.
-pub(super) fn unavailable(error: &reqwest::Error) -> ResolveError {
-    ResolveError::new(ResolveReason::RegistryUnavailable, words(error))
+pub(super) fn unavailable(mut error: reqwest::Error) -> ResolveError {
+    // The query of a blob's URL may contain a signature, which must not be logged.
+    if let Some(url) = error.url_mut() {
+        url.set_query(None);
+    }
+    ResolveError::new(ResolveReason::RegistryUnavailable, words(&error))
 }
 
 pub(super) fn too_large(most: usize) -> ResolveError {
@@ -155,6 +159,8 @@ pub(super) fn words(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::ResponseBuilderExt;
+
     use super::*;
 
     fn answer(status: u16, body: &str) -> Response {
@@ -167,6 +173,43 @@ mod tests {
         assert_eq!(read(answer(200, "12345"), 5).await.unwrap().bytes, b"12345");
         let error = read(answer(200, "123456"), 5).await.unwrap_err();
         assert_eq!(error.reason, ResolveReason::InvalidAnswer, "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_error_contains_no_credentials() {
+        berth_shell::install_crypto();
+        let address = "http://me:hush@127.0.0.1:1/v2/?X-Amz-Signature=hush&verify=hush";
+        let proxy = reqwest::Proxy::all("http://me:hush@127.0.0.1:1").unwrap();
+        for client in [
+            reqwest::Client::builder().no_proxy(),
+            reqwest::Client::builder().proxy(proxy),
+        ] {
+            let request = client
+                .build()
+                .unwrap()
+                .get(address)
+                .header("Authorization", "Basic aHVzaA==");
+            let error = fetch(request, 10).await.unwrap_err().to_string();
+            assert!(error.contains("127.0.0.1"), "{error}");
+            assert!(!error.contains("hush") && !error.contains("aHVzaA"), "{error}");
+        }
+        let refused = http::Response::builder().status(403).url(address.parse().unwrap());
+        let refused = refusal(Response::from(refused.body("").unwrap())).await.to_string();
+        assert!(
+            refused.contains("127.0.0.1:1/v2/: ") && !refused.contains("hush"),
+            "{refused}"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_registrys_words_are_one_line() {
+        let body = r#"{"errors": [{"code": "A\nB", "message": "\u001b[2Jhttps://me:hush@r.io \u202e\u2028"}]}"#;
+        let error = refusal(answer(400, body)).await.message;
+        assert!(error.contains("A B: [2Jhttps://***@r.io"), "{error}");
+        assert!(
+            berth_api::foreign::is_printable(&error) && !error.contains("hush"),
+            "{error}"
+        );
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_api::condition::one_line;
 pub use berth_core::controller::image::ResolveReason;
 use berth_core::registries::document::DocumentError;
 
@@ -18,10 +19,11 @@ pub struct ResolveError {
 }
 
 impl ResolveError {
-    pub(super) fn new(reason: ResolveReason, message: impl Into<String>) -> Self {
+    /// Makes the message one line without credentials.
+    pub(super) fn new(reason: ResolveReason, message: impl AsRef<str>) -> Self {
         Self {
             reason,
-            message: message.into(),
+            message: one_line(message.as_ref()),
             retry_after: None,
         }
     }

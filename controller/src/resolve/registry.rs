@@ -94,7 +94,7 @@ fn combined(sources: &[Source], mut failures: Vec<ResolveError>) -> ResolveError
     let mirrors = sources.iter().zip(&failures);
     let mirrors = mirrors.map(|(source, error)| format!("; mirror {}: {}", source.reference.registry(), error.message));
     ResolveError {
-        message: last.message + &mirrors.collect::<String>(),
+        message: one_line(&(last.message + &mirrors.collect::<String>())),
         ..last
     }
 }
@@ -212,7 +212,7 @@ impl<'a> Attempt<'a> {
         if let Some(value) = authorization {
             request = request.header(AUTHORIZATION, value);
         }
-        request.send().await.map_err(|e| unavailable(&e))
+        request.send().await.map_err(unavailable)
     }
 
     /// Creates a client for a token service. Accepts unverified certificates only from a registry configured as

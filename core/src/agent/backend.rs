@@ -6,6 +6,7 @@
 //! again.
 
 use berth_api::backend::{Backend, BackendRule, MAX_PACKAGE_NAME, MAX_PACKAGES, NodeBackend};
+use berth_api::foreign::bounded;
 use berth_api::reasons;
 
 use crate::agent::reason::Reason;
@@ -206,9 +207,7 @@ pub fn shown(name: Backend, why: CommonReason, packages: &[String]) -> NodeBacke
     NodeBackend {
         name,
         reason: why.as_str().to_owned(),
-        layered_packages: packages
-            .map(|name| name.chars().take(MAX_PACKAGE_NAME).collect())
-            .collect(),
+        layered_packages: packages.map(|name| bounded(name, MAX_PACKAGE_NAME)).collect(),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::boot_image::{BootImageLimit, MAX_SKEW};
-use berth_api::condition::one_line;
+use berth_api::foreign::{self, bounded, one_line};
 use berth_api::platform::level;
 use berth_api::pool::{ImageMetadata, PlatformDigest};
 use berth_api::{Digest, keys};
@@ -127,13 +127,13 @@ pub struct Config {
 }
 
 fn invalid(what: &str, detail: impl std::fmt::Display) -> DocumentError {
-    DocumentError::Invalid(format!("{what}: {detail}"))
+    DocumentError::Invalid(one_line(&format!("{what}: {detail}")))
 }
 
 /// Returns the value of a label as one line of at most `most` characters; `None` if the label is missing or empty.
 fn text(map: &BTreeMap<String, String>, key: &str, most: usize) -> Option<String> {
-    let words = one_line(map.get(key)?);
-    (!words.is_empty()).then(|| words.chars().take(most).collect())
+    let words = bounded(map.get(key)?, most);
+    (!words.is_empty()).then_some(words)
 }
 
 fn version(map: &BTreeMap<String, String>) -> Option<String> {
@@ -223,9 +223,10 @@ fn unnamed_amd64<'a>(platforms: impl Iterator<Item = &'a RawPlatform>) -> Option
 /// Returns the entry of a pool's status for an image. A variant that every machine of the architecture can run is left
 /// out.
 fn platform(architecture: String, variant: Option<String>, digest: Digest) -> PlatformDigest {
+    let variant = variant.map(|variant| bounded(&variant, MAX_VARIANT));
     let variant = variant.filter(|variant| !is_baseline(&architecture, variant));
     PlatformDigest {
-        variant: variant.map(|v| v.chars().take(MAX_VARIANT).collect()),
+        variant,
         architecture,
         digest,
     }
@@ -252,7 +253,7 @@ fn is_baseline(architecture: &str, variant: &str) -> bool {
 }
 
 fn is_architecture(text: &str) -> bool {
-    !text.is_empty() && text != "unknown" && text.len() <= 32
+    !text.is_empty() && text != "unknown" && text.len() <= 32 && foreign::is_printable(text)
 }
 
 /// Parses a digest from a registry.
@@ -272,7 +273,7 @@ pub fn config(bytes: &[u8], image: &Digest) -> Result<Config, DocumentError> {
     let os = raw.os.unwrap_or_default();
     let architecture = raw.architecture.unwrap_or_default();
     if os != "linux" || !is_architecture(&architecture) {
-        let shown: String = format!("{os}/{architecture}").chars().take(80).collect();
+        let shown = bounded(&format!("{os}/{architecture}"), 80);
         return Err(DocumentError::NotForLinux(format!(
             "the image is for {shown:?}, not for linux"
         )));
@@ -320,7 +321,7 @@ fn boot_image(labels: &BTreeMap<String, String>) -> Option<BootImageLimit> {
         error: None,
     };
     let error = most.filter(|_| limit.max_major_skew.is_none()).map(|most| {
-        let shown: String = one_line(most).chars().take(40).collect();
+        let shown = bounded(most, 40);
         let label = keys::LABEL_MAX_BOOT_IMAGE_SKEW;
         let message = format!(
             "the image's label {label} is {shown:?}; the value must be a number of major versions up to {MAX_SKEW}"

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::foreign::is_printable;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 /// Maximum number of labels in a pool's status. The next two constants are the maximum lengths of a name and of a
@@ -26,8 +27,7 @@ pub struct Labels {
 
 impl Labels {
     /// Returns the labels that a pool's status keeps, sorted by name, and the number of labels left out. A label is
-    /// left out if it is too long, is not a text, has control characters, or does not fit beside the labels kept so
-    /// far.
+    /// left out if it is too long, is not a text, has control or invisible characters, or if no more labels fit.
     pub fn kept(&self) -> (BTreeMap<String, String>, u32) {
         let mut kept = BTreeMap::new();
         let mut bytes = 0;
@@ -44,7 +44,7 @@ impl Labels {
 }
 
 fn fits(text: &str, most: usize) -> bool {
-    text.chars().nth(most).is_none() && !text.contains(|c: char| c.is_control() || c == NO_TEXT)
+    text.chars().nth(most).is_none() && is_printable(text) && !text.contains(NO_TEXT)
 }
 
 impl<'de> Deserialize<'de> for Labels {

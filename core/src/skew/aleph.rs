@@ -7,7 +7,7 @@
 
 use berth_api::Digest;
 use berth_api::boot_image::NodeBootImage;
-use berth_api::condition::one_line;
+use berth_api::foreign::bounded;
 use serde_json::Value;
 
 /// Paths on the host where the installer's file may be. The first existing file is used.
@@ -82,7 +82,7 @@ fn text(value: Option<&Value>, most: usize) -> Option<String> {
 }
 
 fn shortened(text: &str, most: usize) -> String {
-    one_line(text).chars().take(most).collect()
+    bounded(text, most)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::condition::one_line;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -112,7 +113,7 @@ async fn lock(bus: &Bus, root: &HostRoot) -> Result<(), String> {
             if words.contains(EXISTS) {
                 Ok(())
             } else {
-                Err(format!("{unit_failure:?} {}", words.trim()))
+                Err(one_line(&format!("{unit_failure:?} {words}")))
             }
         }
         Err(error) => Err(error.to_string()),

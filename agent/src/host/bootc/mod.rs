@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use berth_api::foreign::bounded;
 use berth_api::node::{Deployment, DesiredImage, Progress};
 use berth_api::{BootId, Digest};
 use berth_core::agent::storage::{StagingLock, Storage};
@@ -94,7 +95,7 @@ impl Bootc {
             Some((version, _)) => BootcVersion::TooOld(version),
             None => BootcVersion::Failed(format!(
                 "unexpected output of bootc --version: {:?}",
-                text.chars().take(80).collect::<String>()
+                bounded(&text, 80)
             )),
         })
     }

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_api::Digest;
+use berth_api::foreign::bounded;
 use berth_api::node::Deployment;
 use berth_core::agent::storage::Storage;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 
-use crate::host::driver::{HostStatus, bounded};
+use crate::host::driver::HostStatus;
 use crate::host::repository;
 
 /// Version of the oldest supported bootc. This and later versions have `downloadOnly` and `--from-downloaded`, and
@@ -231,7 +232,7 @@ fn entry(entry: RawEntry) -> Deployment {
     }
 }
 
-/// Converts an image in bootc's status to a deployment. Truncates texts to the lengths in the BootcNode's schema.
+/// Converts an image of bootc's status. Makes each text one line of at most the length in the BootcNode's schema.
 fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     let Some(image) = image else {
         return Deployment {

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::foreign::bounded;
 use futures::future::BoxFuture;
 use zbus::{OwnedObjectPath, Variant};
 
@@ -32,6 +33,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const START_TIMEOUT: Duration = Duration::from_secs(45);
 const TRIES: u32 = 5;
+/// Longest name that the daemon sends, such as a transaction's, in characters.
+const MAX_NAME: usize = 64;
 /// First delay before a query is repeated, doubled with each attempt.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
@@ -83,6 +86,7 @@ impl Daemon {
             Box::pin(async {
                 let address: String = self.own.property(SYSROOT, "ActiveTransactionPath").await?;
                 let (method, ..): (String, String, String) = self.own.property(SYSROOT, "ActiveTransaction").await?;
+                let method = bounded(&method, MAX_NAME);
                 Ok((!address.is_empty()).then_some(Active { method, address }))
             })
         })
@@ -91,10 +95,12 @@ impl Daemon {
 
     /// Returns rpm-ostree's own update policy: `none`, `check`, `stage` or `apply`.
     pub(super) async fn policy(&self) -> Result<String, HostError> {
-        self.query("AutomaticUpdatePolicy", || {
-            Box::pin(self.own.property(SYSROOT, "AutomaticUpdatePolicy"))
-        })
-        .await
+        let policy: String = self
+            .query("AutomaticUpdatePolicy", || {
+                Box::pin(self.own.property(SYSROOT, "AutomaticUpdatePolicy"))
+            })
+            .await?;
+        Ok(bounded(&policy, MAX_NAME))
     }
 
     /// Creates a transaction that pulls an image and stages it locked, and keeps the layered packages. Returns the

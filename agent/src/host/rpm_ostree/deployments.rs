@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use berth_api::Digest;
+use berth_api::foreign::bounded;
 use berth_api::node::Deployment;
 use berth_core::agent::storage::Storage;
 use jiff::Timestamp;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use zbus::{OwnedVariant, Variant};
 
 use super::lock::Lock;
-use crate::host::driver::{HostStatus, bounded};
+use crate::host::driver::HostStatus;
 use crate::host::repository;
 
 pub(super) type Entry = HashMap<String, OwnedVariant>;
@@ -99,7 +100,7 @@ fn is_signed(entry: &Entry) -> bool {
     text(entry, "container-image-reference").is_some_and(|reference| origin(&reference).1)
 }
 
-/// Converts an entry to a deployment. Truncates texts to the lengths in the BootcNode's schema.
+/// Converts an entry. Makes each text one line of at most the length in the BootcNode's schema.
 fn deployment(entry: &Entry, locked: bool) -> Deployment {
     let image = text(entry, "container-image-reference").map(|reference| origin(&reference).0);
     let digest = match &image {

@@ -395,7 +395,7 @@ impl Listener {
             self.write(Ended { failure: None });
         } else if words.contains(SAME_REFERENCE) {
             // The staged or booted image shows whether the pull succeeded.
-            self.record.said = Some(words);
+            self.record.said = Some(failure::message(&words));
             self.store();
         } else {
             self.fail(words);

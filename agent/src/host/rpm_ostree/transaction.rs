@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use berth_api::foreign::{bounded, is_printable};
 use futures::StreamExt;
 use zbus::connection::Builder;
 use zbus::message::Type;
@@ -48,8 +49,9 @@ impl Transaction {
     /// signals that the daemon sent before the connection.
     pub(super) async fn join(address: &str, root: &HostRoot) -> Result<Self, HostError> {
         let (here, socket) = under(root, address).ok_or_else(|| {
+            let shown = bounded(address, 200);
             HostError::tool_failed(&format!(
-                "rpm-ostreed returned {address:?}, which is not a socket path on the host"
+                "rpm-ostreed returned {shown:?}, which is not a socket path on the host"
             ))
         })?;
         if let Some(dir) = socket.parent().filter(|dir| !dir.exists()) {
@@ -176,10 +178,14 @@ fn read(message: &Message) -> Signal {
     }
 }
 
-/// Converts the address and the path of its socket to the agent's view: in a pod, the host's `/run` has another path.
-/// `None` if the address has no valid path.
+/// Returns the address and the path of its socket as the agent sees them: in a pod, the host's `/run` has another path.
+/// `None` if the address has no valid path. A list of addresses (`;`) or an escaped character (`%`) is not valid, since
+/// the connection would go elsewhere.
 fn under(root: &HostRoot, address: &str) -> Option<(String, PathBuf)> {
     let mut found = None;
+    if address.contains([';', '%']) || !is_printable(address) {
+        return None;
+    }
     let rest = address.strip_prefix("unix:")?;
     let parts = rest.split(',').map(|part| match part.strip_prefix("path=") {
         Some(path) if path.starts_with('/') && !path.split('/').any(|p| p == "..") => {
@@ -214,6 +220,9 @@ mod tests {
             ("unix:path=run/x", None),
             ("unix:abstract=/tmp/x", None),
             ("tcp:host=example.org", None),
+            ("unix:path=/run/x;tcp:host=example.org", None),
+            ("unix:path=/run/%2e%2e/etc/x", None),
+            ("unix:path=/run/x\ny", None),
             ("", None),
         ] {
             let found = under(&root, address).map(|(address, _)| address);

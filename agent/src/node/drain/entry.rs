@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_api::foreign::bounded;
 use berth_api::node::DrainBlocker;
 use berth_core::Moment;
 use berth_shell::retry;
@@ -50,7 +51,7 @@ impl Entry {
     }
 
     pub(super) fn set(&mut self, reason: &str, stuck: bool) {
-        self.reason = reason.chars().take(MAX_REASON).collect();
+        self.reason = bounded(reason, MAX_REASON);
         self.stuck = stuck;
     }
 
