@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use berth_shell::kubeconfig;
 use berth_shell::request::{NoAnswer, within};
 use kube::client::Body;
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions};
 use kube::core::Status;
 use kube::{Client, Config};
 
@@ -76,12 +77,8 @@ pub async fn with_deadline<T>(
 /// Returns a client with the agent's own identity. Without a kubeconfig, the client uses the pod's service account. It
 /// then takes the API server's address from the kubelet's kubeconfig, because that address works even if service
 /// networking is broken.
-pub async fn agent_client(
-    kubeconfig: Option<&Path>,
-    kubelet_kubeconfig: &Path,
-    host_root: &Path,
-) -> anyhow::Result<Client> {
-    if let Some(path) = kubeconfig {
+pub async fn agent_client(own: Option<&Path>, kubelet_kubeconfig: &Path, host_root: &Path) -> anyhow::Result<Client> {
+    if let Some(path) = own {
         return client_of(path).await;
     }
     // Read only the server's address and CA, so that an agent with unusable kubelet credentials can start and report
@@ -93,7 +90,7 @@ pub async fn agent_client(
 
 /// Returns a client for a kubeconfig.
 pub async fn client_of(path: &Path) -> anyhow::Result<Client> {
-    let file = Kubeconfig::read_from(path).with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
+    let file = kubeconfig::read_named(path, "the kubeconfig")?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
         .with_context(|| format!("cannot use the kubeconfig {}", path.display()))?;
@@ -191,8 +188,8 @@ pub(crate) async fn kubelet_config(
     let mut files = vec![path.to_path_buf()];
     let path =
         locate(root, path).with_context(|| format!("cannot find the kubelet's kubeconfig {}", path.display()))?;
-    let kubeconfig = format!("the kubelet's kubeconfig {}", path.display());
-    let mut file = Kubeconfig::read_from(&path).with_context(|| format!("cannot read {kubeconfig}"))?;
+    let shown = format!("the kubelet's kubeconfig {}", path.display());
+    let mut file = kubeconfig::read_named(&path, "the kubelet's kubeconfig")?;
     for cluster in file.clusters.iter_mut().filter_map(|c| c.cluster.as_mut()) {
         resolve_file(root, &mut cluster.certificate_authority, &mut files)?;
     }
@@ -203,7 +200,7 @@ pub(crate) async fn kubelet_config(
         }
         if user.auth_provider.is_some() {
             bail!(
-                "{kubeconfig} gets its credentials from an auth-provider, which Kubernetes no longer supports; use exec, a client certificate or a token file there, or pass another kubeconfig with --kubelet-kubeconfig"
+                "{shown} gets its credentials from an auth-provider, which Kubernetes no longer supports; use exec, a client certificate or a token file there, or pass another kubeconfig with --kubelet-kubeconfig"
             );
         }
         resolve_file(root, &mut user.client_certificate, &mut files)?;
@@ -213,7 +210,7 @@ pub(crate) async fn kubelet_config(
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(file, &options)
         .await
-        .with_context(|| format!("cannot use {kubeconfig}"))?;
+        .with_context(|| format!("cannot use {shown}"))?;
     Ok(KubeletConfig { config, files })
 }
 
@@ -224,6 +221,7 @@ fn resolve_file(root: &HostRoot, path: &mut Option<String>, files: &mut Vec<Path
         let found = root
             .resolve(&*path)
             .with_context(|| format!("cannot find {path}, which the kubelet's kubeconfig names"))?;
+        kubeconfig::check_length(&found)?;
         files.push(root.path(std::mem::replace(path, found.to_string_lossy().into_owned())));
     }
     Ok(())

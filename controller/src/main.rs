@@ -18,9 +18,9 @@ use berth_controller::resolve::{Mounted, PullSecrets, RegistryConfig, Resolver};
 use berth_controller::runtime::runtime;
 use berth_controller::store::Store;
 use berth_shell::pages::{self, Page};
-use berth_shell::{client, log};
+use berth_shell::{client, kubeconfig, log};
 use clap::Parser;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 async fn config(cli: &Cli) -> anyhow::Result<Config> {
     Ok(match &cli.kubeconfig {
         Some(file) => {
-            let kubeconfig = Kubeconfig::read_from(file).with_context(|| format!("--kubeconfig {}", file.display()))?;
+            let kubeconfig = kubeconfig::read_named(file, "--kubeconfig")?;
             Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
         }
         None => Config::infer()

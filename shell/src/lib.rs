@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 mod hash;
 
 pub mod client;
+pub mod kubeconfig;
 pub mod listen;
 pub mod log;
 #[cfg(feature = "pages")]

@@ -1,5 +1,8 @@
 //! Writes log lines to standard error.
 
+use std::io::{self, Write};
+
+use berth_api::foreign::{printable, scrubbed};
 use clap::ValueEnum;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
@@ -33,7 +36,7 @@ pub fn filter(text: &str) -> Result<Filter, String> {
 
 /// Starts logging in this format. Lines that the filter rejects are not written.
 pub fn start(format: LogFormat, filter: &Filter) {
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| OneLine(io::stderr()));
     let lines = match format {
         LogFormat::Human => lines.with_ansi(false).with_target(false).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
@@ -41,8 +44,28 @@ pub fn start(format: LogFormat, filter: &Filter) {
     tracing_subscriber::registry().with(lines).with(filter.clone()).init();
 }
 
+/// Writes each event as one line, whatever its fields contain, and without credentials. So text of a registry or a tool
+/// cannot look like another event.
+struct OneLine<W>(W);
+
+impl<W: Write> Write for OneLine<W> {
+    /// Writes an event. tracing-subscriber passes each event as a whole.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let line = scrubbed(printable(&text).trim_end());
+        self.0.write_all(format!("{line}\n").as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use tracing::Level;
 
     use super::*;
@@ -71,5 +94,54 @@ mod tests {
         assert!(filter.would_enable("berth_agent::run", &Level::DEBUG));
         assert!(!filter.would_enable("berth_core", &Level::DEBUG) && filter.would_enable("berth_core", &Level::INFO));
         assert!(!filter.would_enable("kube_client::client", &Level::ERROR));
+    }
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Returns the log of two events with hostile fields.
+    fn logged(format: LogFormat) -> String {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let lines = tracing_subscriber::fmt::layer().with_writer(move || OneLine(writer.clone()));
+        let lines = match format {
+            LogFormat::Human => lines.with_ansi(false).with_target(false).boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        };
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
+            let error = "no\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2J\u{202e}";
+            tracing::info!(error, %error, "first");
+            let why = "Get \"https://me:hush@r.io/?token=hush\": Authorization: Basic aHVzaA==";
+            tracing::info!(why, %why, "second");
+        });
+        let bytes = kept.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn an_event_is_one_line_without_credentials() {
+        for format in [LogFormat::Human, LogFormat::Json] {
+            let text = logged(format);
+            assert_eq!(text.matches('\n').count(), 2, "{text}");
+            assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
+            assert!(!text.contains("hush") && !text.contains("aHVzaA"), "{text}");
+            assert!(text.contains("r.io/?token=***"), "{text}");
+            if format == LogFormat::Json {
+                assert!(
+                    text.lines().all(|line| line.starts_with('{') && line.ends_with('}')),
+                    "{text}"
+                );
+            }
+        }
     }
 }
