@@ -195,7 +195,7 @@ fn notify_cluster(root: &HostRoot, config: &Config, verdict: &Verdict) {
 }
 
 fn host_name(root: &HostRoot) -> String {
-    let name = std::fs::read_to_string(root.path("/proc/sys/kernel/hostname"));
+    let name = files::small_text(&root.path("/proc/sys/kernel/hostname"));
     name.unwrap_or_default().trim().to_lowercase()
 }
 

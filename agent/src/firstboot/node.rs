@@ -5,7 +5,16 @@ use std::path::Path;
 use berth_core::firstboot::node::{FILES, Signs, has_kubelet_port};
 use nix::errno::Errno;
 
+use crate::host::files;
 use crate::host::root::HostRoot;
+
+/// Longest name and longest command line of a process that are read, in bytes. Only the program and the first flags of a
+/// command line matter.
+const MAX_NAME: usize = 64;
+const MAX_COMMAND: usize = 64 << 10;
+/// Longest list of connections that is read, in bytes: some hundred thousand connections. A longer list counts as if
+/// the kubelet were listening.
+const MAX_TABLE: usize = 64 << 20;
 
 /// True if an agent or a kubelet runs or has run on this machine. A file that cannot be read counts as existing: the
 /// first-boot check must not reboot a node.
@@ -26,8 +35,8 @@ fn kubelet_runs(root: &HostRoot, signs: &Signs) -> io::Result<bool> {
         if !path.file_name().and_then(|name| name.to_str()).is_some_and(is_process) {
             continue;
         }
-        let name = unless_absent(fs::read(path.join("comm")))?.unwrap_or_default();
-        let command_line = unless_absent(fs::read(path.join("cmdline")))?.unwrap_or_default();
+        let name = unless_absent(files::read_bounded(&path.join("comm"), MAX_NAME))?.unwrap_or_default();
+        let command_line = unless_absent(files::read_bounded(&path.join("cmdline"), MAX_COMMAND))?.unwrap_or_default();
         if signs.is_kubelet(&String::from_utf8_lossy(&name), &command_line) {
             return Ok(true);
         }
@@ -37,7 +46,7 @@ fn kubelet_runs(root: &HostRoot, signs: &Signs) -> io::Result<bool> {
 
 fn kubelet_listens(root: &HostRoot) -> io::Result<bool> {
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        let table = unless_absent(fs::read_to_string(root.path(table)))?;
+        let table = unless_absent(files::bounded_text(&root.path(table), MAX_TABLE))?;
         if table.is_some_and(|table| has_kubelet_port(&table)) {
             return Ok(true);
         }

@@ -123,7 +123,7 @@ impl HostAuth {
     }
 
     fn look(&self) -> AuthFiles {
-        let record = fs::read_to_string(self.record_path()).unwrap_or_default();
+        let record = files::small_text(&self.record_path()).unwrap_or_default();
         AuthFiles {
             places: PLACES.map(|path| place(&self.root, path)),
             ours: record.lines().filter_map(|line| line.parse().ok()).collect(),

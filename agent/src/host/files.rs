@@ -11,6 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 const MAX_SAVED: usize = 4 << 20;
+/// Longest file of [`small_text`], in bytes.
+const MAX_SMALL: usize = 4 << 10;
 
 /// Errors for an existing file with invalid content.
 const INVALID_CONTENT: [ErrorKind; 3] = [
@@ -107,6 +109,12 @@ pub fn temporary(path: &Path) -> PathBuf {
 pub fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let limit = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    open(path)?.take(limit).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Opens a file for reading. Fails on a FIFO, whose reader would wait for a writer.
+fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(OFlag::O_NONBLOCK.bits())
@@ -114,8 +122,22 @@ pub fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     if file.metadata()?.file_type().is_fifo() {
         return Err(io::Error::new(ErrorKind::InvalidData, "it is a FIFO, not a file"));
     }
-    file.take(limit).read_to_end(&mut text)?;
-    Ok(text)
+    Ok(file)
+}
+
+/// Reads a text of at most `limit` bytes. Fails if the file is longer or is not UTF-8.
+pub fn bounded_text(path: &Path, limit: usize) -> io::Result<String> {
+    let text = read_bounded(path, limit)?;
+    if text.len() > limit {
+        let why = format!("it is longer than {limit} bytes");
+        return Err(io::Error::new(ErrorKind::InvalidData, why));
+    }
+    String::from_utf8(text).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+}
+
+/// Reads a text of a few bytes, such as a number or a name in `/proc`.
+pub fn small_text(path: &Path) -> io::Result<String> {
+    bounded_text(path, MAX_SMALL)
 }
 
 /// Reads the last `limit` bytes of a file as text; empty if it cannot be read.
@@ -125,7 +147,7 @@ pub fn tail(path: &Path, limit: u64) -> String {
 }
 
 fn read_tail(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
+    let mut file = open(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(limit)))?;
     let mut text = Vec::new();
@@ -154,6 +176,7 @@ mod tests {
         }
         mkfifo(&path, Mode::S_IRWXU).unwrap();
         assert_eq!(read_bounded(&path, 10).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(tail(&path, 10), "");
         assert_eq!(load::<u32>(&path, "the number"), None);
         assert!(aside.exists() && !path.exists(), "kept aside");
         assert_eq!(save_and_load(&path), Some(7));
@@ -171,6 +194,10 @@ mod tests {
         std::os::unix::fs::symlink(&aside, temporary(&path)).unwrap();
         assert_eq!(save_and_load(&path), Some(7));
         assert!(aside.is_dir(), "the link is not followed");
+
+        fs::write(&path, vec![b'x'; MAX_SMALL + 1]).unwrap();
+        assert_eq!(small_text(&path).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(bounded_text(&path, MAX_SMALL + 1).unwrap().len(), MAX_SMALL + 1);
 
         let mut long = vec![b' '; MAX_SAVED];
         long.push(b'1');

@@ -13,6 +13,9 @@ use super::error::HostError;
 use super::files;
 use super::root::{HostRoot, RUN_DIR};
 
+/// Longest record that is read, in bytes. Longer ones are ignored.
+const MAX_LENGTH: usize = 64 << 10;
+
 /// Record of a pull, written before the pull starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -81,8 +84,8 @@ impl RecordFile {
 
     /// Reads the record of this boot's pull. An earlier boot's record is ignored: that pull ended with its boot.
     pub(super) fn read(&self, boot_id: &BootId) -> Option<Record> {
-        let text = std::fs::read(&self.0).ok()?;
-        match serde_json::from_slice::<Record>(&text) {
+        let text = files::bounded_text(&self.0, MAX_LENGTH).ok()?;
+        match serde_json::from_str::<Record>(&text) {
             Ok(record) => (record.boot_id == boot_id.as_str()).then_some(record),
             Err(error) => {
                 tracing::warn!(%error, "cannot parse /run/berth/pull.json, the record of the pull; ignoring the file");

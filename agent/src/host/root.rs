@@ -7,7 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::Context;
 use berth_api::BootId;
 
-/// Directory of the agent's runtime files, as the host sees it. A reboot empties the directory.
+use super::files;
+
+/// Directory of the agent's runtime files, as the host sees it. A reboot clears it.
 pub const RUN_DIR: &str = "/run/berth";
 /// Directory of the agent's durable files, as the host sees it.
 pub const STATE_DIR: &str = "/var/lib/berth";
@@ -46,10 +48,13 @@ impl HostRoot {
     /// Returns the ID of the running boot: the kernel's boot ID, and the number of soft reboots since.
     pub fn boot_id(&self) -> anyhow::Result<BootId> {
         let path = self.path("/proc/sys/kernel/random/boot_id");
-        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = files::small_text(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let id = text.trim();
         anyhow::ensure!(!id.is_empty(), "{} is empty", path.display());
-        let count = std::fs::read_to_string(self.path(SOFT_REBOOTS)).unwrap_or_default();
+        // A host command or a file of the rollback guard may contain the ID.
+        let is_word = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        anyhow::ensure!(is_word, "{} does not have the ID of a boot", path.display());
+        let count = files::small_text(&self.path(SOFT_REBOOTS)).unwrap_or_default();
         Ok(BootId::after_soft_reboots(id, count.trim().parse().unwrap_or(0)))
     }
 

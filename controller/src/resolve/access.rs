@@ -1,7 +1,8 @@
 //! Registry settings, and the HTTP clients created from them.
 
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,6 +21,8 @@ use super::secret::PullSecrets;
 /// Timeout for connecting, and for each read of an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REDIRECTS: usize = 5;
+/// Longest mounted file that is read, in bytes. A ConfigMap has at most 1 MiB.
+const MAX_FILE: usize = 4 << 20;
 
 /// Registry settings.
 #[derive(Debug, Clone, Default)]
@@ -160,7 +163,8 @@ impl<T: Clone> Mounted<T> {
     /// Reads the file. `None` if it does not exist.
     pub(super) fn read(&self) -> Result<Option<T>, ResolveError> {
         let mut good = locked(&self.good);
-        let read = match fs::read(&self.path) {
+        let read = match bounded(&self.path) {
+            Ok(bytes) if bytes.len() > MAX_FILE => Err(format!("the file is longer than {MAX_FILE} bytes")),
             Ok(bytes) => (self.parse)(&bytes),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 *good = None;
@@ -183,8 +187,18 @@ impl<T: Clone> Mounted<T> {
     }
 }
 
+/// Reads at most one byte more than [`MAX_FILE`], so that the caller notices a longer file.
+fn bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX).saturating_add(1);
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -207,6 +221,8 @@ mod tests {
             fs::write(&path, content).unwrap();
             assert_eq!(file.clone().read(), Ok(Some(expected.into())), "{content}");
         }
+        fs::write(&path, vec![b'#'; MAX_FILE + 1]).unwrap();
+        assert_eq!(file.read(), Ok(Some("3".into())), "too long");
         fs::remove_file(&path).unwrap();
         assert_eq!(file.read(), Ok(None), "taken away");
         fs::create_dir(&path).unwrap();
