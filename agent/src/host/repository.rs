@@ -17,7 +17,8 @@ const IMAGES: &str = "ostree/container/image";
 /// Returns the directory of a deployment's files, as a path on the host. `None` if the stateroot or checksum is
 /// invalid.
 pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<PathBuf> {
-    let is_name = !stateroot.is_empty() && !stateroot.starts_with('.') && !stateroot.contains('/');
+    let is_name = !stateroot.is_empty() && !stateroot.starts_with('.') && stateroot.bytes().all(is_ref);
+    let is_name = is_name && !stateroot.contains('/');
     if !is_name || !is_commit(checksum) {
         return None;
     }
@@ -56,8 +57,13 @@ fn refs_of<'a>(list: &'a str, digest: &Digest) -> Vec<&'a str> {
     let end = format!("_40_{}", digest.to_string().replace(':', "_3A_"));
     let names = list.lines().map(str::trim);
     names
-        .filter(|name| name.starts_with(IMAGES) && name.ends_with(&end))
+        .filter(|name| name.starts_with(IMAGES) && name.ends_with(&end) && name.bytes().all(is_ref))
         .collect()
+}
+
+/// True for a character that ostree allows in a ref. The ref becomes an argument of a command.
+fn is_ref(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_-./".contains(&byte)
 }
 
 #[cfg(test)]
@@ -93,7 +99,8 @@ mod tests {
         let tag = "ostree/container/image/docker_3A__2F__2F_quay_2E_io/a__b/os_3A_v1";
         let other = ours.replace("0f0f", "1f0f");
         let layer = format!("ostree/container/blob/sha256_3A_{hex}");
-        let list = [ours.as_str(), tag, &other, &layer, &mirror].join("\n");
+        let odd = ours.replace("/a__b/", "/${HOME}/ --delete ");
+        let list = [ours.as_str(), tag, &other, &layer, &mirror, &odd].join("\n");
         assert_eq!(refs_of(&list, &digest), [ours.as_str(), mirror.as_str()]);
         assert!(refs_of("", &digest).is_empty());
     }

@@ -8,6 +8,7 @@ use berth_api::ImageRef;
 use berth_api::boot_image::{BootImageLimit, MAX_SKEW};
 use berth_api::condition::one_line;
 use berth_api::duration;
+use berth_api::foreign::is_printable;
 use serde::Deserialize;
 
 use super::node::Signs;
@@ -28,6 +29,9 @@ const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Maximum number of entries in `nodeFiles`, and also in `nodeProcesses`.
 const MAX_SIGNS: usize = 32;
+
+/// Longest name of a Node.
+const MAX_NODE_NAME: usize = 253;
 
 /// How the check reacts if the boot image (the image that the machine was installed from) is too old for the target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -137,7 +141,7 @@ impl Config {
                 error: None,
             },
             kubeconfig: optional_path("kubeconfig", raw.kubeconfig)?,
-            node_name: raw.node_name.filter(|name| !name.is_empty()),
+            node_name: node_name(raw.node_name)?,
             signs,
         })
     }
@@ -177,6 +181,19 @@ fn path(key: &str, text: String) -> Result<PathBuf, ConfigError> {
         return Err(invalid(key, why));
     }
     Ok(path)
+}
+
+/// Returns the name of the machine's Node; `None` if it is missing or empty.
+fn node_name(text: Option<String>) -> Result<Option<String>, ConfigError> {
+    let name = text.filter(|name| !name.is_empty());
+    if name
+        .as_ref()
+        .is_some_and(|name| name.len() > MAX_NODE_NAME || !is_printable(name))
+    {
+        let why = format!("must be one line of at most {MAX_NODE_NAME} characters");
+        return Err(invalid("nodeName", why));
+    }
+    Ok(name)
 }
 
 fn signs(files: Vec<String>, processes: Vec<String>) -> Result<Signs, ConfigError> {
@@ -288,6 +305,7 @@ mod tests {
                 "kubeconfig = \"/tmp/kubeconfig\"",
                 "kubeconfig: berth-firstboot.service cannot access files in /tmp",
             ),
+            ("nodeName = \"a\\nb\"", "nodeName: must be one line"),
             ("nodeFiles = [\"pods\"]", "nodeFiles: \"pods\" is not an absolute path"),
             (
                 "nodeProcesses = [\"/usr/bin/node\"]",
