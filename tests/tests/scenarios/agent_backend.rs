@@ -175,7 +175,7 @@ async fn daemon_errors_are_reported_verbatim() -> Result<()> {
     let PullState::Failed { message } = pull(&world, &host).await? else {
         bail!("the daemon died")
     };
-    ensure!(message.contains("ended during the pull"), "{message}");
+    ensure!(message.contains("exited during the pull"), "{message}");
     world.sim.rpm_ostree(|f| {
         f.fails_with
             .push_back("Could not depsolve transaction; 1 problem".to_owned())
