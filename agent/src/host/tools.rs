@@ -32,6 +32,7 @@ const TOOL_UNITS: &[&str] = &[
     "berth-install-rollback-guard.service",
     "berth-prepare-soft-reboot.service",
     "berth-reset-soft-reboot.service",
+    "berth-rollback.service",
 ];
 /// Limit for a tool's output, in bytes. Longer output is an error, because a cut output could be misread.
 const MAX_OUTPUT: usize = 1 << 20;
