@@ -295,7 +295,7 @@ async fn the_judge_finds_an_old_commit() -> Result<()> {
         })
         .await?;
     blames(&cluster, "I1", "its Node had been schedulable since")?;
-    blames(&cluster, "I1", "still on it")
+    blames(&cluster, "I1", "still on the host")
 }
 
 /// Runs the readiness probe of the shipped program, as the kubelet does.
