@@ -334,7 +334,7 @@ async fn a_registry_that_comes_back_is_awaited(rig: &Rig) -> Result<()> {
     rig.until("the kubelet", || rig.has(RAN)).await?;
     rig.expect("Allowed", true).await?;
     let dry = rig.host.exec(&[PROGRAM, "firstboot", "--dry-run"]).await?;
-    ensure!(dry.contains("is over (Allowed)"), "{dry}");
+    ensure!(dry.contains("has already ended (Allowed)"), "{dry}");
     rig.prepare(Some("1.6.0"), "").await?;
     let begin = Instant::now();
     let dry = rig.host.exec(&[PROGRAM, "firstboot", "--dry-run"]).await?;
