@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use berth_api::decode::{Decoded, MetaOnly};
 use berth_api::keys;
 use berth_api::names::NodeName;
 use berth_api::node::BootcNode;
 use berth_core::agent::facts::Guard;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, ObjectList, Patch, PatchParams, PostParams, Request};
 use kube::core::Status;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 
 use crate::clients::{RequestError, with_deadline};
@@ -32,8 +33,8 @@ const RESTRICTION: &str = "turn on NodeRestriction in the API server (--enable-a
 #[derive(Debug)]
 pub(crate) struct GuardProbe {
     node: NodeName,
-    berths: Api<Lease>,
-    nodes: Api<BootcNode>,
+    berths: Api<Decoded<Lease>>,
+    nodes: Api<Decoded<BootcNode>>,
 }
 
 impl GuardProbe {
@@ -98,8 +99,11 @@ impl GuardProbe {
     /// order, each check could begin with the same node, which may be about to be deleted.
     async fn others(&self) -> Result<Vec<String>, RequestError> {
         let page = ListParams::default().limit(PAGE);
-        let list = with_deadline(TIMEOUT, self.nodes.list_metadata(&page)).await?;
-        let names = list.items.iter().map(ResourceExt::name_any);
+        let request = Request::new(BootcNode::url_path(&(), None)).list_metadata(&page);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let client: Client = self.nodes.clone().into_client();
+        let list = with_deadline(TIMEOUT, client.request::<ObjectList<MetaOnly>>(request)).await?;
+        let names = list.items.into_iter().filter_map(|item| item.metadata.name);
         let mut others: Vec<_> = names.filter(|name| *name != self.node.as_str()).collect();
         fastrand::shuffle(&mut others);
         Ok(others)
@@ -161,15 +165,18 @@ mod tests {
         server_of(&["n1", "n2"], vec![(end, code)])
     }
 
+    /// A time that the API server accepts, but that cannot be decoded. Another node may write it into its objects.
+    const LATE: &str = "9999-12-31T23:59:59Z";
+
     /// A fake API server with these nodes and one berth. The server rejects dry runs with status 403. If a path ends
     /// with a suffix in `answers`, the server returns the suffix's status code instead. Other writes panic.
     fn server_of(names: &'static [&str], answers: Vec<(&'static str, u16)>) -> Client {
         fake_api_server::client(move |call| {
             let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
             fn node(name: &str) -> serde_json::Value {
-                json!({ "metadata": { "name": name } })
+                json!({ "metadata": { "name": name, "managedFields": [{ "time": LATE }] } })
             }
-            let berth = json!({ "metadata": { "name": "workers-0" }, "spec": {} });
+            let berth = json!({ "metadata": { "name": "workers-0" }, "spec": { "acquireTime": LATE } });
             fn list(items: serde_json::Value) -> (u16, serde_json::Value) {
                 (200, json!({ "metadata": {}, "items": items }))
             }

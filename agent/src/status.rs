@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use berth_api::condition::node::OF_CONTROLLER;
+use berth_api::decode::Decoded;
 use berth_api::keys;
 use berth_api::names::NodeName;
 use berth_api::node::{BootcNode, BootcNodeStatus, Progress};
@@ -45,7 +46,7 @@ impl Draft {
 /// Writes the status and remembers the last write.
 #[derive(Debug)]
 pub struct StatusWriter {
-    api: Api<BootcNode>,
+    api: Api<Decoded<BootcNode>>,
     name: String,
     /// UID of the object that has the status `known`.
     uid: Option<String>,

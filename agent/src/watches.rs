@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::berth::{Berth, lease};
+use berth_api::decode::Decoded;
 use berth_api::keys;
 use berth_api::names::NodeName;
 use berth_api::node::BootcNode;
@@ -13,7 +14,6 @@ use berth_shell::retry;
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, PostParams};
-use kube::core::DeserializeGuard;
 use kube::runtime::watcher::{self, Event, ExponentialBackoff};
 use kube::runtime::{WatchStreamExt, watcher::watcher};
 use kube::{Api, Client, ResourceExt};
@@ -30,10 +30,23 @@ pub enum Seen {
     NotYet,
     /// The object does not exist.
     Absent,
-    /// The object exists, but cannot be parsed for this reason.
+    /// The object exists, but its spec cannot be parsed for this reason.
     Unreadable(String),
-    /// The object as it was last received.
+    /// The object as it was last received. If its status cannot be parsed, the object has no status, and the agent
+    /// writes its own.
     Is(Box<BootcNode>),
+}
+
+impl Seen {
+    fn of(object: Decoded<BootcNode>) -> Self {
+        if let Some(error) = object.spec_error {
+            return Self::Unreadable(error);
+        }
+        if let Some(error) = object.status_error {
+            tracing::warn!(%error, "cannot parse the status of the BootcNode; replacing the status");
+        }
+        Self::Is(Box::new(object.object))
+    }
 }
 
 /// Returns the delays before a broken watch is opened again. The longest delay is short enough to reconnect to a
@@ -46,7 +59,7 @@ fn reconnect() -> ExponentialBackoff {
 /// Watches this node's BootcNode until the receiver is dropped.
 pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
     let (sender, receiver) = watch::channel(Seen::NotYet);
-    let api: Api<DeserializeGuard<BootcNode>> = Api::all(client);
+    let api: Api<Decoded<BootcNode>> = Api::all(client);
     let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
     tokio::spawn(async move {
         let mut events = std::pin::pin!(watcher(api, config).backoff(reconnect()));
@@ -57,12 +70,9 @@ pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
                     listed = false;
                     continue;
                 }
-                Ok(Event::InitApply(guard) | Event::Apply(guard)) => {
+                Ok(Event::InitApply(object) | Event::Apply(object)) => {
                     listed = true;
-                    match guard.0 {
-                        Ok(object) => Seen::Is(Box::new(object)),
-                        Err(error) => Seen::Unreadable(error.error),
-                    }
+                    Seen::of(object)
                 }
                 Ok(Event::InitDone) if listed => continue,
                 Ok(Event::InitDone | Event::Delete(_)) => Seen::Absent,
@@ -82,15 +92,15 @@ pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
 /// Leases with this node's label, kept current by a watch or filled by one list.
 #[derive(Debug)]
 pub struct Berths {
-    api: Api<Lease>,
+    api: Api<Decoded<Lease>>,
     selector: String,
-    known: Option<BTreeMap<String, Lease>>,
+    known: Option<BTreeMap<String, Decoded<Lease>>>,
     feed: Option<Feed>,
 }
 
 #[derive(Debug)]
 struct Feed {
-    receiver: watch::Receiver<Option<BTreeMap<String, Lease>>>,
+    receiver: watch::Receiver<Option<BTreeMap<String, Decoded<Lease>>>>,
     task: JoinHandle<()>,
 }
 
@@ -141,7 +151,7 @@ impl Berths {
 
     /// Replaces the known Leases by the watch's Leases, but keeps a newer version of a Lease that the agent itself has
     /// written. The resourceVersions of one resource are ordered numbers.
-    fn merge(&mut self, seen: BTreeMap<String, Lease>) {
+    fn merge(&mut self, seen: BTreeMap<String, Decoded<Lease>>) {
         let known = self.known.take().unwrap_or_default();
         let merged = seen.into_iter().map(|(name, theirs)| match known.get(&name) {
             Some(ours) if version(ours) > version(&theirs) => (name, ours.clone()),
@@ -165,7 +175,7 @@ impl Berths {
     pub fn berths(&self) -> Option<Vec<Berth>> {
         let known = self.known.as_ref()?;
         let read = known.values().filter_map(|l| {
-            lease::read(l)
+            l.berth()
                 .inspect_err(|error| tracing::warn!(%error, "cannot parse a Lease with this node's label"))
                 .ok()
         });
@@ -185,7 +195,7 @@ impl Berths {
         if Bug::NoCas.is_awake() {
             // Seeded bug: overwrite the current Lease. Without a resourceVersion, the API server would reject the
             // update.
-            lease.metadata.resource_version = self.api.get(&name).await?.metadata.resource_version;
+            lease.metadata.resource_version = self.api.get(&name).await?.object.metadata.resource_version;
         }
         let params = PostParams::default();
         let stored = with_deadline(Duration::from_secs(10), self.api.replace(&name, &params, &lease)).await?;
@@ -194,8 +204,7 @@ impl Berths {
     }
 }
 
-fn named(mut lease: Lease) -> Option<(String, Lease)> {
-    lease.metadata.managed_fields = None;
+fn named(lease: Decoded<Lease>) -> Option<(String, Decoded<Lease>)> {
     Some((lease.metadata.name.clone()?, lease))
 }
 
@@ -203,7 +212,7 @@ pub(crate) fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
-fn feed(api: Api<Lease>, selector: &str) -> Feed {
+fn feed(api: Api<Decoded<Lease>>, selector: &str) -> Feed {
     let (sender, receiver) = watch::channel(None);
     let config = watcher::Config::default().labels(selector);
     let task = tokio::spawn(async move {
@@ -243,6 +252,20 @@ mod tests {
     use kube::runtime::utils::Backoff;
 
     use super::*;
+
+    #[test]
+    fn a_status_that_cannot_be_parsed_does_not_hide_the_spec() {
+        let mut object = serde_json::json!({
+            "metadata": { "name": "n1" }, "spec": { "poolName": "p" }, "status": { "heartbeatTime": "9999-12-31T23:59:59Z" },
+        });
+        let seen = Seen::of(serde_json::from_value(object.clone()).unwrap());
+        assert!(matches!(&seen, Seen::Is(object) if object.spec.pool_name == "p" && object.status.is_none()));
+        object["spec"] = serde_json::json!({ "poolName": 7 });
+        assert!(matches!(
+            Seen::of(serde_json::from_value(object).unwrap()),
+            Seen::Unreadable(_)
+        ));
+    }
 
     #[test]
     fn retries_of_a_watch_slow_down_but_stay_short() {

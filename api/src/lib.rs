@@ -10,6 +10,7 @@ pub mod backend;
 pub mod berth;
 pub mod boot_image;
 pub mod condition;
+pub mod decode;
 pub mod digest;
 pub mod duration;
 pub mod firstboot;

@@ -5,6 +5,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
+/// Maximum length of a reason, in characters.
+pub const MAX_REASON: usize = 64;
+
 /// A set of condition reasons, with a list of its members.
 pub trait Reason: Copy + 'static {
     /// All reasons of this set.
@@ -61,9 +64,17 @@ impl<R: Reason> From<R> for Word {
 }
 
 impl Word {
-    /// Copies the reason of an existing condition.
+    /// Copies the reason of an existing condition. Returns [`CommonReason::Other`] instead of a text that is not a
+    /// CamelCase word of at most [`MAX_REASON`] characters, because agents may write any text as a reason.
     pub fn stored(stored: &str) -> Self {
-        Self(stored.to_owned().into())
+        let is_word = stored.starts_with(|c: char| c.is_ascii_uppercase())
+            && stored.len() <= MAX_REASON
+            && stored.chars().all(|c| c.is_ascii_alphanumeric());
+        if is_word {
+            Self(stored.to_owned().into())
+        } else {
+            CommonReason::Other.into()
+        }
     }
 
     /// The text.
@@ -332,5 +343,30 @@ reasons! {
         FeedsFailing,
         /// The controller has not read the last change of the pool.
         ControllerBehind,
+        /// An agent has reported a reason that is not a valid word.
+        Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_reason_is_a_short_word() {
+        let longest = "R".repeat(MAX_REASON);
+        for (stored, expected) in [
+            ("DiskFull", "DiskFull"),
+            ("Ipv6Missing", "Ipv6Missing"),
+            (&longest, &longest),
+            (&format!("{longest}R"), "Other"),
+            ("", "Other"),
+            ("diskFull", "Other"),
+            ("Disk full", "Other"),
+            ("Disk\nFull", "Other"),
+            ("Ünknown", "Other"),
+        ] {
+            assert_eq!(Word::stored(stored), expected, "{stored}");
+        }
     }
 }

@@ -159,7 +159,7 @@ fn of_nodes_of_pool(
     now: Timestamp,
 ) -> Vec<Vec<Finding>> {
     let bootcs = snapshot.bootc_nodes.iter().filter(|b| b.spec.pool_name == view.name);
-    let bootcs: BTreeMap<String, &BootcNode> = bootcs.map(|bootc| (bootc.name_any(), bootc)).collect();
+    let bootcs: BTreeMap<String, &BootcNode> = bootcs.map(|bootc| (bootc.name_any(), &bootc.object)).collect();
     // If the fleet's condition AgentsHealthy already reports silent agents, do not report them here again.
     let agents = condition::find(conditions_of_fleet(snapshot), of_fleets::AGENTS_HEALTHY);
     let is_silence_reported = agents.is_some_and(|c| c.status == "False");

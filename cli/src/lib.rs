@@ -12,7 +12,6 @@ mod health;
 mod history;
 mod insights;
 mod labels;
-mod lean;
 mod mark;
 mod members;
 mod nodes;

@@ -6,15 +6,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use berth_api::decode::MetaOnly;
 use berth_api::pool::BootcNodePool;
 use berth_judge::verdict::Terms;
 use berth_shell::request::within;
 use clap::{CommandFactory, Parser};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::ListParams;
+use kube::api::{ListParams, ObjectList, Request};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, Client, Config, Resource, ResourceExt};
 use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
 use kubectl_berth::arguments::{
     Arguments, Cluster, Command, Consent, Explain, History, NodeStory, OneOrAll, Output, Poll, Status, Timeline, Verify,
@@ -229,8 +230,9 @@ async fn named(words: &[String], names: Names) -> Result<Vec<String>> {
     let client = client(&cluster).await?;
     let all = ListParams::default();
     if names == Names::Nodes {
-        let nodes = Api::<Node>::all(client).list_metadata(&all).await?;
-        return Ok(nodes.iter().map(ResourceExt::name_any).collect());
+        let request = Request::new(Node::url_path(&(), None)).list_metadata(&all)?;
+        let nodes: ObjectList<MetaOnly> = client.request(request).await?;
+        return Ok(nodes.items.into_iter().filter_map(|node| node.metadata.name).collect());
     }
     let pools = Api::<BootcNodePool>::all(client).list_metadata(&all).await?;
     Ok(pools.iter().map(ResourceExt::name_any).collect())

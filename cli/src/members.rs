@@ -82,7 +82,10 @@ pub(crate) struct Roster<'a> {
 
 impl<'a> Roster<'a> {
     pub(crate) fn of(snapshot: &'a Snapshot, now: Timestamp) -> Self {
-        let bootcs = snapshot.bootc_nodes.iter().map(|bootc| (bootc.name_any(), bootc));
+        let bootcs = snapshot
+            .bootc_nodes
+            .iter()
+            .map(|bootc| (bootc.name_any(), &bootc.object));
         let bootcs: BTreeMap<String, &BootcNode> = bootcs.collect();
         let nodes = snapshot.nodes.iter().map(|node| {
             let name = node.name_any();

@@ -1,11 +1,13 @@
 //! Decodes Nodes from protobuf, the encoding that Kubernetes components use. For a large cluster, an API server takes
-//! several times as long to send JSON. As in [`crate::lean`], fields that no command reads are skipped.
+//! several times as long to send JSON. As in [`berth_api::decode`], fields that no command reads are skipped, and a time
+//! that cannot be decoded fails only its own part of the Node.
 //!
 //! Field numbers are from `k8s.io/api/core/v1/generated.proto` and
 //! `k8s.io/apimachinery/pkg/{apis/meta/v1,runtime}/generated.proto`, which never reuse a number.
 
 use std::collections::BTreeMap;
 
+use berth_api::decode::Decoded;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -23,13 +25,13 @@ pub(crate) struct Malformed;
 
 type Result<T> = std::result::Result<T, Malformed>;
 
-pub(crate) fn nodes(answer: &Bytes) -> Result<Vec<Node>> {
+pub(crate) fn nodes(answer: &Bytes) -> Result<Vec<Decoded<Node>>> {
     if !answer.starts_with(MAGIC) {
         return Err(Malformed);
     }
     let unknown = UnknownMessage::decode(answer.slice(MAGIC.len()..)).map_err(|_| Malformed)?;
     let list = ListMessage::decode(unknown.raw).map_err(|_| Malformed)?;
-    list.items.into_iter().map(node).collect()
+    Ok(list.items.into_iter().map(node).collect())
 }
 
 /// `runtime.Unknown`, the envelope of each response.
@@ -104,6 +106,8 @@ struct ConditionMessage {
     type_: String,
     #[prost(string, tag = "2")]
     status: String,
+    #[prost(message, optional, tag = "3")]
+    last_heartbeat_time: Option<TimeMessage>,
     #[prost(message, optional, tag = "4")]
     last_transition_time: Option<TimeMessage>,
     #[prost(string, tag = "5")]
@@ -128,38 +132,44 @@ struct InfoMessage {
     architecture: String,
 }
 
-fn node(read: NodeMessage) -> Result<Node> {
-    let metadata = read.metadata.map(metadata).transpose()?;
-    let status = read.status.map(status).transpose()?;
-    Ok(Node {
-        metadata: metadata.unwrap_or_default(),
+fn node(read: NodeMessage) -> Decoded<Node> {
+    let mut status_error = None;
+    let object = Node {
+        metadata: read.metadata.map(metadata).unwrap_or_default(),
         spec: read.spec.map(spec),
-        status,
-    })
+        status: read.status.map(|read| status(read, &mut status_error)),
+    };
+    Decoded {
+        object,
+        spec_error: None,
+        status_error,
+    }
 }
 
-fn metadata(read: MetaMessage) -> Result<ObjectMeta> {
-    Ok(ObjectMeta {
+fn metadata(read: MetaMessage) -> ObjectMeta {
+    // An object with an invalid time of its deletion is being deleted too.
+    let deleted = time(read.deletion_timestamp).unwrap_or(Some(Time(Timestamp::MAX)));
+    ObjectMeta {
         name: read.name,
         uid: read.uid,
         resource_version: read.resource_version,
-        creation_timestamp: time(read.creation_timestamp)?,
-        deletion_timestamp: time(read.deletion_timestamp)?,
+        creation_timestamp: time(read.creation_timestamp).unwrap_or_default(),
+        deletion_timestamp: deleted,
         labels: Some(read.labels).filter(|labels| !labels.is_empty()),
         annotations: Some(read.annotations).filter(|annotations| !annotations.is_empty()),
         ..ObjectMeta::default()
-    })
+    }
 }
 
 /// Returns the time; `None` for an empty message, which API servers send for a time that is not set.
-fn time(read: Option<TimeMessage>) -> Result<Option<Time>> {
+fn time(read: Option<TimeMessage>) -> std::result::Result<Option<Time>, jiff::Error> {
     let Some(TimeMessage { seconds, nanos }) = read else {
         return Ok(None);
     };
     if seconds.is_none() && nanos.is_none() {
         return Ok(None);
     }
-    let time = Timestamp::new(seconds.unwrap_or_default(), nanos.unwrap_or_default()).map_err(|_| Malformed)?;
+    let time = Timestamp::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())?;
     Ok(Some(Time(time)))
 }
 
@@ -170,18 +180,24 @@ fn spec(read: SpecMessage) -> NodeSpec {
     }
 }
 
-fn status(read: StatusMessage) -> Result<NodeStatus> {
-    let conditions: Result<Vec<NodeCondition>> = read.conditions.into_iter().map(condition).collect();
+/// Returns the status. Without its conditions if one of them cannot be decoded; `error` is then set.
+fn status(read: StatusMessage, error: &mut Option<String>) -> NodeStatus {
+    let conditions: std::result::Result<Vec<NodeCondition>, _> = read.conditions.into_iter().map(condition).collect();
+    let conditions = conditions.unwrap_or_else(|why| {
+        *error = Some(format!("status.conditions: {why}"));
+        vec![]
+    });
     let addresses: Vec<NodeAddress> = read.addresses.into_iter().map(address).collect();
-    Ok(NodeStatus {
-        conditions: Some(conditions?).filter(|conditions| !conditions.is_empty()),
+    NodeStatus {
+        conditions: Some(conditions).filter(|conditions| !conditions.is_empty()),
         addresses: Some(addresses).filter(|addresses| !addresses.is_empty()),
         node_info: read.node_info.map(info),
         ..NodeStatus::default()
-    })
+    }
 }
 
-fn condition(read: ConditionMessage) -> Result<NodeCondition> {
+fn condition(read: ConditionMessage) -> std::result::Result<NodeCondition, jiff::Error> {
+    time(read.last_heartbeat_time)?;
     Ok(NodeCondition {
         type_: read.type_,
         status: read.status,
@@ -331,6 +347,30 @@ mod tests {
         });
         assert_eq!(serde_json::to_value(node).unwrap(), expected);
         assert_eq!(bare.metadata.name.as_deref(), Some("n2"));
+    }
+
+    #[test]
+    fn a_time_out_of_range_fails_only_its_conditions() {
+        // The year 9999 ends two hours after the last time that jiff accepts.
+        let late = number(1, 253_402_300_799);
+        let condition = [field(1, "Ready"), field(2, "True"), field(4, late.clone())].concat();
+        let heartbeat = [field(1, "Ready"), field(2, "True"), field(3, late.clone())].concat();
+        for condition in [condition, heartbeat] {
+            let status = [field(4, condition), field(7, field(10, "amd64"))].concat();
+            let metadata = [field(1, "n1"), field(8, late.clone()), field(9, late.clone())].concat();
+            let bad = [field(1, metadata), field(3, status)].concat();
+            let list = [field(2, bad), field(2, field(1, field(1, "n2")))].concat();
+            let answer = [MAGIC.to_vec(), field(2, list)].concat();
+            let nodes = nodes(&answer.into()).unwrap();
+            let [bad, good] = nodes.as_slice() else {
+                panic!("{nodes:?}")
+            };
+            assert!(bad.error().unwrap().starts_with("status.conditions: "), "{bad:?}");
+            let status = bad.status.as_ref().unwrap();
+            assert_eq!(status.node_info.as_ref().unwrap().architecture, "amd64");
+            assert!(bad.metadata.creation_timestamp.is_none() && bad.metadata.deletion_timestamp.is_some());
+            assert_eq!((good.metadata.name.as_deref(), good.error()), (Some("n2"), None));
+        }
     }
 
     #[test]

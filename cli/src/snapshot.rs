@@ -1,6 +1,7 @@
 //! Reading the cluster's objects.
 
 use anyhow::{Context, Result};
+use berth_api::decode::Decoded;
 use berth_api::fleet::{self, BootcFleet};
 use berth_api::keys;
 use berth_api::node::BootcNode;
@@ -17,7 +18,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 
-use crate::lean::{LeanBootcNode, LeanNode};
 use crate::mark::Mark;
 use crate::proto;
 
@@ -28,11 +28,11 @@ pub struct Snapshot {
     /// All pools, even if only one is shown: a conflict with another pool is visible only if both are read.
     pub pools: Vec<BootcNodePool>,
     /// The BootcNodes: desired and actual state of each node.
-    pub bootc_nodes: Vec<BootcNode>,
+    pub bootc_nodes: Vec<Decoded<BootcNode>>,
     /// The Nodes. Fields that no command reads are left out.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<Decoded<Node>>,
     /// The berths.
-    pub leases: Vec<Lease>,
+    pub leases: Vec<Decoded<Lease>>,
     /// The BootcFleet; `None` if there is none or it could not be read.
     pub fleet: Option<BootcFleet>,
     /// Why the BootcFleet could not be read.
@@ -42,6 +42,9 @@ pub struct Snapshot {
     /// The only pool to show; `None` for all.
     pub only: Option<String>,
 }
+
+/// Maximum number of objects in the notes on objects that cannot be decoded.
+const NAMED: usize = 5;
 
 /// Objects to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,18 +78,14 @@ impl Snapshot {
         // In parallel: in a large cluster each list takes a while.
         let (pools, bootc_nodes, nodes, leases, fleet) = futures::join!(
             list(client, &pools, None),
-            list::<LeanBootcNode>(client, &bootcs, None),
+            list(client, &bootcs, None),
             nodes,
             list(client, &leases, berths),
             fleets.get_opt(fleet::NAME)
         );
         let mut this = Self {
             pools: pools.map_err(explained)?,
-            bootc_nodes: bootc_nodes
-                .map_err(explained)?
-                .into_iter()
-                .map(|LeanBootcNode(bootc)| bootc)
-                .collect(),
+            bootc_nodes: bootc_nodes.map_err(explained)?,
             ..Self::default()
         };
         match leases {
@@ -112,7 +111,33 @@ impl Snapshot {
             )),
             Err(error) => return Err(error).context("cannot read the Nodes"),
         }
+        this.notes.extend(this.undecoded());
         Ok(this)
+    }
+
+    /// Returns notes on objects that cannot be decoded completely. Names at most [`NAMED`] of them.
+    pub(crate) fn undecoded(&self) -> Vec<String> {
+        let hosts = self
+            .bootc_nodes
+            .iter()
+            .map(|host| ("BootcNode", host.name_any(), host.error()));
+        let nodes = self.nodes.iter().map(|node| ("Node", node.name_any(), node.error()));
+        let leases = self
+            .leases
+            .iter()
+            .map(|lease| ("Lease", lease.name_any(), lease.error()));
+        let mut notes = vec![];
+        for (kind, name, error) in hosts.chain(nodes).chain(leases) {
+            if let Some(error) = error {
+                notes.push(format!("cannot read all of {kind} {name}: {error}"));
+            }
+        }
+        let more = notes.len().saturating_sub(NAMED);
+        notes.truncate(NAMED);
+        if more > 0 {
+            notes.push(format!("{more} more objects cannot be read completely"));
+        }
+        notes
     }
 
     /// Returns a copy with the mark's label added to a node (`on` is true) or removed from the node.
@@ -189,17 +214,16 @@ where
 }
 
 /// Lists all Nodes, in protobuf if possible: protobuf costs an API server less than JSON.
-async fn list_nodes(client: &Client) -> kube::Result<Vec<Node>> {
+async fn list_nodes(client: &Client) -> kube::Result<Vec<Decoded<Node>>> {
     if let Some(nodes) = packed_nodes(client).await? {
         return Ok(nodes);
     }
     // If the server refused the protobuf request, the error of the JSON request shows why.
-    let nodes: Vec<LeanNode> = list(client, &Node::url_path(&(), None), None).await?;
-    Ok(nodes.into_iter().map(|LeanNode(node)| node).collect())
+    list(client, &Node::url_path(&(), None), None).await
 }
 
 /// Lists all Nodes in the encoding that the server chooses. `None` if the response is an error or cannot be decoded.
-async fn packed_nodes(client: &Client) -> kube::Result<Option<Vec<Node>>> {
+async fn packed_nodes(client: &Client) -> kube::Result<Option<Vec<Decoded<Node>>>> {
     let request = Request::new(Node::url_path(&(), None)).list(&ListParams::default());
     let mut request = request.map_err(kube::Error::BuildRequest)?;
     let accepted = HeaderValue::from_static("application/vnd.kubernetes.protobuf, application/json");
@@ -214,10 +238,8 @@ async fn packed_nodes(client: &Client) -> kube::Result<Option<Vec<Node>>> {
     if is_packed {
         return Ok(decoded(move || proto::nodes(&body)).await?.ok());
     }
-    let list = decoded(move || serde_json::from_slice::<ObjectList<LeanNode>>(&body)).await?;
-    Ok(list
-        .ok()
-        .map(|list| list.items.into_iter().map(|LeanNode(node)| node).collect()))
+    let list = decoded(move || serde_json::from_slice::<ObjectList<Decoded<Node>>>(&body)).await?;
+    Ok(list.ok().map(|list| list.items))
 }
 
 /// Decodes a list on a separate thread, so that the other lists of a large cluster are received meanwhile.

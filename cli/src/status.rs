@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::berth::{BerthState, Closed, ClosedReason, lease};
+use berth_api::berth::{BerthState, Closed, ClosedReason};
 use berth_api::condition::{self, CommonReason, pool as types};
 use berth_api::keys;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, ImageMetadata, WaveStatus};
@@ -59,14 +59,14 @@ pub fn report(snapshot: &Snapshot, now: Timestamp) -> Report {
     let nodes: BTreeMap<&str, &Node> = snapshot
         .nodes
         .iter()
-        .filter_map(|node| Some((node.metadata.name.as_deref()?, node)))
+        .filter_map(|node| Some((node.metadata.name.as_deref()?, &node.object)))
         .collect();
     let mut lines = lines(snapshot, &nodes, paused, now);
     // The roster copies all objects, so it is built only if a node is excluded.
     let roster = snapshot
         .nodes
         .iter()
-        .any(is_excluded)
+        .any(|node| is_excluded(node))
         .then(|| Roster::of(snapshot, now));
     let mut pools: Vec<PoolView> = Vec::new();
     let mut health = health::of_fleet(snapshot);
@@ -231,7 +231,7 @@ fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
         .iter()
         .filter(|lease| lease.labels().get(keys::LABEL_POOL) == Some(&name));
     for lease in of_pool {
-        match lease::read(lease).map(|berth| berth.state) {
+        match lease.berth().map(|berth| berth.state) {
             Ok(BerthState::Held(holding)) => berths.held.push(holding.node.to_string()),
             Ok(BerthState::Offered(offer)) => berths.offered.push(offer.node.to_string()),
             Ok(BerthState::Closed(closed)) => berths.closed.extend(remarkable(lease.name_any(), &closed)),

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use berth_api::backend::NodeBackend;
-use berth_api::berth::{BerthState, HoldPhase, lease};
+use berth_api::berth::{BerthState, HoldPhase};
 use berth_api::condition::{self, CommonReason, node as types};
+use berth_api::decode::Decoded;
 use berth_api::firstboot::NodeFirstboot;
 use berth_api::node::timeline::{Chapter, ImageVersion, NodeUpdate, ProofStep, TurnRecord};
 use berth_api::node::{BootSafeguard, BootcNode, DrainBlocker, Phase};
@@ -115,8 +116,8 @@ fn berths(snapshot: &Snapshot, node: &str) -> Vec<BerthLine> {
 }
 
 /// Returns the line for a berth. `None` if the node neither holds the berth nor is offered it.
-fn berth_line(lease: &Lease, node: &str) -> Option<BerthLine> {
-    let berth = lease::read(lease).ok()?;
+fn berth_line(lease: &Decoded<Lease>, node: &str) -> Option<BerthLine> {
+    let berth = lease.berth().ok()?;
     let (of, _) = berth.node()?;
     let state = match &berth.state {
         BerthState::Closed(_) => return None,

@@ -73,6 +73,7 @@ pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Pictur
     let members: Vec<&BootcNode> = snapshot
         .bootc_nodes
         .iter()
+        .map(|bootc| &bootc.object)
         .filter(|n| n.spec.pool_name == pool)
         .collect();
     let target = found.status.as_ref().and_then(|status| status.target.as_ref());

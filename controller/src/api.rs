@@ -4,7 +4,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use berth_api::decode::Decoded;
 use berth_shell::request::{NoAnswer, within};
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, DynamicObject, ObjectList, Status};
 use kube::{Api, Client, Config, Resource};
@@ -140,7 +142,7 @@ impl Kube {
     }
 
     /// Client for the Leases of the berths.
-    pub fn leases(&self) -> Api<k8s_openapi::api::coordination::v1::Lease> {
+    pub fn leases(&self) -> Api<Decoded<Lease>> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use berth_api::condition::one_line;
 use berth_api::firstboot::{EVENT_HOLDS, EVENT_REFUSED};
 use berth_core::controller::fleet::held::Refusal;
 use berth_shell::{locked, retry};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::api::{ListParams, ObjectList, Request};
+use kube::{Client, Resource};
+use serde::Deserialize;
 
 use crate::store::{PAGE, Store};
 
@@ -19,6 +21,29 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 const LIST_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum delay after repeated failures.
 const LIST_RETRY_MAX: Duration = Duration::from_secs(600);
+
+/// The fields of an event that Berth reads. Every node can write events, so no other field may fail the list.
+#[derive(Debug, Clone, Deserialize)]
+struct Report {
+    metadata: Created,
+    reason: Option<String>,
+    action: Option<String>,
+    note: Option<String>,
+    regarding: Option<Machine>,
+}
+
+/// The metadata of an event. The API server sets this time.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Created {
+    creation_timestamp: Option<String>,
+}
+
+/// The machine that an event is about.
+#[derive(Debug, Clone, Deserialize)]
+struct Machine {
+    name: Option<String>,
+}
 
 /// Results of listing the events of machines that are held back.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -39,7 +64,7 @@ impl FirstBoots {
     /// Starts the background task. A change of the results starts a pass.
     pub fn start(client: Client, store: Store) -> Self {
         let reports = Arc::<Mutex<Reports>>::default();
-        tokio::spawn(run(Api::namespaced(client, NAMESPACE), reports.clone(), store));
+        tokio::spawn(run(client, reports.clone(), store));
         Self { reports }
     }
 
@@ -49,10 +74,10 @@ impl FirstBoots {
     }
 }
 
-async fn run(events: Api<Event>, reports: Arc<Mutex<Reports>>, store: Store) {
+async fn run(client: Client, reports: Arc<Mutex<Reports>>, store: Store) {
     let mut failures = 0;
     loop {
-        let listed = list(&events).await;
+        let listed = list(&client).await;
         let delay = match &listed {
             Ok(_) => {
                 failures = 0;
@@ -92,11 +117,13 @@ impl Reports {
 
 /// Returns the machines that are held back, from the first page of events. If the machines do not fit into one page,
 /// the others probably have the same cause.
-async fn list(events: &Api<Event>) -> Result<Vec<Refusal>, String> {
+async fn list(client: &Client) -> Result<Vec<Refusal>, String> {
     let params = ListParams::default()
         .fields(&format!("reason={EVENT_REFUSED}"))
         .limit(PAGE);
-    match tokio::time::timeout(LIST_TIMEOUT, events.list(&params)).await {
+    let request = Request::new(Event::url_path(&(), Some(NAMESPACE))).list(&params);
+    let request = request.map_err(|error| error.to_string())?;
+    match tokio::time::timeout(LIST_TIMEOUT, client.request::<ObjectList<Report>>(request)).await {
         Ok(Ok(list)) => Ok(list.items.iter().filter_map(refusal).collect()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!(
@@ -107,15 +134,15 @@ async fn list(events: &Api<Event>) -> Result<Vec<Refusal>, String> {
 }
 
 /// Reads an event. `None` if the event does not report a machine that is held back.
-fn refusal(event: &Event) -> Option<Refusal> {
+fn refusal(event: &Report) -> Option<Refusal> {
     if event.reason.as_deref() != Some(EVENT_REFUSED) || event.action.as_deref() != Some(EVENT_HOLDS) {
         return None;
     }
     Some(Refusal {
         machine: event.regarding.as_ref()?.name.clone()?,
-        message: event.note.clone().unwrap_or_default(),
+        message: one_line(event.note.as_deref().unwrap_or_default()),
         // By the API server's clock: a machine's own clock may be years off on its first boot.
-        at: event.metadata.creation_timestamp.as_ref()?.0,
+        at: event.metadata.creation_timestamp.as_ref()?.parse().ok()?,
     })
 }
 
@@ -144,11 +171,13 @@ mod tests {
 
     #[test]
     fn only_machines_with_a_held_kubelet_count() {
-        fn event(reason: &str, action: &str) -> Event {
+        fn event(reason: &str, action: &str) -> Report {
+            // Times that the API server accepts, but that cannot be decoded.
+            let late = "9999-12-31T23:59:59Z";
             serde_json::from_value(json!({
-                "metadata": { "creationTimestamp": "2026-01-01T00:00:00Z" },
+                "metadata": { "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [{ "time": late }] },
                 "reason": reason, "action": action, "note": "m7: too old",
-                "eventTime": "1970-01-01T00:00:00.000000Z", "regarding": { "kind": "Node", "name": "m7" },
+                "eventTime": late, "series": { "count": 1, "lastObservedTime": late }, "regarding": { "kind": "Node", "name": "m7" },
             }))
             .unwrap()
         }

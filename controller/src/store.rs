@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use berth_api::decode::Decoded;
 use berth_api::fleet::{self, BootcFleet};
 use berth_api::keys;
 use berth_api::node::BootcNode;
@@ -19,7 +20,6 @@ use berth_shell::locked;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use kube::core::DeserializeGuard;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -182,35 +182,35 @@ impl Store {
         let berths = config.clone().labels(keys::LABEL_POOL);
         store.follow(
             client,
-            Api::<DeserializeGuard<BootcNodePool>>::all,
+            Api::<Decoded<BootcNodePool>>::all,
             config.clone(),
             |tables| &mut tables.pools,
             PoolView::of,
         );
         store.follow(
             client,
-            Api::<DeserializeGuard<BootcNode>>::all,
+            Api::<Decoded<BootcNode>>::all,
             config.clone(),
             |tables| &mut tables.hosts,
             BootcNodeView::of,
         );
         store.follow(
             client,
-            Api::<Node>::all,
+            Api::<Decoded<Node>>::all,
             config.clone(),
             |tables| &mut tables.nodes,
             |node| NodeView::of(&node),
         );
         store.follow(
             client,
-            |client| Api::<Lease>::namespaced(client, namespace),
+            |client| Api::<Decoded<Lease>>::namespaced(client, namespace),
             berths,
             |tables| &mut tables.leases,
             LeaseView::of,
         );
         store.follow(
             client,
-            Api::<DeserializeGuard<BootcFleet>>::all,
+            Api::<Decoded<BootcFleet>>::all,
             config,
             |tables| &mut tables.fleets,
             FleetView::of,

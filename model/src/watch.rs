@@ -158,6 +158,7 @@ fn node(number: Number, seen: &SeenNode) -> NodeView {
             .then(|| address(number).to_string())
             .into_iter()
             .collect(),
+        error: None,
     }
 }
 
@@ -190,6 +191,7 @@ fn host(number: Number, spec: Spec, status: Status) -> BootcNodeView {
             ..BootcNodeSpec::default()
         },
         report: report(number, spec, status),
+        status_error: None,
         heartbeat: None,
         told: vec![],
     };

@@ -13,7 +13,6 @@ use berth_api::waves::is_control_plane;
 use berth_api::{BootId, NodeUid};
 use berth_core::agent::lifecycle::Lifecycle;
 use berth_core::agent::node::{CordonRecord, GUARDED, Guard, GuardChange, Guarded, NodeFacts, Signs};
-use jiff::Timestamp;
 use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -102,7 +101,8 @@ struct RawCondition {
     #[serde(default)]
     status: String,
     reason: Option<String>,
-    last_heartbeat_time: Option<Timestamp>,
+    /// Text, because the API server accepts times that cannot be parsed here.
+    last_heartbeat_time: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -130,7 +130,7 @@ impl From<RawNode> for NodeFacts {
             ready_reported: conditions
                 .iter()
                 .find(|c| c.type_ == "Ready")
-                .and_then(|c| c.last_heartbeat_time),
+                .and_then(|c| c.last_heartbeat_time.as_deref()?.parse().ok()),
             cordon: metadata.annotation(ANNOTATION_CORDON).map(record),
             excluded: labels.is_some_and(|labels| labels.contains_key(LABEL_EXCLUDE)),
             control_plane: labels.is_some_and(is_control_plane),

@@ -1,6 +1,7 @@
 use anyhow::{Context, Result, anyhow};
 use berth_api::Digest;
 use berth_api::berth::{Berth, lease};
+use berth_api::decode::Decoded;
 use berth_api::fleet::{self, BootcFleet, BootcFleetSpec};
 use berth_api::keys;
 use berth_api::pool::BootcNodePool;
@@ -100,7 +101,7 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
 async fn label(client: &Client, (node, uid): (&str, &str), mark: Mark, on: bool) -> Result<()> {
     let value = if on { json!("true") } else { Value::Null };
     let patch = json!({ "metadata": { "uid": uid, "labels": { mark.key(): value } } });
-    let nodes = Api::<Node>::all(client.clone());
+    let nodes = Api::<Decoded<Node>>::all(client.clone());
     let patched = nodes.patch(node, &params(), &Patch::Merge(patch)).await;
     patched.map(drop).with_context(|| format!("cannot change Node {node}"))
 }
@@ -209,14 +210,14 @@ async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -
             "Lease {name} was not changed, because the API server returned it without UID or resourceVersion"
         ));
     }
-    let leases = Api::<Lease>::namespaced(client.clone(), &lease.namespace().unwrap_or_default());
+    let leases = Api::<Decoded<Lease>>::namespaced(client.clone(), &lease.namespace().unwrap_or_default());
     let mut changed = lease.clone();
     lease::write(closed, &mut changed, now);
     let params = PostParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PostParams::default()
     };
-    match leases.replace(&name, &params, &changed).await {
+    match leases.replace(&name, &params, &changed.into()).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => Err(anyhow!(
             "berth {name} was not closed, because another program just changed it; run the command again for a new plan"

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::berth::{Berth, BerthState, HoldPhase, Holding, lease};
+use berth_api::berth::{Berth, BerthState, HoldPhase, Holding};
 use berth_api::keys;
 use berth_api::pool::BootcNodePool;
 use berth_api::{Digest, NodeName};
@@ -44,7 +44,7 @@ impl<'a> Claims<'a> {
                 .labels()
                 .get(keys::LABEL_NODE)
                 .is_some_and(|label| *label == name.label());
-            let berth = match lease::read(lease) {
+            let berth = match lease.berth() {
                 Ok(berth) => berth,
                 Err(error) if labelled => {
                     claims.unreadable.push(clean(&error.to_string()));

@@ -1,6 +1,6 @@
 //! `pause` and `resume`, for one pool or all pools.
 
-use berth_api::berth::{BerthState, HoldPhase, lease};
+use berth_api::berth::{BerthState, HoldPhase};
 use berth_api::text::names;
 use kube::ResourceExt;
 
@@ -139,7 +139,7 @@ fn word(target: PauseTarget<'_>) -> String {
 /// Describes what happens to the nodes that hold berths.
 fn at_work(snapshot: &Snapshot, target: PauseTarget<'_>) -> Vec<String> {
     let (mut back, mut on) = (vec![], vec![]);
-    for berth in snapshot.leases.iter().filter_map(|lease| lease::read(lease).ok()) {
+    for berth in snapshot.leases.iter().filter_map(|lease| lease.berth().ok()) {
         match &berth.state {
             BerthState::Held(holding) if target.includes(berth.pool.as_str()) => match holding.phase {
                 HoldPhase::Taken => back.push(clean(holding.node.as_str())),

@@ -2,6 +2,7 @@
 
 use std::mem;
 
+use berth_api::decode::Decoded;
 use berth_api::fleet::{self, BootcFleet};
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
@@ -48,9 +49,9 @@ pub(crate) type Received<K> = Box<watcher::Result<Event<K>>>;
 #[derive(Debug)]
 pub(crate) enum WatchEvent {
     Pool(Received<BootcNodePool>),
-    BootcNode(Received<BootcNode>),
-    Node(Received<Node>),
-    Lease(Received<Lease>),
+    BootcNode(Received<Decoded<BootcNode>>),
+    Node(Received<Decoded<Node>>),
+    Lease(Received<Decoded<Lease>>),
     Fleet(Received<BootcFleet>),
     /// The API server has answered a new watch.
     Answered(Kind),
@@ -186,9 +187,9 @@ impl Stale {
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pools: Table<BootcNodePool>,
-    bootc_nodes: Table<BootcNode>,
-    nodes: Table<Node>,
-    leases: Table<Lease>,
+    bootc_nodes: Table<Decoded<BootcNode>>,
+    nodes: Table<Decoded<Node>>,
+    leases: Table<Decoded<Lease>>,
     fleets: Table<BootcFleet>,
     only: Option<String>,
 }
@@ -296,6 +297,7 @@ impl Live {
             notes: vec![],
             only: self.only.clone(),
         };
+        snapshot.notes = snapshot.undecoded();
         let report = report(&snapshot, now);
         self.pools.objects = mem::take(&mut snapshot.pools);
         self.bootc_nodes.objects = mem::take(&mut snapshot.bootc_nodes);
@@ -307,25 +309,19 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::ObjectMeta;
-
     use super::*;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn node(name: &str) -> Node {
-        Node {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                ..ObjectMeta::default()
-            },
-            ..Node::default()
-        }
+    fn node(name: &str) -> Decoded<Node> {
+        let mut node = Node::default();
+        node.metadata.name = Some(name.to_owned());
+        node.into()
     }
 
-    fn bootc(name: &str) -> BootcNode {
+    fn bootc(name: &str) -> Decoded<BootcNode> {
         let spec = serde_json::json!({ "metadata": { "name": name }, "spec": { "poolName": "gone", "nodeUID": "u" } });
         serde_json::from_value(spec).unwrap()
     }
@@ -387,6 +383,39 @@ mod tests {
         assert_eq!(names(&mut live), ["aa", "b"]);
         live.take(WatchEvent::BootcNode(Box::new(Ok(Event::InitDone))), at(8));
         assert!(names(&mut live).is_empty());
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_decoded_is_named() {
+        let mut live = Live::default();
+        listed(&mut live, at(0));
+        let metadata = |name: &str| serde_json::json!({ "name": name });
+        let late = "9999-12-31T23:59:59Z";
+        let node = serde_json::json!({
+            "metadata": metadata("a"), "status": { "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": late }] },
+        });
+        let host = serde_json::json!({
+            "metadata": metadata("b"), "spec": { "poolName": "gone" }, "status": { "heartbeatTime": late },
+        });
+        let lease = serde_json::json!({ "metadata": metadata("p-0"), "spec": { "renewTime": late } });
+        let [node, host] = [node, host].map(|object| object.to_string());
+        let node = serde_json::from_str(&node).unwrap();
+        live.take(WatchEvent::Node(Box::new(Ok(Event::Apply(node)))), at(1));
+        let host = serde_json::from_str(&host).unwrap();
+        live.take(WatchEvent::BootcNode(Box::new(Ok(Event::Apply(host)))), at(1));
+        let lease = serde_json::from_value(lease).unwrap();
+        live.take(WatchEvent::Lease(Box::new(Ok(Event::Apply(lease)))), at(1));
+        assert_eq!(names(&mut live), ["a", "b"]);
+        let notes = live.report(at(2)).notes;
+        let of = [
+            "BootcNode b: status: ",
+            "Node a: status.conditions: ",
+            "Lease p-0: spec.renewTime: ",
+        ];
+        assert!(
+            notes.len() == 3 && notes.iter().zip(of).all(|(note, of)| note.contains(of)),
+            "{notes:?}"
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use berth_api::decode::Decoded;
 use berth_api::keys;
 use berth_shell::listen::with_watch_listener;
 use futures::stream::{BoxStream, select_all, unfold};
@@ -238,15 +239,11 @@ where
     follow(api, config).default_backoff().map(wrap).boxed()
 }
 
-/// Removes large fields of a Node that are never shown.
-fn trimmed(mut event: Event<Node>) -> Event<Node> {
+/// Removes the annotations of a Node, which are never shown.
+fn trimmed(mut event: Event<Decoded<Node>>) -> Event<Decoded<Node>> {
     match &mut event {
         Event::Apply(node) | Event::Delete(node) | Event::InitApply(node) => {
-            node.metadata.managed_fields = None;
             node.metadata.annotations = None;
-            if let Some(status) = &mut node.status {
-                (status.images, status.volumes_attached, status.volumes_in_use) = (None, None, None);
-            }
         }
         Event::Init | Event::InitDone => {}
     }

@@ -63,7 +63,7 @@ impl World<'_> {
         for has_joined in [false, true] {
             let nodes = self.facts.nodes.iter();
             let nodes = nodes.map(|(name, facts)| self.facts.node(name, facts, has_joined, self.now));
-            self.objects.nodes = nodes.collect();
+            self.objects.nodes = nodes.map(Into::into).collect();
             if !has_joined {
                 self.publish();
             }
@@ -168,7 +168,7 @@ impl World<'_> {
                     let mut bootc = publish::object(&name, &spec, label.as_deref());
                     bootc.metadata.uid = Some(format!("uid-bootc-{name}"));
                     bootc.metadata.generation = Some(1);
-                    bootcs.push(bootc);
+                    bootcs.push(bootc.into());
                 }
                 BootcNodeWrite::Update { name, spec, label, .. } => {
                     let bootc = bootcs.iter_mut().find(|bootc| bootc.name_any() == name).unwrap();

@@ -41,7 +41,7 @@ impl Cluster {
                 .map(|(name, pool)| self.pool(name, pool, now))
                 .collect(),
             fleet: self.fleet.as_ref().map(|_| self.fleet()),
-            leases: self.raw.leases.clone(),
+            leases: self.raw.leases.iter().cloned().map(Into::into).collect(),
             notes: self.notes.clone(),
             fleet_unread: self.fleet_unread.clone(),
             only: self.only.clone(),
@@ -202,7 +202,7 @@ impl World<'_> {
                 let holder = facts.node().and_then(|node| self.facts.nodes.get(node));
                 let ago = holder.map_or(HOUR, |node| node.since);
                 let berth = moved(&berth, facts).unwrap();
-                self.objects.leases.push(written(&berth, self.now - ago, number));
+                self.objects.leases.push(written(&berth, self.now - ago, number).into());
             }
         }
     }

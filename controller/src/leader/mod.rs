@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 
+use berth_api::decode::Decoded;
 use berth_api::keys;
 use berth_shell::request::{NoAnswer, within};
 use tokio::task::JoinHandle;
@@ -131,7 +132,7 @@ impl Candidate {
         }
     }
 
-    fn api(&self) -> Api<Lease> {
+    fn api(&self) -> Api<Decoded<Lease>> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
@@ -169,19 +170,20 @@ impl Candidate {
     async fn try_acquire(&self, election: &mut Election) -> Result<Option<(Leadership, Lease)>, RequestError> {
         let api = self.api();
         let lease = self.within(api.get_opt(LEASE)).await?;
-        let next = election.observe(lease.as_ref(), Instant::now());
+        let next = election.observe(lease.as_deref(), Instant::now());
         let sent = Instant::now();
         let lease = match (next, lease) {
             (Move::Create, _) => {
                 // The Lease may have been deleted by hand: start above every epoch on a berth.
                 let transitions = self.highest_epoch().await?.saturating_add(1);
                 let lease = self.lease(None, transitions);
-                self.within(api.create(&PostParams::default(), &lease)).await?
+                self.within(api.create(&PostParams::default(), &lease.into())).await?
             }
             (Move::Take, Some(old)) => {
                 let transitions = transitions(&old).saturating_add(1);
-                let lease = self.lease(Some(old), transitions);
-                self.within(api.replace(LEASE, &PostParams::default(), &lease)).await?
+                let lease = self.lease(Some(old.object), transitions);
+                self.within(api.replace(LEASE, &PostParams::default(), &lease.into()))
+                    .await?
             }
             _ => return Ok(None),
         };
@@ -189,7 +191,7 @@ impl Candidate {
         tracing::info!(identity = %self.identity, epoch, "leading");
         Ok(Some((
             Leadership::new(epoch, self.timing, sent, self.pulse.clone()),
-            lease,
+            lease.object,
         )))
     }
 
@@ -235,7 +237,8 @@ impl Candidate {
         tokio::spawn(async move { candidate.keep(&leadership, lease).await })
     }
 
-    async fn keep(&self, leadership: &Leadership, mut lease: Lease) -> Lost {
+    async fn keep(&self, leadership: &Leadership, lease: Lease) -> Lost {
+        let mut lease = Decoded::from(lease);
         let api = self.api();
         // Renewals without an answer: the `renewTime` that each wrote, and the time when it was sent.
         let mut unanswered: Vec<(Timestamp, Instant)> = vec![];

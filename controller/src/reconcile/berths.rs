@@ -283,7 +283,8 @@ impl Reconciler {
         match write {
             BerthWrite::Create(berth) => {
                 let object = lease::create(berth, self.kube.namespace(), timeout, now);
-                self.kube.create(&api, &object).await.map(Some)
+                let created = self.kube.create(&api, &object.into()).await;
+                created.map(|lease| Some(lease.object))
             }
             BerthWrite::Delete { lease } => {
                 let metadata = last_read(lease, berths, written)?.metadata;
@@ -292,13 +293,13 @@ impl Reconciler {
             }
             BerthWrite::Update { lease, berth, .. } => {
                 let object = rewritten(last_read(lease, berths, written)?, berth, timeout, now);
-                let result = self.kube.replace(&api, lease, &object).await;
+                let result = self.kube.replace(&api, lease, &object.into()).await;
                 match &result {
                     Ok(_) => self.memory.leases.in_doubt.remove(lease),
                     Err(CallError::Unknown(_)) => self.memory.leases.in_doubt.insert(lease.clone()),
                     Err(_) => false,
                 };
-                result.map(Some)
+                result.map(|lease| Some(lease.object))
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Phase 1 of a pass: turns a snapshot of the watches into a state that the pass may act on. If an object is missing
 //! from a watch, reads it from the API server before the pass acts on its absence.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use berth_api::decode::Decoded;
 use berth_api::pool::BootcNodePool;
 use berth_api::{NodeName, NodeUid, PoolName, keys};
 use berth_core::Moment;
@@ -23,7 +24,7 @@ impl Reconciler {
     pub(super) async fn dereference(&mut self, snapshot: Snapshot) -> Result<(Observed, Berths), Lost> {
         let now = time::now();
         let berths = Berths::watched(&snapshot);
-        warn_unreadable(&snapshot);
+        self.warn_unreadable(&snapshot);
         let confirmed_gone = self.confirm_nodes(&snapshot, &berths, now).await?;
         let mut pools = Pool::readable(&snapshot.pools);
         // While the BootcFleet cannot be read, all gates are closed and no image is resolved.
@@ -64,7 +65,7 @@ impl Reconciler {
             if !self.memory.backoffs.is_ready(&key, now) {
                 continue;
             }
-            let found = self.kube.get(&self.kube.all::<Node>(), name.as_str()).await;
+            let found = self.kube.get(&self.kube.all::<Decoded<Node>>(), name.as_str()).await;
             let found = match found {
                 Err(CallError::Conflict(_)) => Ok(None),
                 other => other,
@@ -72,7 +73,7 @@ impl Reconciler {
             let Some(found) = self.outcome(&key, found)? else {
                 continue;
             };
-            let there = found.and_then(|n| n.metadata.uid).map(NodeUid::new);
+            let there = found.and_then(|n| n.object.metadata.uid).map(NodeUid::new);
             if there.as_ref() != Some(&uid) {
                 tracing::info!(node = %name, %uid, "Node is gone");
                 gone.insert(uid);
@@ -93,7 +94,7 @@ impl Reconciler {
             if known || pool.as_str().is_empty() || !self.memory.backoffs.is_ready(&key, now) {
                 continue;
             }
-            let api = self.kube.all::<BootcNodePool>();
+            let api = self.kube.all::<Decoded<BootcNodePool>>();
             let found = self.kube.get(&api, pool.as_str()).await;
             if let Some(None) = self.outcome(&key, found)? {
                 orphans.push(Pool::orphaned(pool));
@@ -121,17 +122,46 @@ impl Reconciler {
             .retain(|lease| names.contains(lease.as_str()));
         Ok(berths)
     }
+
+    /// Logs each object that cannot be read, when it becomes unreadable.
+    fn warn_unreadable(&mut self, snapshot: &Snapshot) {
+        let unreadable = unreadable(snapshot);
+        for ((kind, name), error) in &unreadable {
+            if !self.memory.seen.unreadable.contains(&(*kind, name.clone())) {
+                tracing::warn!(
+                    kind,
+                    name,
+                    error,
+                    "cannot read an object; repair it (reason UnreadableObjects in docs/conditions.md)"
+                );
+            }
+        }
+        self.memory.seen.unreadable = unreadable.into_keys().collect();
+    }
 }
 
-fn warn_unreadable(snapshot: &Snapshot) {
-    for entry in snapshot.pools.values() {
+/// Returns the error of each object that cannot be read, by its kind and name.
+fn unreadable(snapshot: &Snapshot) -> BTreeMap<(&'static str, String), &str> {
+    let mut unreadable = BTreeMap::new();
+    for (name, entry) in snapshot.pools.iter() {
         if let Err(error) = &entry.view.object {
-            tracing::warn!(pool = %entry.view.name, %error, "cannot read the BootcNodePool; the controller changes nothing in the pool until an admin repairs the object");
+            unreadable.insert(("BootcNodePool", name.clone()), error.as_str());
         }
     }
     for (name, entry) in snapshot.bootc_nodes.iter() {
-        if let Err(error) = &entry.view.content {
-            tracing::warn!(node = %name, %error, "cannot read the BootcNode; the controller does not change the object until an admin repairs it");
+        if let Some(error) = entry.view.error() {
+            unreadable.insert(("BootcNode", name.clone()), error);
         }
     }
+    for (name, entry) in snapshot.nodes.iter() {
+        if let Some(error) = &entry.view.error {
+            unreadable.insert(("Node", name.clone()), error);
+        }
+    }
+    for (name, entry) in snapshot.leases.iter() {
+        if let Err(error) = &entry.view.berth {
+            unreadable.insert(("Lease", name.clone()), error);
+        }
+    }
+    unreadable
 }

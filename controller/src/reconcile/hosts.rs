@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use berth_api::decode::Decoded;
 use berth_api::membership::Membership;
 use berth_api::node::BootcNode;
 use berth_core::controller::pool;
@@ -91,11 +92,11 @@ fn leaves_pool(observed: &Observed, write: &BootcNodeWrite) -> bool {
 }
 
 async fn execute(kube: &Kube, write: &BootcNodeWrite) -> Result<(), CallError> {
-    let api = kube.all::<BootcNode>();
+    let api = kube.all::<Decoded<BootcNode>>();
     match write {
         BootcNodeWrite::Create { name, spec, label } => {
             let object = publish::object(name, spec, label.as_deref());
-            kube.create(&api, &object).await?;
+            kube.create(&api, &object.into()).await?;
         }
         BootcNodeWrite::Update {
             name,

@@ -96,4 +96,6 @@ pub(super) struct SeenMemory {
     /// Last pull of each node.
     pub(super) stagings: Stagings,
     pub(super) troubles: Troubles,
+    /// Objects that cannot be read, by kind and name.
+    pub(super) unreadable: BTreeSet<(&'static str, String)>,
 }

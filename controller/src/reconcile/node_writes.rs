@@ -1,6 +1,7 @@
 //! Writes to many BootcNodes in parallel. A failed write delays only the next write of the same kind to the same node.
 
 use berth_api::condition::{self, Verdict};
+use berth_api::decode::Decoded;
 use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_core::Moment;
@@ -59,7 +60,7 @@ pub(super) async fn write_condition(
     now: Timestamp,
 ) -> Result<(), CallError> {
     let body = condition_body(name, host, condition, now);
-    kube.apply_status(MANAGER, &kube.all::<BootcNode>(), name, body)
+    kube.apply_status(MANAGER, &kube.all::<Decoded<BootcNode>>(), name, body)
         .await
         .map(drop)
 }
@@ -83,7 +84,6 @@ fn condition_body(name: &str, host: &BootcNodeView, (type_, verdict): (&str, Ver
 
 #[cfg(test)]
 mod tests {
-    use kube::core::DeserializeGuard;
 
     use super::*;
 
@@ -95,7 +95,7 @@ mod tests {
         let host = json!({
             "metadata": {"name": "n1", "uid": "u1", "generation": 3}, "spec": {}, "status": {"conditions": conditions},
         });
-        let host = BootcNodeView::of(DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
+        let host = BootcNodeView::of(serde_json::from_value(host).unwrap());
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let body = condition_body(
             "n1",

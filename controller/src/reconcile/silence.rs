@@ -119,7 +119,6 @@ mod tests {
     use std::sync::Arc;
 
     use berth_core::controller::view::{BootcNodeView, NodeView};
-    use kube::core::DeserializeGuard;
 
     use super::*;
 
@@ -139,10 +138,7 @@ mod tests {
         let node = json!({"metadata": {"name": "n1", "uid": "n"}});
         let silent = Silent {
             node: Arc::new(NodeView::of(&serde_json::from_value(node).unwrap())),
-            host: Arc::new(BootcNodeView::of(DeserializeGuard(Ok(serde_json::from_value(
-                object.clone(),
-            )
-            .unwrap())))),
+            host: Arc::new(BootcNodeView::of(serde_json::from_value(object.clone()).unwrap())),
         };
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         fn whole(object: &Value) -> DynamicObject {

@@ -39,7 +39,7 @@ impl Reconciler {
                 continue;
             };
             let is_lost = timed_out.contains(&node.uid);
-            let is_due = is_lost != host.view.has_timed_out() && host.view.content.is_ok();
+            let is_due = is_lost != host.view.has_timed_out() && host.view.readable().is_some();
             if is_due && self.may_write(KIND, name, observed.now) {
                 self.update_condition(observed, berths, node, &host.view, is_lost)
                     .await?;

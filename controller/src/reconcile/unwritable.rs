@@ -9,7 +9,6 @@ use berth_core::controller::pool::Pool;
 use berth_core::controller::unwritable::{Obstacle, Unwritable};
 use berth_core::controller::view::LeaseView;
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
 
 use super::leader_memory::Remembered;
 use super::phases::{Berths, Observed};
@@ -57,7 +56,7 @@ impl Reconciler {
     /// Returns true if the Lease cannot be created because it exists and has lost its label. Then also remembers the
     /// Lease as unwritable.
     pub(super) async fn has_lost_label(&mut self, pool: &Pool, name: &str) -> Result<bool, Lost> {
-        let found: Result<Option<Lease>, CallError> = self.kube.get(&self.kube.leases(), name).await;
+        let found = self.kube.get(&self.kube.leases(), name).await;
         let Ok(Some(found)) = found else {
             return Ok(false);
         };

@@ -168,9 +168,7 @@ mod tests {
 
     fn host(said: bool) -> BootcNodeView {
         let object = serde_json::json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"conditions": []}});
-        let mut host = BootcNodeView::of(kube::core::DeserializeGuard(
-            Ok(serde_json::from_value(object).unwrap()),
-        ));
+        let mut host = BootcNodeView::of(serde_json::from_value(object).unwrap());
         if let Ok(BootcNodeContent { told, .. }) = &mut host.content {
             let verdict = if said {
                 condition::Verdict::yes(condition::CommonReason::RebootTimedOut, "")

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_api::decode::Decoded;
 use berth_api::fleet::{BootcFleet, BootcFleetSpec};
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use kube::core::DeserializeGuard;
 
 use crate::Moment;
 use crate::controller::gate::FleetGate;
@@ -79,17 +79,15 @@ impl Snapshot {
     /// Returns the snapshot of these objects. No entry has a time of an agent's change.
     pub fn of<'a>(
         pools: &[BootcNodePool],
-        bootc_nodes: &[BootcNode],
-        nodes: &[Node],
-        berths: impl Iterator<Item = &'a Lease>,
+        bootc_nodes: &[Decoded<BootcNode>],
+        nodes: &[Decoded<Node>],
+        berths: impl Iterator<Item = &'a Decoded<Lease>>,
         fleet: Option<&BootcFleet>,
     ) -> Self {
-        let pools = pools
-            .iter()
-            .map(|o| entry(o, PoolView::of(DeserializeGuard(Ok(o.clone())))));
+        let pools = pools.iter().map(|o| entry(o, PoolView::of(o.clone().into())));
         let bootc_nodes = bootc_nodes.iter();
-        let bootc_nodes = bootc_nodes.map(|o| entry(o, BootcNodeView::of(DeserializeGuard(Ok(o.clone())))));
-        let fleet = fleet.map(|o| entry(o, FleetView::of(DeserializeGuard(Ok(o.clone())))));
+        let bootc_nodes = bootc_nodes.map(|o| entry(o, BootcNodeView::of(o.clone())));
+        let fleet = fleet.map(|o| entry(o, FleetView::of(o.clone().into())));
         Self {
             pools: Arc::new(pools.collect()),
             bootc_nodes: Arc::new(bootc_nodes.collect()),

@@ -38,7 +38,7 @@ impl Stagings {
             };
             let uid = &node.view.uid;
             let old = before.remove(uid);
-            let Ok(content) = &host.view.content else {
+            let Some(content) = host.view.readable() else {
                 self.known.extend(old.map(|old| (uid.clone(), old)));
                 continue;
             };
@@ -60,9 +60,9 @@ impl Stagings {
 mod tests {
     use std::sync::Arc;
 
+    use berth_api::decode::Decoded;
     use berth_api::node::BootcNode;
     use k8s_openapi::api::core::v1::Node;
-    use kube::core::DeserializeGuard;
     use serde_json::json;
 
     use super::*;
@@ -76,7 +76,7 @@ mod tests {
         for (name, began, took) in nodes {
             let uid = format!("uid-{name}");
             let metadata = json!({ "name": name, "uid": uid });
-            let node: Node = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+            let node: Decoded<Node> = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
             let [start, end] = [*began, began + took].map(|second| Timestamp::from_second(second).unwrap().to_string());
             let chapters = match began {
                 0 => json!([]),
@@ -92,7 +92,7 @@ mod tests {
                 "status": { "timeline": { "updates": [update] } },
             }))
             .unwrap();
-            let view = BootcNodeView::of(DeserializeGuard(Ok(host)));
+            let view = BootcNodeView::of(host.into());
             Arc::make_mut(&mut snapshot.nodes).insert((*name).to_owned(), Entry::new(NodeView::of(&node)));
             Arc::make_mut(&mut snapshot.bootc_nodes).insert((*name).to_owned(), Entry::new(view));
         }

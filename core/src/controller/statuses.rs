@@ -147,8 +147,13 @@ impl<'a> PassResults<'a> {
             }
         }
         for (name, host) in self.snapshot.bootc_nodes.iter() {
-            if let Err(error) = &host.view.content {
+            if let Some(error) = host.view.error() {
                 unreadable.push(format!("BootcNode {name}: {error}"));
+            }
+        }
+        for (name, node) in self.snapshot.nodes.iter() {
+            if let Some(error) = &node.view.error {
+                unreadable.push(format!("Node {name}: {error}"));
             }
         }
         unreadable
@@ -162,4 +167,54 @@ fn read_error(lease: &LeaseView) -> Option<&str> {
 fn is_member(host: &BootcNodeView) -> bool {
     let pool = host.spec().map(|spec| &spec.pool_name);
     pool.is_some_and(|pool| !pool.is_empty()) && !host.deleting
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_api::decode::Decoded;
+    use k8s_openapi::api::coordination::v1::Lease;
+    use serde_json::json;
+
+    use super::*;
+    use crate::controller::view::NodeView;
+
+    #[test]
+    fn each_unreadable_object_is_named() {
+        let mut snapshot = Snapshot::default();
+        let late = "9999-12-31T23:59:59Z";
+        for (name, time) in [("n1", late), ("n2", "2026-01-01T00:00:00Z")] {
+            let metadata = json!({ "name": name });
+            let conditions = json!([{ "type": "Ready", "status": "True", "lastHeartbeatTime": time }]);
+            let node = json!({ "metadata": metadata, "status": { "conditions": conditions } });
+            let node = NodeView::of(&serde_json::from_value(node).unwrap());
+            Arc::make_mut(&mut snapshot.nodes).insert(name.to_owned(), Entry::new(node));
+            let host = json!({ "metadata": metadata, "spec": {}, "status": { "heartbeatTime": time } });
+            let host = BootcNodeView::of(serde_json::from_value(host).unwrap());
+            Arc::make_mut(&mut snapshot.bootc_nodes).insert(name.to_owned(), Entry::new(host));
+        }
+        let lease = json!({ "metadata": { "name": "p-0" }, "spec": { "renewTime": late } });
+        let lease = LeaseView::of(serde_json::from_value::<Decoded<Lease>>(lease).unwrap());
+        let results = PassResults {
+            snapshot: &snapshot,
+            membership: &Membership::default(),
+            leases: &[lease],
+            gates: &BTreeMap::new(),
+            plans: &BTreeMap::new(),
+            heard: &BTreeSet::new(),
+            timed_out: &BTreeSet::new(),
+            holdings: BTreeMap::new(),
+        };
+        let unreadable = results.unreadable();
+        let expected = ["Lease p-0: ", "BootcNode n1: status: ", "Node n1: status.conditions: "];
+        assert!(
+            unreadable.len() == 3
+                && unreadable
+                    .iter()
+                    .zip(expected)
+                    .all(|(found, start)| found.starts_with(start)),
+            "{unreadable:?}"
+        );
+    }
 }

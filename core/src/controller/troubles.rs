@@ -106,9 +106,9 @@ impl Troubles {
 mod tests {
     use std::sync::Arc;
 
+    use berth_api::decode::Decoded;
     use berth_api::node::BootcNode;
     use k8s_openapi::api::core::v1::Node;
-    use kube::core::DeserializeGuard;
     use serde_json::{Value, json};
 
     use super::*;
@@ -124,7 +124,7 @@ mod tests {
                 json!({ "name": name, "uid": format!("uid-{name}") }),
                 format!("uid-{name}"),
             );
-            let node: Node = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+            let node: Decoded<Node> = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
             let conditions: Vec<Value> = (*reason != "-")
                 .then(|| {
                     json!({
@@ -138,7 +138,7 @@ mod tests {
                 "metadata": metadata, "spec": { "poolName": "p", "nodeUID": uid }, "status": { "conditions": conditions },
             }))
             .unwrap();
-            let view = BootcNodeView::of(DeserializeGuard(Ok(host)));
+            let view = BootcNodeView::of(host.into());
             Arc::make_mut(&mut snapshot.nodes).insert((*name).to_owned(), Entry::new(NodeView::of(&node)));
             Arc::make_mut(&mut snapshot.bootc_nodes).insert((*name).to_owned(), Entry::new(view));
         }

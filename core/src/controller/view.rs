@@ -3,20 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::berth::{self, Berth, BerthState, Holding};
+use berth_api::berth::{Berth, BerthState, Holding};
+use berth_api::condition::{self, CommonReason};
+use berth_api::decode::Decoded;
 use berth_api::fleet::BootcFleet;
-use berth_api::node::{BootcNode, BootcNodeSpec};
+use berth_api::node::{BootcNode, BootcNodeSpec, BootcNodeStatus};
 use berth_api::platform::{Machine, Platform, Variant};
 use berth_api::pool::BootcNodePool;
-use berth_api::{NodeName, NodeUid, PoolName, condition, keys};
+use berth_api::{NodeName, NodeUid, PoolName, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, ObjectMeta};
-use kube::core::DeserializeGuard;
 
 use crate::controller::usage::UseKind;
-use crate::finding::Subject;
+use crate::finding::{self, Subject};
 
 mod report;
 
@@ -58,7 +59,7 @@ pub struct NodeView {
     pub uid: NodeUid,
     /// Labels of the Node.
     pub labels: BTreeMap<String, String>,
-    /// True if the kubelet reports Ready.
+    /// True if the kubelet reports Ready. False if the Node cannot be decoded.
     pub ready: bool,
     /// `spec.unschedulable`: true if the node is cordoned, by Berth or others.
     pub unschedulable: bool,
@@ -70,6 +71,8 @@ pub struct NodeView {
     pub machine: Machine,
     /// `InternalIP` addresses of the Node.
     pub addresses: Vec<String>,
+    /// Why the Node cannot be decoded completely.
+    pub error: Option<Box<str>>,
 }
 
 /// A BootcNode.
@@ -87,7 +90,7 @@ pub struct BootcNodeView {
     pub owner: Option<String>,
     /// Pool label of the BootcNode.
     pub pool_label: Option<String>,
-    /// Content of the BootcNode, or why it cannot be read.
+    /// Content of the BootcNode, or why its spec cannot be decoded.
     pub content: Result<BootcNodeContent, String>,
 }
 
@@ -96,8 +99,10 @@ pub struct BootcNodeView {
 pub struct BootcNodeContent {
     /// Spec, as the controller published it.
     pub spec: BootcNodeSpec,
-    /// Report of the agent.
+    /// Report of the agent. If the status cannot be decoded, the report only has this error as its finding.
     pub report: Report,
+    /// Why the status cannot be decoded.
+    pub status_error: Option<Box<str>>,
     /// Time of the agent's last heartbeat, by the node's clock.
     pub heartbeat: Option<Timestamp>,
     /// Conditions that the controller, not the agent, writes to the BootcNode's status.
@@ -105,6 +110,33 @@ pub struct BootcNodeContent {
 }
 
 impl BootcNodeContent {
+    fn of(
+        metadata: &ObjectMeta,
+        spec: BootcNodeSpec,
+        mut status: BootcNodeStatus,
+        status_error: Option<String>,
+    ) -> Self {
+        let heartbeat = status.heartbeat_time.as_ref().map(|t| t.0);
+        let told = status
+            .conditions
+            .extract_if(.., |c| condition::node::OF_CONTROLLER.contains(&c.type_.as_str()));
+        let told = told.map(report::bounded).collect();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        let node = Subject::Node(name.into(), spec.pool_name.as_str().into());
+        let mut report = Report::of(&node, status);
+        if let Some(error) = &status_error {
+            let message = format!("the BootcNode cannot be read: {error}");
+            report.degraded = Some(finding::node::degraded(node, CommonReason::UnreadableObjects, message));
+        }
+        Self {
+            spec,
+            report,
+            status_error: status_error.map(Box::from),
+            heartbeat,
+            told,
+        }
+    }
+
     /// True if the controller has set the condition `RebootTimedOut` to True.
     fn has_timed_out(&self) -> bool {
         condition::is_true(&self.told, condition::node::REBOOT_TIMED_OUT)
@@ -164,7 +196,10 @@ impl View for BootcNodeView {
     fn differs(&self, other: &Self) -> bool {
         let content = match (&self.content, &other.content) {
             // The condition `Waiting` does not affect plans.
-            (Ok(a), Ok(b)) => (&a.spec, &a.report, a.has_timed_out()) != (&b.spec, &b.report, b.has_timed_out()),
+            (Ok(a), Ok(b)) => {
+                (&a.spec, &a.report, a.has_timed_out()) != (&b.spec, &b.report, b.has_timed_out())
+                    || a.status_error != b.status_error
+            }
             (a, b) => a != b,
         };
         content
@@ -175,7 +210,7 @@ impl View for BootcNodeView {
 
     fn has_spoken(&self, other: &Self) -> bool {
         match (&self.content, &other.content) {
-            (Ok(a), Ok(b)) => a.report != b.report || a.heartbeat != b.heartbeat,
+            (Ok(a), Ok(b)) => (&a.report, a.heartbeat, &a.status_error) != (&b.report, b.heartbeat, &b.status_error),
             (a, b) => a != b,
         }
     }
@@ -242,25 +277,21 @@ impl View for FleetView {
 
 impl FleetView {
     /// Projects a BootcFleet. Keeps only the annotation that Berth uses.
-    pub fn of(object: DeserializeGuard<BootcFleet>) -> Self {
-        match object.0 {
-            Ok(mut fleet) => {
-                fleet.metadata.managed_fields = None;
-                if let Some(annotations) = &mut fleet.metadata.annotations {
-                    annotations.retain(|key, _| key == keys::ANNOTATION_DISMISSED);
-                }
-                Self { object: Ok(fleet) }
+    pub fn of(object: Decoded<BootcFleet>) -> Self {
+        let object = object.whole().map(|mut fleet| {
+            fleet.metadata.managed_fields = None;
+            if let Some(annotations) = &mut fleet.metadata.annotations {
+                annotations.retain(|key, _| key == keys::ANNOTATION_DISMISSED);
             }
-            Err(invalid) => Self {
-                object: Err(condition::one_line(&invalid.error)),
-            },
-        }
+            fleet
+        });
+        Self { object }
     }
 }
 
 impl NodeView {
-    /// Projects a Node.
-    pub fn of(node: &Node) -> Self {
+    /// Projects a Node. A Node that cannot be decoded is not Ready.
+    pub fn of(node: &Decoded<Node>) -> Self {
         let spec = node.spec.as_ref();
         let status = node.status.as_ref();
         let mut conditions = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten();
@@ -271,7 +302,7 @@ impl NodeView {
             name: NodeName::new(node.metadata.name.clone().unwrap_or_default()),
             uid: NodeUid::new(node.metadata.uid.clone().unwrap_or_default()),
             labels: node.metadata.labels.clone().unwrap_or_default(),
-            ready,
+            ready: ready && node.error().is_none(),
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or_default(),
             our_cordon: has_annotation(&node.metadata, keys::ANNOTATION_CORDON),
             created: node
@@ -287,6 +318,7 @@ impl NodeView {
                 .filter(|a| a.type_ == "InternalIP")
                 .map(|a| a.address.clone())
                 .collect(),
+            error: node.error().map(Box::from),
         }
     }
 }
@@ -297,26 +329,20 @@ fn has_annotation(metadata: &ObjectMeta, key: &str) -> bool {
 
 impl BootcNodeView {
     /// Projects a BootcNode.
-    pub fn of(object: DeserializeGuard<BootcNode>) -> Self {
-        let (metadata, content) = match object.0 {
-            Ok(object) => {
-                let mut status = object.status.unwrap_or_default();
-                let heartbeat = status.heartbeat_time.as_ref().map(|t| t.0);
-                let told = status
-                    .conditions
-                    .extract_if(.., |c| condition::node::OF_CONTROLLER.contains(&c.type_.as_str()));
-                let told = told.collect();
-                let name = object.metadata.name.as_deref().unwrap_or_default();
-                let node = Subject::Node(name.into(), object.spec.pool_name.as_str().into());
-                let content = BootcNodeContent {
-                    spec: object.spec,
-                    report: Report::of(&node, status),
-                    heartbeat,
-                    told,
-                };
-                (object.metadata, Ok(content))
-            }
-            Err(invalid) => (invalid.metadata, Err(condition::one_line(&invalid.error))),
+    pub fn of(object: Decoded<BootcNode>) -> Self {
+        let Decoded {
+            object: BootcNode { metadata, spec, status },
+            spec_error,
+            status_error,
+        } = object;
+        let content = match spec_error {
+            None => Ok(BootcNodeContent::of(
+                &metadata,
+                spec,
+                status.unwrap_or_default(),
+                status_error,
+            )),
+            Some(error) => Err(error),
         };
         let mut owners = metadata.owner_references.into_iter().flatten();
         let owner = owners.find(|o| o.kind == "Node").map(|o| o.uid);
@@ -331,12 +357,28 @@ impl BootcNodeView {
         }
     }
 
-    /// Returns the spec; `None` if the object cannot be parsed.
+    /// Returns why a part of the object cannot be decoded.
+    pub fn error(&self) -> Option<&str> {
+        match &self.content {
+            Ok(content) => content.status_error.as_deref(),
+            Err(error) => Some(error),
+        }
+    }
+
+    /// Returns the content; `None` if a part of the object cannot be decoded.
+    pub fn readable(&self) -> Option<&BootcNodeContent> {
+        self.content
+            .as_ref()
+            .ok()
+            .filter(|content| content.status_error.is_none())
+    }
+
+    /// Returns the spec; `None` if it cannot be decoded.
     pub fn spec(&self) -> Option<&BootcNodeSpec> {
         self.content.as_ref().ok().map(|c| &c.spec)
     }
 
-    /// Returns the report; `None` if the object cannot be parsed.
+    /// Returns the report; `None` if the spec cannot be decoded.
     pub fn report(&self) -> Option<&Report> {
         self.content.as_ref().ok().map(|c| &c.report)
     }
@@ -365,16 +407,21 @@ impl BootcNodeView {
 
 impl LeaseView {
     /// Projects a Lease that carries the pool label.
-    pub fn of(mut lease: Lease) -> Self {
+    pub fn of(lease: impl Into<Decoded<Lease>>) -> Self {
+        let mut lease = lease.into();
         lease.metadata.managed_fields = None;
         let pool = lease.metadata.labels.as_ref().and_then(|l| l.get(keys::LABEL_POOL));
         let pool = PoolName::new(pool.cloned().unwrap_or_default());
-        let berth = berth::lease::read(&lease).map_err(|e| e.to_string());
-        Self { lease, pool, berth }
+        let berth = lease.berth().map_err(|e| e.to_string());
+        Self {
+            lease: lease.object,
+            pool,
+            berth,
+        }
     }
 
     /// Projects a Lease that has the name of a berth but no pool label, as if it had the label of `pool`.
-    pub fn without_label(mut lease: Lease, pool: &PoolName) -> Self {
+    pub fn without_label(mut lease: Decoded<Lease>, pool: &PoolName) -> Self {
         let labels = lease.metadata.labels.get_or_insert_default();
         labels.insert(keys::LABEL_POOL.to_owned(), pool.to_string());
         Self::of(lease)
@@ -402,23 +449,16 @@ impl LeaseView {
 
 impl PoolView {
     /// Projects a pool.
-    pub fn of(object: DeserializeGuard<BootcNodePool>) -> Self {
-        match object.0 {
-            Ok(mut pool) => {
-                pool.metadata.managed_fields = None;
-                if let Some(annotations) = &mut pool.metadata.annotations {
-                    annotations.retain(|key, _| key == keys::ANNOTATION_POLL_REQUESTED_AT);
-                }
-                Self {
-                    name: PoolName::new(pool.metadata.name.clone().unwrap_or_default()),
-                    object: Ok(pool),
-                }
+    pub fn of(object: Decoded<BootcNodePool>) -> Self {
+        let name = PoolName::new(object.metadata.name.clone().unwrap_or_default());
+        let object = object.whole().map(|mut pool| {
+            pool.metadata.managed_fields = None;
+            if let Some(annotations) = &mut pool.metadata.annotations {
+                annotations.retain(|key, _| key == keys::ANNOTATION_POLL_REQUESTED_AT);
             }
-            Err(invalid) => Self {
-                name: PoolName::new(invalid.metadata.name.unwrap_or_default()),
-                object: Err(condition::one_line(&invalid.error)),
-            },
-        }
+            pool
+        });
+        Self { name, object }
     }
 }
 

@@ -142,7 +142,7 @@ pub fn wanted(
         .collect();
     let mut wanted = BTreeMap::new();
     for (name, host) in snapshot.bootc_nodes.iter() {
-        let (Some(node), Ok(content)) = (snapshot.nodes.get(name), &host.view.content) else {
+        let (Some(node), Some(content)) = (snapshot.nodes.get(name), host.view.readable()) else {
             continue;
         };
         let node = node.view.as_ref();

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use berth_api::condition::{Verdict, Word};
+use berth_api::condition::{Verdict, Word, one_line};
 use berth_api::{NodeName, PoolName};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -99,11 +99,12 @@ impl Finding {
         }
     }
 
-    /// Returns the finding that this condition reports.
+    /// Returns the finding that this condition reports. Cuts its message, because agents may write messages of any
+    /// length.
     pub fn of_condition(kind: Kind, subject: Subject, c: &Condition) -> Self {
         Self {
             since: Some(c.last_transition_time.0),
-            ..Self::new(kind, subject, Word::stored(&c.reason), &*c.message)
+            ..Self::new(kind, subject, Word::stored(&c.reason), one_line(&c.message))
         }
     }
 

@@ -58,6 +58,7 @@ pub(super) fn node(name: &str) -> NodeView {
         created: 0,
         machine: Machine::new("amd64", &BTreeMap::new()),
         addresses: vec![],
+        error: None,
     }
 }
 
@@ -75,6 +76,7 @@ pub(super) fn host(report: Report) -> BootcNodeView {
                 ..BootcNodeSpec::default()
             },
             report,
+            status_error: None,
             heartbeat: None,
             told: vec![],
         }),
@@ -354,6 +356,17 @@ fn every_member_is_counted_where_it_is() {
         case.says("Degraded"),
         "True NodesDegraded 1 degraded: n7: DiskFull: no space"
     );
+}
+
+#[test]
+fn a_node_that_cannot_be_decoded_is_named() {
+    let mut bad = node("n1");
+    (bad.ready, bad.error) = (false, Some("status.conditions: too late".into()));
+    let case = case(vec![(bad, Some(host(booted(2))), None), up("n2", booted(2))]);
+    let said = case.says(condition::pool::DEGRADED);
+    assert!(said.starts_with("True NodesDegraded") && said.contains("n1"), "{said}");
+    let nodes = case.status().nodes;
+    assert_eq!((nodes.total, nodes.unavailable, nodes.degraded), (2, 1, 1));
 }
 
 #[test]

@@ -29,6 +29,10 @@ pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Targe
             message,
         ));
     }
+    if let Some(error) = &member.node.error {
+        let message = format!("the Node cannot be read, so it counts as not Ready: {error}");
+        return Some(finding::node::degraded(node, CommonReason::UnreadableObjects, message));
+    }
     let own = match member.host.map(|host| &host.content) {
         Some(Ok(content)) => content.report.degraded.clone(),
         Some(Err(error)) => Some(finding::node::degraded(

@@ -17,6 +17,7 @@ fn member(report: Report, heartbeat: i64) -> BootcNodeContent {
     BootcNodeContent {
         spec: BootcNodeSpec::default(),
         report,
+        status_error: None,
         heartbeat: Some(at(heartbeat)),
         told: vec![],
     }

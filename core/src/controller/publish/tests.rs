@@ -30,6 +30,7 @@ fn node(name: &str) -> NodeView {
         created: 0,
         machine: Machine::new("amd64", &BTreeMap::new()),
         addresses: vec![],
+        error: None,
     }
 }
 
@@ -137,6 +138,7 @@ impl World {
                         content: Ok(BootcNodeContent {
                             spec: spec.clone(),
                             report: Report::default(),
+                            status_error: None,
                             heartbeat: None,
                             told: vec![],
                         }),

@@ -2,7 +2,6 @@ use std::time::Duration;
 
 use berth_api::Written;
 use berth_api::insight::MAX_MESSAGE;
-use kube::core::DeserializeGuard;
 use serde_json::{Value, json};
 
 use super::*;
@@ -33,7 +32,7 @@ fn host(desired: char, heartbeat: &str, conditions: &Value) -> (Arc<BootcNodeVie
         "spec": {"poolName": "workers", "nodeUID": "u1", "image": image},
         "status": status,
     });
-    let view = BootcNodeView::of(DeserializeGuard(Ok(serde_json::from_value(object).unwrap())));
+    let view = BootcNodeView::of(serde_json::from_value(object).unwrap());
     (Arc::new(view), serde_json::from_value(status).unwrap())
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::boot_image::NodeBootImage;
-use berth_api::condition::{self, CommonReason};
+use berth_api::condition::{self, CommonReason, Word, one_line};
 use berth_api::firstboot::FirstbootOutcome;
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 use berth_api::{BootId, Digest};
@@ -118,7 +118,7 @@ impl BootImageNote {
         Self {
             version: image.version,
             provisioned: image.provisioned_time.map(|time| time.0.as_second()),
-            error: image.error,
+            error: image.error.as_deref().map(one_line),
         }
     }
 }
@@ -152,6 +152,16 @@ pub struct Failing {
     pub digest: Option<Digest>,
     /// Number of tries.
     pub attempts: u32,
+}
+
+/// Returns the condition with a short reason and message. An agent may write conditions of the controller's types too,
+/// of any length.
+pub(super) fn bounded(condition: Condition) -> Condition {
+    Condition {
+        reason: Word::stored(&condition.reason).into_string(),
+        message: one_line(&condition.message),
+        ..condition
+    }
 }
 
 /// True if the agent reports that the API server lets it write objects of other nodes.
@@ -205,8 +215,8 @@ impl Report {
                 }),
             },
             last_turn: status.last_turn.map(|t| BadTurn {
-                outcome: t.outcome,
-                message: t.message,
+                outcome: Word::stored(&t.outcome).into_string(),
+                message: one_line(&t.message),
                 digest: t.digest,
                 attempts: t.attempts,
             }),

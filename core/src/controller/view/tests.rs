@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use berth_api::berth::Offer;
+use berth_api::berth::{self, Offer};
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde_json::{Value, json};
@@ -233,6 +233,91 @@ fn our_own_conditions_are_not_a_report() {
     ];
     check_changes(&host, |host| BootcNodeView::of(read(host)), &changes);
     check_unreadable(&host, |host| BootcNodeView::of(read(host)), "/status/bootID");
+}
+
+/// A time that the API server accepts, but that is out of the range of `Timestamp`.
+const LATE: &str = "9999-12-31T23:59:59Z";
+
+#[test]
+fn a_node_that_cannot_be_decoded_is_not_ready() {
+    let mut node = json!({
+        "metadata": { "name": "n1", "uid": "u", "labels": { "role": "worker" }, "annotations": { keys::ANNOTATION_CORDON: "x" } },
+        "spec": { "unschedulable": true },
+        "status": {
+            "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z" }],
+            "addresses": [{ "type": "InternalIP", "address": "10.0.0.1" }], "nodeInfo": { "architecture": "arm64" },
+        },
+    });
+    let before = NodeView::of(&read(node.clone()));
+    assert!(before.ready && before.error.is_none());
+    node["status"]["conditions"][0]["lastHeartbeatTime"] = json!(LATE);
+    let view = NodeView::of(&read(node));
+    assert!(
+        view.error.as_deref().unwrap().starts_with("status.conditions: "),
+        "{view:?}"
+    );
+    assert!(view.differs(&before));
+    let expected = NodeView {
+        ready: false,
+        error: view.error.clone(),
+        ..before
+    };
+    assert_eq!(view, expected, "everything else is known");
+}
+
+#[test]
+fn a_status_that_cannot_be_decoded_is_an_empty_report() {
+    for pool in ["a", ""] {
+        let mut host = json!({
+            "metadata": { "name": "n1", "generation": 1 }, "spec": { "poolName": pool, "nodeUID": "u" },
+            "status": { "observedGeneration": 1, "nodeUID": "u", "conditions": [reported("Released", "True", "R")] },
+        });
+        let before = BootcNodeView::of(read(host.clone()));
+        assert!(before.is_observed() && before.is_released() && before.readable().is_some());
+        host["status"]["failure"] = json!({ "reason": "R", "message": "", "attempts": 5_000_000_000_u64, "nextTryTime": "2026-01-01T00:00:00Z" });
+        let view = BootcNodeView::of(read(host));
+        assert_eq!((is_leaving(&view), made_for(&view)), (pool.is_empty(), Some("u")));
+        assert!(!view.is_observed() && !view.is_released() && view.readable().is_none());
+        assert!(view.differs(&before) && view.error().unwrap().starts_with("status: "));
+        let finding = view.report().unwrap().degraded.as_ref().unwrap();
+        assert!(
+            finding.reason == "UnreadableObjects"
+                && finding.subject.name() == "n1"
+                && finding.message.contains("status: "),
+            "{finding:?}"
+        );
+    }
+}
+
+#[test]
+fn reported_texts_are_cut() {
+    let long = "x\ny".repeat(1_000_000);
+    let condition = |type_: &str| {
+        let mut condition = reported(type_, "True", &long);
+        condition["message"] = json!(long);
+        condition
+    };
+    let turn = json!({
+        "outcome": long, "message": long, "digest": format!("sha256:{}", "0".repeat(64)), "attempts": 1,
+        "nextTryTime": "2026-01-01T00:00:00Z",
+    });
+    let conditions = ["NodeDegraded", "Waiting"].map(condition);
+    let content = BootcNodeView::of(read(json!({
+        "metadata": { "name": "n1" }, "spec": {}, "status": { "conditions": conditions, "lastTurn": turn },
+    })));
+    let content = content.content.unwrap();
+    assert_eq!(content.status_error, None);
+    let finding = content.report.degraded.unwrap();
+    let turn = content.report.last_turn.unwrap();
+    let told = &content.told[0];
+    for (reason, message) in [
+        (&*finding.reason, &finding.message),
+        (turn.outcome.as_str(), &turn.message),
+        (told.reason.as_str(), &told.message),
+    ] {
+        assert_eq!(reason, "Other");
+        assert!(message.chars().count() == condition::MAX_MESSAGE + 1 && !message.contains('\n'));
+    }
 }
 
 #[test]

@@ -202,7 +202,7 @@ fn snapshot(told: Option<(&str, &str, &str)>) -> Snapshot {
         .collect();
     let node = json!({"metadata": {"name": "n1", "uid": "u1"}});
     let host = json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"conditions": conditions}});
-    let host = BootcNodeView::of(kube::core::DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
+    let host = BootcNodeView::of(serde_json::from_value(host).unwrap());
     let mut snapshot = Snapshot::default();
     Arc::make_mut(&mut snapshot.nodes).insert(
         "n1".into(),
