@@ -19,6 +19,7 @@ mod gates;
 mod gitops;
 mod health;
 mod images;
+mod liars;
 mod manifests;
 mod matrix;
 mod monitoring;
