@@ -8,6 +8,7 @@ pub mod admin;
 pub mod arguments;
 pub mod completion;
 mod explain;
+mod export;
 mod health;
 mod history;
 mod insights;
@@ -31,6 +32,7 @@ mod what_if;
 mod world;
 
 pub use explain::{ChangeLine, NodeExplanation, explanation, render_explanation};
+pub use export::export;
 pub use health::HealthInsight;
 pub use history::{node_history, pool_history};
 pub use insights::{Counts, NodeLine, PoolAssessment};

@@ -23,11 +23,10 @@ use kubectl_berth::arguments::{
 use kubectl_berth::completion::{self, Names};
 use kubectl_berth::watch::{Watching, watch};
 use kubectl_berth::{
-    Look, Scope, Snapshot, WhatIf, explanation, fields, has_colours, node_history, patch, picture, pool_history,
-    previews, read_logs, render, render_explanation, render_labels, render_preview, render_report, render_story,
-    report, story, what_if,
+    Look, Scope, Snapshot, WhatIf, explanation, export, fields, has_colours, node_history, patch, picture,
+    pool_history, previews, read_logs, render, render_explanation, render_labels, render_preview, render_report,
+    render_story, report, story, what_if,
 };
-use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Timeout for reading names from the cluster while a shell completes a word.
@@ -255,8 +254,8 @@ async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
     match (what.output, what.preview) {
         (Output::Table, false) => Ok(render(&snapshot, now, look, what.details.into())),
         (Output::Table, true) => Ok(render_preview(&snapshot, now, look.width)),
-        (form, false) => formed(form, &report(&snapshot, now)),
-        (form, true) => formed(form, &previews(&snapshot, now)),
+        (form, false) => export(form, &report(&snapshot, now)),
+        (form, true) => export(form, &previews(&snapshot, now)),
     }
 }
 
@@ -290,13 +289,6 @@ fn ended() -> Result<impl Future<Output = ()>> {
     })
 }
 
-fn formed(form: Output, value: &impl Serialize) -> Result<String> {
-    match form {
-        Output::Yaml => serde_saphyr::to_string(value).context("cannot write YAML"),
-        Output::Json | Output::Table => Ok(serde_json::to_string_pretty(value)? + "\n"),
-    }
-}
-
 async fn explain(cluster: &Cluster, of: &Explain) -> Result<String> {
     let client = client(cluster).await?;
     let mut snapshot = read(&client, cluster, Scope::Preview).await?;
@@ -313,7 +305,7 @@ async fn explain(cluster: &Cluster, of: &Explain) -> Result<String> {
     }
     match of.output {
         Output::Table => render_explanation(&snapshot, &of.node, now, look().width).map_err(anyhow::Error::msg),
-        form => formed(
+        form => export(
             form,
             &explanation(&snapshot, &of.node, now).map_err(anyhow::Error::msg)?,
         ),
@@ -342,7 +334,7 @@ async fn node(cluster: &Cluster, of: &NodeStory) -> Result<String> {
     let now = Timestamp::now();
     match of.output {
         Output::Table => render_story(&snapshot, &of.node, now, look().width).map_err(anyhow::Error::msg),
-        form => formed(form, &story(&snapshot, &of.node, now).map_err(anyhow::Error::msg)?),
+        form => export(form, &story(&snapshot, &of.node, now).map_err(anyhow::Error::msg)?),
     }
 }
 
@@ -365,7 +357,7 @@ fn verify(cluster: &Cluster, of: &Verify) -> Result<Outcome> {
     let report = read_logs(&of.audit_log, &cluster.namespace)?.judge(&terms)?;
     let text = match of.output {
         Output::Table => render_report(&report, look().width),
-        form => formed(form, &report)?,
+        form => export(form, &report)?,
     };
     Ok(if report.violations.is_empty() {
         Outcome::Done(text)

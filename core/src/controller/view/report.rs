@@ -1,10 +1,12 @@
-//! An agent's report: the parts of a BootcNode's status that the controller needs.
+//! An agent's report: the parts of a BootcNode's status that the controller needs. An agent of a compromised node may
+//! write any text, so the texts that reach statuses, events and messages become one line here.
 
 use std::time::Duration;
 
 use berth_api::boot_image::NodeBootImage;
 use berth_api::condition::{self, CommonReason, Word, one_line};
 use berth_api::firstboot::FirstbootOutcome;
+use berth_api::foreign::line;
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 use berth_api::{BootId, Digest};
 use jiff::Timestamp;
@@ -116,7 +118,7 @@ pub struct BootImageNote {
 impl BootImageNote {
     fn of(image: NodeBootImage) -> Self {
         Self {
-            version: image.version,
+            version: image.version.map(|version| line(&version)),
             provisioned: image.provisioned_time.map(|time| time.0.as_second()),
             error: image.error.as_deref().map(one_line),
         }
@@ -181,6 +183,14 @@ fn is_released(status: &BootcNodeStatus) -> bool {
     }
 }
 
+/// Returns the deployment with its version as one line.
+fn printable(deployment: NodeDeployment) -> NodeDeployment {
+    NodeDeployment {
+        version: deployment.version.map(|version| line(&version)),
+        ..deployment
+    }
+}
+
 fn seconds(number: Option<u32>) -> Option<Duration> {
     number.map(|number| Duration::from_secs(number.into()))
 }
@@ -202,11 +212,11 @@ impl Report {
                 locked: status.staged.as_ref().is_some_and(|s| s.locked),
                 staged: status.staged.and_then(|d| d.digest),
                 failed: status.failed_digests,
-                deployments: status.deployments,
+                deployments: status.deployments.into_iter().map(printable).collect(),
             },
             host: Host {
                 boot_id: status.boot_id.map(BootId::new),
-                platform_variant: status.platform_variant,
+                platform_variant: status.platform_variant.map(|variant| line(&variant)),
                 clock_synchronized: status.clock_synchronized.unwrap_or_default(),
                 boot_image: status.boot_image.map(BootImageNote::of).unwrap_or_default(),
                 firstboot: status.firstboot.map(|firstboot| FirstBoot {
@@ -221,7 +231,7 @@ impl Report {
                 attempts: t.attempts,
             }),
             node_uid: status.node_uid,
-            agent_version: status.agent_version,
+            agent_version: status.agent_version.map(|version| line(&version)),
             retry_token: status.retry_token,
         }
     }

@@ -515,3 +515,39 @@ fn only_the_dismissed_annotation_matters() {
     assert!(dismissed.differs(&bare));
     assert!(!other.differs(&bare));
 }
+
+#[test]
+fn texts_of_an_agent_are_one_line() {
+    let odd = "a\nb\u{1b}[2J\u{202e}";
+    let digest = format!("sha256:{}", "01".repeat(32));
+    let condition = json!({
+        "type": "NodeDegraded", "status": "True", "reason": "X", "message": odd, "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let turn = json!({
+        "outcome": odd, "message": odd, "digest": digest, "attempts": 1, "nextTryTime": "2026-01-01T00:00:00Z",
+    });
+    let node = json!({
+        "metadata": { "name": "n1" }, "spec": {},
+        "status": {
+            "agentVersion": odd, "platformVariant": odd, "lastTurn": turn, "conditions": [condition],
+            "bootImage": { "version": odd, "error": odd, "source": "s" },
+            "deployments": [{ "pool": "p", "digest": digest, "manifest": digest, "version": odd }],
+        },
+    });
+    let view = BootcNodeView::of(read(node));
+    let report = view.report().unwrap();
+    let turn = report.last_turn.as_ref().unwrap();
+    let boot_image = &report.host.boot_image;
+    for text in [
+        report.agent_version.as_deref(),
+        report.host.platform_variant.as_deref(),
+        report.degraded.as_ref().map(|found| found.message.as_str()),
+        report.images.deployments[0].version.as_deref(),
+        boot_image.version.as_deref(),
+        boot_image.error.as_deref(),
+        Some(&turn.message),
+    ] {
+        assert_eq!(text, Some("a b [2J"));
+    }
+    assert_eq!(turn.outcome, "Other");
+}
