@@ -13,9 +13,11 @@ fuzz_host() {
     rustc -vV | sed -n 's/^host: //p'
 }
 
-# With --target, build scripts and macros are built without these flags.
+# With --target, build scripts and macros are built without these flags. A little optimization makes the targets several times as
+# fast; overflow checks stay on.
 build_fuzz() {
-    RUSTFLAGS=${fuzz_flags//$'\n'/ } CARGO_TARGET_DIR=$fuzz_builds cargo build -p berth-fuzz --bins --target "$(fuzz_host)"
+    CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=line-tables-only RUSTFLAGS=${fuzz_flags//$'\n'/ } \
+        CARGO_TARGET_DIR=$fuzz_builds cargo build -p berth-fuzz --bins --target "$(fuzz_host)"
 }
 
 # fuzz_one TARGET SECONDS: keeps its findings, which the next run starts from. Each run also repeats inputs that broke the target.

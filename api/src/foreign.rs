@@ -117,7 +117,7 @@ fn scrub(word: &str, before: Before) -> (String, Before) {
     };
     let shown = match before {
         Before::Header if is_scheme => word.to_owned(),
-        Before::Header | Before::Scheme => without_token(word, 1),
+        Before::Header | Before::Scheme => without_token(&without_credentials(word), 1),
         Before::MaybeScheme => without_token(&without_credentials(word), MIN_TOKEN),
         Before::Anything => without_credentials(word),
     };

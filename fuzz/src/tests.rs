@@ -3,15 +3,24 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 8] = [
+const TARGETS: [(&str, Target); 17] = [
+    ("audit_log", super::audit_log),
     ("auth_file", super::auth_file),
     ("berth", super::berth),
     ("boot_image", super::boot_image),
+    ("bootc", super::bootc),
+    ("cluster", super::cluster),
     ("document", super::document),
+    ("firstboot", super::firstboot),
     ("image_ref", super::image_ref),
+    ("kubectl", super::kubectl),
+    ("memory", super::memory),
     ("policy", super::policy),
     ("registries_conf", super::registries_conf),
+    ("rpm_ostree", super::rpm_ostree),
     ("staged", super::staged),
+    ("tool_output", super::tool_output),
+    ("written", super::written),
 ];
 
 fn names(directory: &Path) -> Vec<String> {
@@ -42,5 +51,29 @@ fn the_seeds_break_nothing() {
             .map(|file| target(&fs::read(file.unwrap().path()).unwrap()))
             .count();
         assert!(count > 1, "{name} has {count} seeds");
+    }
+}
+
+/// The seeds of the target `cluster` must reach the functions under test: the API server would store the changed objects.
+#[test]
+fn the_seeds_of_a_cluster_are_stored() {
+    for seed in [
+        "none",
+        "statuses",
+        "texts",
+        "reasons",
+        "leases",
+        "boot-image",
+        "windows",
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/cluster").join(seed);
+        let data = fs::read(path).unwrap();
+        let cluster = crate::edits::edited(&data).unwrap();
+        let snapshot = crate::cluster::snapshot(&cluster);
+        let counts = (snapshot.pools.len(), snapshot.bootc_nodes.len(), snapshot.nodes.len());
+        assert_eq!(counts, (1, 2, 3), "{seed}: {}", crate::cluster::refusals(&cluster));
+        let snapshot = crate::kubectl::snapshot(&data).unwrap();
+        let counts = (snapshot.pools.len(), snapshot.bootc_nodes.len(), snapshot.nodes.len());
+        assert_eq!(counts, (1, 2, 3), "{seed}");
     }
 }

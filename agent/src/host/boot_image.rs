@@ -51,7 +51,7 @@ done"#
     )
 }
 
-fn parse(output: &str) -> Option<NodeBootImage> {
+pub(super) fn parse(output: &str) -> Option<NodeBootImage> {
     let (result, output) = output.split_once('\n')?;
     let (head, note) = output.split_once('\n')?;
     let mut words = head.split_whitespace();

@@ -283,7 +283,7 @@ fn is_on(root: &HostRoot, path: &str) -> io::Result<bool> {
 
 /// Returns the name of a check's unit, without its suffix: `berth-check-` and the check's path. With this name, a
 /// restarted agent finds a check that still runs. systemd allows 255 bytes, so the start of a long path is cut off.
-fn unit_name(path: &str) -> String {
+pub(super) fn unit_name(path: &str) -> String {
     let path = path.trim_start_matches('/').replace('/', "-");
     let name = path.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_");
     let extra = name.len().saturating_sub(MAX_NAME);
@@ -301,7 +301,7 @@ fn words(failure: &UnitFailure) -> String {
 }
 
 /// Returns the report of a failed check: its path, how it failed, and its last lines.
-fn report(path: &str, failure: &str, output: &str) -> String {
+pub(super) fn report(path: &str, failure: &str, output: &str) -> String {
     let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines.len().saturating_sub(REPORTED_LINES);
     let mut text = format!("{path}: {failure}");
@@ -378,6 +378,9 @@ mod tests {
         fs::write(dir.join(OsStr::from_bytes(b"30-\xff")), "").unwrap();
         let error = find(&root, BootComplete::Unused).unwrap_err();
         assert!(error.contains("not UTF-8"), "{error}");
+        fs::rename(dir.join(OsStr::from_bytes(b"30-\xff")), dir.join("30-\u{1b}[2J\n")).unwrap();
+        let error = find(&root, BootComplete::Unused).unwrap_err();
+        assert!(error.contains("rename the file"), "{error}");
         fs::remove_dir_all(&dir).unwrap();
         fs::write(&dir, "").unwrap();
         assert!(

@@ -144,7 +144,7 @@ fn name(image: &ImageRef) -> String {
 }
 
 /// Returns the message in a line of skopeo's log format. Returns other text unchanged.
-fn plain(words: &str) -> String {
+pub(super) fn plain(words: &str) -> String {
     match words.split_once("level=fatal msg=\"") {
         Some((_, said)) => said.trim_end_matches('"').replace("\\\"", "\""),
         None => words.to_owned(),

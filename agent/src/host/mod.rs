@@ -20,6 +20,8 @@ pub mod lock;
 mod login;
 mod look_up;
 pub mod memory_file;
+#[doc(hidden)]
+pub mod parsers;
 mod record;
 mod repository;
 mod rollback_guard;

@@ -52,7 +52,7 @@ pub(super) async fn forget_image(tools: &Tools, digest: &Digest) -> Result<(), H
 }
 
 /// Returns the refs of images with this digest, in any registry repository.
-fn refs_of<'a>(list: &'a str, digest: &Digest) -> Vec<&'a str> {
+pub(super) fn refs_of<'a>(list: &'a str, digest: &Digest) -> Vec<&'a str> {
     // Refs encode all characters except letters, digits and hyphens as `_XX_`.
     let end = format!("_40_{}", digest.to_string().replace(':', "_3A_"));
     let names = list.lines().map(str::trim);

@@ -139,6 +139,21 @@ mod tests {
     }
 
     #[test]
+    fn the_id_of_a_boot_is_one_word() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = HostRoot::new(scratch.path());
+        let path = root.path("/proc/sys/kernel/random/boot_id");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let id = "1f8a9c0c-0000-4000-8000-000000000001";
+        std::fs::write(&path, format!("{id}\n")).unwrap();
+        assert_eq!(root.boot_id().unwrap().as_str(), id);
+        for odd in ["", "\n", "a b", "a\nlimit=0", "a=b", &"a".repeat(5000)] {
+            std::fs::write(&path, odd).unwrap();
+            assert!(root.boot_id().is_err(), "{odd:?}");
+        }
+    }
+
+    #[test]
     fn follows_links_as_the_host_would() {
         let scratch = std::env::temp_dir().join(format!("berth-root-{}", std::process::id()));
         let pki = scratch.join("var/lib/kubelet/pki");

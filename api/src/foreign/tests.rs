@@ -61,6 +61,7 @@ fn tokens_of_headers_are_removed() {
             "\"authorization\": \"Bearer ***\",",
         ),
         ("authorization: x.y z", "authorization: *** z"),
+        ("authorization: https://me:hush@r.io", "authorization: ***://***@r.io"),
     ] {
         assert_eq!(scrubbed(text), shown);
     }

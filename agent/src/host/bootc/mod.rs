@@ -9,6 +9,7 @@ use berth_core::agent::storage::{StagingLock, Storage};
 use tokio::time::Instant;
 
 mod early_lock;
+pub(super) mod parsers;
 mod progress;
 mod pull;
 mod status;

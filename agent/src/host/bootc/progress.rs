@@ -50,14 +50,14 @@ struct Line {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LineContent {
+pub(super) enum LineContent {
     /// Bytes downloaded so far, and in total.
     Download(u64, u64),
     /// The image is staged. bootc still runs, to pull bound images and clean up.
     Staged,
 }
 
-fn parse(line: &[u8]) -> Option<LineContent> {
+pub(super) fn parse(line: &[u8]) -> Option<LineContent> {
     let line: Line = serde_json::from_slice(line).ok()?;
     match (line.type_.as_str(), line.task.as_str()) {
         ("ProgressBytes", "pulling" | "") => Some(LineContent::Download(line.bytes, line.bytes_total)),
@@ -71,13 +71,13 @@ fn parse(line: &[u8]) -> Option<LineContent> {
 }
 
 #[derive(Default)]
-struct Lines {
+pub(super) struct Lines {
     buffer: Vec<u8>,
     overlong: bool,
 }
 
 impl Lines {
-    fn feed(&mut self, mut bytes: &[u8], mut each: impl FnMut(&[u8])) {
+    pub(super) fn feed(&mut self, mut bytes: &[u8], mut each: impl FnMut(&[u8])) {
         while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
             let (head, tail) = bytes.split_at(end);
             self.push(head);
@@ -103,13 +103,13 @@ impl Lines {
 
 /// Computes the average download rate over [`RATE_WINDOW`].
 #[derive(Default)]
-struct Meter {
+pub(super) struct Meter {
     samples: VecDeque<(Instant, u64)>,
-    latest: Option<Progress>,
+    pub(super) latest: Option<Progress>,
 }
 
 impl Meter {
-    fn add(&mut self, now: Instant, bytes: u64, bytes_total: u64) {
+    pub(super) fn add(&mut self, now: Instant, bytes: u64, bytes_total: u64) {
         if self.samples.back().is_some_and(|(_, last)| *last > bytes) {
             self.samples.clear();
         }

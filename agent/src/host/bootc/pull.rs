@@ -358,7 +358,7 @@ fn owned(words: &[&str]) -> Vec<String> {
 
 /// Describes a failed pull in one line, with the tool's or systemd's message. [`failure::classify`] finds the reason of
 /// the failure in this line.
-fn explain(unit_failure: &UnitFailure, words: &str) -> String {
+pub(super) fn explain(unit_failure: &UnitFailure, words: &str) -> String {
     let words = failure::message(words);
     let text = match (unit_failure.result.as_str(), unit_failure.status) {
         ("timeout", _) => format!("the pull did not end within {} h: {words}", TIMEOUT.as_secs() / 3600),

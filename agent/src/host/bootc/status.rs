@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_api::Digest;
-use berth_api::foreign::bounded;
+use berth_api::foreign::{bounded, is_printable};
 use berth_api::node::Deployment;
 use berth_core::agent::storage::Storage;
 use jiff::Timestamp;
@@ -261,6 +261,9 @@ pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
         (version, None) => version,
         _ => return None,
     };
+    if !is_printable(version) {
+        return None;
+    }
     let mut numbers = version.split('.').map(|part| {
         let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
         digits.parse::<u32>().ok()

@@ -15,6 +15,7 @@ mod daemon;
 mod deployments;
 mod finalize;
 mod lock;
+pub(super) mod parsers;
 mod pulls;
 mod tally;
 mod transaction;

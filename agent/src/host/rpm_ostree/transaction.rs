@@ -181,7 +181,7 @@ fn read(message: &Message) -> Signal {
 /// Returns the address and the path of its socket as the agent sees them: in a pod, the host's `/run` has another path.
 /// `None` if the address has no valid path. A list of addresses (`;`) or an escaped character (`%`) is not valid, since
 /// the connection would go elsewhere.
-fn under(root: &HostRoot, address: &str) -> Option<(String, PathBuf)> {
+pub(super) fn under(root: &HostRoot, address: &str) -> Option<(String, PathBuf)> {
     let mut found = None;
     if address.contains([';', '%']) || !is_printable(address) {
         return None;

@@ -279,6 +279,18 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
+#[test]
+fn texts_of_an_image_are_one_line() {
+    let mut booted = entry('a');
+    booted["image"]["version"] = json!("9\n\u{1b}[2J\u{202e}1");
+    booted["image"]["architecture"] = json!("arm64\r\n");
+    booted["image"]["image"]["image"] = json!("https://me:hush@registry.example/os\u{2066}:1");
+    let status = read_host(json!({"booted": booted}));
+    assert_eq!(status.booted.version.as_deref(), Some("9 [2J1"));
+    assert_eq!(status.booted.architecture.as_deref(), Some("arm64"));
+    assert_eq!(status.booted.image, "https://***@registry.example/os:1");
+}
+
 proptest! {
     #[test]
     fn never_panics_on_any_json(status in any_json()) {

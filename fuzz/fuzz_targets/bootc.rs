@@ -1,0 +1,5 @@
+//! See `berth_fuzz::bootc`.
+
+#![cfg_attr(fuzzing, no_main)]
+
+berth_fuzz::target!(bootc);

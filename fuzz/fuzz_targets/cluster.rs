@@ -1,0 +1,5 @@
+//! See `berth_fuzz::cluster`.
+
+#![cfg_attr(fuzzing, no_main)]
+
+berth_fuzz::target!(cluster);

@@ -1,0 +1,5 @@
+//! See `berth_fuzz::written`.
+
+#![cfg_attr(fuzzing, no_main)]
+
+berth_fuzz::target!(written);
