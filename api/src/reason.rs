@@ -231,6 +231,8 @@ reasons! {
         NameTaken,
         /// The API server rejects writes to a Lease of the pool.
         WriteRefused,
+        /// The API server rejects what the members' reports would add to the pool's status.
+        StatusRefused,
         /// A node that holds a berth is silent or did not come back from its reboot in time.
         RebootTimedOut,
         /// Members report that they are degraded.

@@ -285,7 +285,8 @@ pub enum WaveState {
 }
 
 /// Medians of the durations that members measured, in seconds. Each median needs measurements of at least three
-/// members. If at least three members that run the target have measurements, the median is from these members only.
+/// members. A measurement of more than a day counts as a day. If at least three members that run the target have
+/// measurements, the median is from these members only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseDurations {

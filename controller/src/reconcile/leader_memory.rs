@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{NodeUid, PoolName};
 use berth_core::Moment;
+use berth_core::controller::aggregate::refused::RefusedReports;
 use berth_core::controller::gates::GateCache;
 use berth_core::controller::image::Ages;
 use berth_core::controller::membership::MembershipCache;
@@ -71,6 +72,8 @@ pub(super) struct NodeMemory {
 pub(super) struct PoolMemory {
     /// Time when each pool's status was last written.
     pub(super) reported: BTreeMap<PoolName, Moment>,
+    /// Parts of the pools' statuses that the API server refused, and when to try them again.
+    pub(super) refused: BTreeMap<PoolName, (RefusedReports, Moment)>,
     /// Time when the pools' metrics were last computed.
     pub(super) measured: Option<Moment>,
     pub(super) gates: GateCache,

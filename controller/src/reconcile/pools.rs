@@ -1,9 +1,11 @@
 //! Phases 3, 7 and 8, which send requests to the API server: the pools' finalizers, status and deletion.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_api::{PoolName, keys};
+use berth_core::controller::aggregate::refused::RefusedReports;
 use berth_core::controller::aggregate::{Polled, pace};
 use berth_core::controller::pool::Pool;
 use berth_core::controller::statuses::PassResults;
@@ -11,10 +13,14 @@ use serde_json::json;
 
 use super::phases::{Findings, Observed};
 use super::reconciler::Reconciler;
+use crate::api::CallError;
 use crate::events::Note;
 use crate::leader::Lost;
 use crate::resolve::Resolution;
 use crate::time;
+
+/// Interval between two attempts to write what the API server refused in a pool's status.
+const REFUSED_RETRY: Duration = Duration::from_secs(600);
 
 impl Reconciler {
     /// Phase 3: adds Berth's finalizer to pools before anything else is done for them. Returns the pools that lacked
@@ -83,6 +89,7 @@ impl Reconciler {
             let Some(new) = results.pool_status((pool, object), &old, polled, unwritable, observed.wall) else {
                 continue;
             };
+            let new = self.without_refused(pool, new, &old, observed);
             let key = format!("status/{}", pool.name);
             if new == old || touched.contains(&pool.name) || !self.memory.backoffs.is_ready(&key, observed.now) {
                 continue;
@@ -94,13 +101,8 @@ impl Reconciler {
                     continue;
                 }
             }
-            let mut object = object.clone();
-            let entry = observed.snapshot.pools.get(pool.name.as_str());
-            object.metadata.resource_version = entry.map(|e| e.version.clone());
-            object.status = Some(new.clone());
-            let api = self.kube.all::<BootcNodePool>();
-            let result = self.kube.replace_status(&api, pool.name.as_str(), &object).await;
-            if self.outcome(&key, result)?.is_some() {
+            let result = self.write_status(observed, (pool, object), &old, new).await;
+            if let Some((object, new)) = self.outcome(&key, result)? {
                 self.memory.pools.reported.insert(pool.name.clone(), time::now());
                 log(pool, &old, &new);
                 for note in Note::of_status(&object, &old, &new) {
@@ -108,11 +110,65 @@ impl Reconciler {
                 }
             }
         }
-        self.memory
-            .pools
-            .reported
-            .retain(|name, _| observed.snapshot.pools.contains_key(name.as_str()));
+        let exists = |name: &PoolName| observed.snapshot.pools.contains_key(name.as_str());
+        self.memory.pools.reported.retain(|name, _| exists(name));
+        self.memory.pools.refused.retain(|name, _| exists(name));
         Ok(())
+    }
+
+    /// Leaves out what the API server refused a short time ago, if the members still report the same.
+    fn without_refused(
+        &mut self,
+        pool: &Pool,
+        new: BootcNodePoolStatus,
+        old: &BootcNodePoolStatus,
+        observed: &Observed,
+    ) -> BootcNodePoolStatus {
+        let Some((refused, retry)) = self.memory.pools.refused.get(&pool.name) else {
+            return new;
+        };
+        if refused.are_in(&new) && observed.now < *retry {
+            return refused.left_out(new, old, observed.wall);
+        }
+        self.memory.pools.refused.remove(&pool.name);
+        new
+    }
+
+    /// Writes a pool's status. If the API server refuses the status, writes it once more without the parts that come
+    /// from the members' reports. Returns the pool and the status that was written.
+    async fn write_status(
+        &mut self,
+        observed: &Observed,
+        (pool, object): (&Pool, &BootcNodePool),
+        old: &BootcNodePoolStatus,
+        new: BootcNodePoolStatus,
+    ) -> Result<(BootcNodePool, BootcNodePoolStatus), CallError> {
+        let api = self.kube.all::<BootcNodePool>();
+        let name = pool.name.as_str();
+        let mut object = object.clone();
+        let entry = observed.snapshot.pools.get(name);
+        object.metadata.resource_version = entry.map(|e| e.version.clone());
+        object.status = Some(new.clone());
+        let error = match self.kube.replace_status(&api, name, &object).await {
+            Err(CallError::Refused(error)) => error,
+            result => return result.map(|_| (object, new)),
+        };
+        let refused = RefusedReports::new(&new, error.clone());
+        if refused.are_in(old) {
+            // The members' reports change nothing, so something else is refused.
+            return Err(CallError::Refused(error));
+        }
+        let rest = refused.left_out(new, old, observed.wall);
+        object.status = Some(rest.clone());
+        self.kube.replace_status(&api, name, &object).await?;
+        tracing::warn!(
+            pool = %pool.name, %error,
+            "the API server refused the pool's status; wrote it without what the members' reports would change in \
+             deployHistory, bootImage and phaseDurations"
+        );
+        let retry = observed.now + REFUSED_RETRY;
+        self.memory.pools.refused.insert(pool.name.clone(), (refused, retry));
+        Ok((object, rest))
     }
 
     /// Phase 8: removes Berth's finalizer from pools that are being deleted and have no nodes or berths left.

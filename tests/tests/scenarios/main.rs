@@ -13,6 +13,7 @@ mod controlplane;
 mod docs;
 mod drain;
 mod drain_settings;
+mod false_reports;
 mod firstboot;
 mod fleet;
 mod gates;

@@ -21,6 +21,7 @@ mod boot_image;
 mod conditions;
 mod facts;
 pub mod pace;
+pub mod refused;
 mod summary;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use crate::controller::image::ResolveReason;
 
 /// Reasons of `Degraded` that need a person to act. Until a person acts, the pool has less capacity or does not update
 /// at all.
-const POOL_TROUBLES: [&str; 6] = [
+pub(super) const POOL_TROUBLES: [&str; 6] = [
     "InvalidSelector",
     "UnreadableLease",
     "NameTaken",

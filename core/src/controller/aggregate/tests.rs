@@ -9,6 +9,7 @@ use berth_api::pool::{BerthCounts, BootcNodePoolSpec, PlatformDigest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 mod references;
+mod schema;
 mod states;
 
 use super::*;

@@ -10,10 +10,11 @@ use berth_api::foreign::line;
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 use berth_api::{BootId, Digest};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::reason::Reason;
 use crate::finding::{self, Finding, Subject};
+use crate::whole_seconds;
 
 /// Parts of an agent's report that the controller needs.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -119,7 +120,10 @@ impl BootImageNote {
     fn of(image: NodeBootImage) -> Self {
         Self {
             version: image.version.map(|version| line(&version)),
-            provisioned: image.provisioned_time.map(|time| time.0.as_second()),
+            provisioned: image
+                .provisioned_time
+                .and_then(plausible)
+                .map(|time| time.0.as_second()),
             error: image.error.as_deref().map(one_line),
         }
     }
@@ -156,12 +160,14 @@ pub struct Failing {
     pub attempts: u32,
 }
 
-/// Returns the condition with a short reason and message. An agent may write conditions of the controller's types too,
-/// of any length.
+/// Returns the condition with a short reason and message, and with a plausible transition time: 1970 replaces any other
+/// time. An agent may write conditions of the controller's types too, of any length and with any time. The controller
+/// writes these conditions back together with its own.
 pub(super) fn bounded(condition: Condition) -> Condition {
     Condition {
         reason: Word::stored(&condition.reason).into_string(),
         message: one_line(&condition.message),
+        last_transition_time: plausible(condition.last_transition_time).unwrap_or(Time(Timestamp::UNIX_EPOCH)),
         ..condition
     }
 }
@@ -183,16 +189,31 @@ fn is_released(status: &BootcNodeStatus) -> bool {
     }
 }
 
-/// Returns the deployment with its version as one line.
-fn printable(deployment: NodeDeployment) -> NodeDeployment {
-    NodeDeployment {
-        version: deployment.version.map(|version| line(&version)),
-        ..deployment
-    }
-}
+/// Longest duration that counts. An agent may report any number.
+const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 
 fn seconds(number: Option<u32>) -> Option<Duration> {
-    number.map(|number| Duration::from_secs(number.into()))
+    number.map(|number| Duration::from_secs(number.into()).min(MAX_DURATION))
+}
+
+/// Times that a report may contain: 1970 up to the end of 9998, in seconds since 1970. The API server accepts more in an
+/// agent's status, such as the year 0 in a time zone east of Greenwich. In UTC, that is a negative year. The API server
+/// would refuse every status with such a time that the controller writes.
+const PLAUSIBLE: std::ops::Range<i64> = 0..253_370_764_800;
+
+/// Returns a time of a report in whole seconds; `None` if the time is not plausible. With a fraction of a second, a time
+/// would never equal the time that the API server stores.
+fn plausible(time: Time) -> Option<Time> {
+    PLAUSIBLE.contains(&time.0.as_second()).then(|| whole_seconds(time.0))
+}
+
+/// Returns the deployment with its version as one line, and without a time that is not plausible.
+fn deployment(deployment: NodeDeployment) -> NodeDeployment {
+    NodeDeployment {
+        version: deployment.version.map(|version| line(&version)),
+        deployed_time: deployment.deployed_time.and_then(plausible),
+        ..deployment
+    }
 }
 
 impl Report {
@@ -201,7 +222,7 @@ impl Report {
         Self {
             observed_generation: status.observed_generation,
             phase: status.phase,
-            phase_start: status.phase_start_time.as_ref().map(|t| t.0),
+            phase_start: status.phase_start_time.clone().and_then(plausible).map(|t| t.0),
             released: is_released(&status),
             unguarded: is_unguarded(&status.conditions, degraded.as_ref()),
             degraded,
@@ -212,7 +233,7 @@ impl Report {
                 locked: status.staged.as_ref().is_some_and(|s| s.locked),
                 staged: status.staged.and_then(|d| d.digest),
                 failed: status.failed_digests,
-                deployments: status.deployments.into_iter().map(printable).collect(),
+                deployments: status.deployments.into_iter().map(deployment).collect(),
             },
             host: Host {
                 boot_id: status.boot_id.map(BootId::new),
@@ -260,7 +281,11 @@ impl Measured {
         let measured = status.measured();
         Self {
             staging: seconds(measured.staging),
-            staging_ended: status.timeline.staging_ended(),
+            staging_ended: status
+                .timeline
+                .staging_ended()
+                .and_then(|t| plausible(Time(t)))
+                .map(|t| t.0),
             drain: seconds(measured.drain),
             reboot: seconds(measured.reboot),
         }

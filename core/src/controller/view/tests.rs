@@ -321,6 +321,26 @@ fn reported_texts_are_cut() {
 }
 
 #[test]
+fn times_that_no_status_can_hold_are_replaced() {
+    let mut conditions = ["Waiting", "RebootTimedOut"].map(|type_| reported(type_, "True", "X"));
+    conditions[0]["lastTransitionTime"] = json!("0000-01-01T00:00:00+23:59");
+    conditions[1]["lastTransitionTime"] = json!("2026-01-01T00:00:00Z");
+    let content = BootcNodeView::of(read(json!({
+        "metadata": { "name": "n1" }, "spec": {}, "status": {
+            "conditions": conditions, "phaseStartTime": "0000-01-01T00:00:00+23:59",
+        },
+    })));
+    let content = content.content.unwrap();
+    let times: Vec<_> = content
+        .told
+        .iter()
+        .map(|c| c.last_transition_time.0.to_string())
+        .collect();
+    assert_eq!(times, ["1970-01-01T00:00:00Z", "2026-01-01T00:00:00Z"]);
+    assert_eq!(content.report.phase_start, None);
+}
+
+#[test]
 fn a_bootcnode_is_owned_by_its_node_alone() {
     let owners = json!([owner("Machine", "m"), owner("Node", "n")]);
     let host = json!({ "metadata": { "name": "n1", "ownerReferences": owners }, "spec": {} });

@@ -1,0 +1,104 @@
+//! A node whose reports are wrong: the pool records its target and its history all the same. The scenarios are parts of
+//! `images`.
+
+use anyhow::{Result, ensure};
+use berth_api::pool::BootcNodePool;
+use berth_tests::cluster::{LONG, Part};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+/// Name of the policy, and the text of its refusals.
+const POLICY: &str = "no-such-history";
+const WORDS: &str = "this version is not allowed here";
+
+/// Versions in the pool's history, newest first.
+async fn history(part: &Part<'_>) -> Result<Vec<String>> {
+    let images = part.status().await?.deploy_history.into_iter();
+    Ok(images.map(|image| image.version.unwrap_or_default()).collect())
+}
+
+/// The API server refuses the pool's history. The rest of the status is written, and the rollout continues.
+pub async fn a_refused_history_stops_no_rollout(part: &Part<'_>) -> Result<()> {
+    let rollout = json!({ "maxUnavailable": 2 });
+    let v1 = part.roll_to("1.0.0", rollout.clone()).await?;
+    part.until_all_run(&v1, LONG).await?;
+    part.soon("the history has the first image", || async {
+        Ok(history(part).await?.iter().any(|version| version.starts_with("1.0.0")))
+    })
+    .await?;
+    forbid(part).await?;
+    let v2 = part.roll_to("2.0.0", rollout.clone()).await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until_true("Degraded", "StatusRefused", WORDS).await?;
+    let status = part.status().await?;
+    ensure!(status.target.is_some_and(|target| target.digest == v2.digest));
+    let history_now = history(part).await?;
+    ensure!(
+        !history_now.iter().any(|version| version.starts_with("2.0.0")),
+        "{history_now:?}"
+    );
+    part.soon("all members are counted", || async {
+        Ok(part.status().await?.nodes.updated == 2)
+    })
+    .await?;
+
+    allow(part).await?;
+    let v3 = part.roll_to("3.0.0", rollout).await?;
+    part.until_all_run(&v3, LONG).await?;
+    part.until_false("Degraded", "AsExpected", "").await?;
+    part.soon("the history has the last image", || async {
+        Ok(history(part).await?.iter().any(|version| version.starts_with("3.0.0")))
+    })
+    .await
+}
+
+/// Creates a policy that refuses every pool status with the second image, and waits until it takes effect.
+async fn forbid(part: &Part<'_>) -> Result<()> {
+    let expression = format!(
+        "object.metadata.name != '{}' || !has(object.status) || !has(object.status.deployHistory) || \
+         !object.status.deployHistory.exists(i, has(i.version) && i.version.startsWith('2.0.0'))",
+        part.name
+    );
+    let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
+        "metadata": { "name": POLICY },
+        "spec": {
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": ["berth.dev"], "apiVersions": ["*"], "operations": ["UPDATE"],
+                "resources": ["bootcnodepools/status"],
+            }]},
+            "validations": [{ "expression": expression, "message": WORDS }],
+        },
+    }))?;
+    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
+        "metadata": { "name": POLICY }, "spec": { "policyName": POLICY, "validationActions": ["Deny"] },
+    }))?;
+    let (post, client) = (PostParams::default(), part.cluster.client());
+    Api::all(client.clone()).create(&post, &policy).await?;
+    Api::all(client).create(&post, &binding).await?;
+    part.soon("the history is refused", || async { Ok(is_refused(part).await) })
+        .await
+}
+
+async fn is_refused(part: &Part<'_>) -> bool {
+    let dry = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let digest = format!("sha256:{}", "1".repeat(64));
+    let history: Value = json!([{ "digest": digest, "version": "2.0.0", "nodeCount": 1 }]);
+    let patch = Patch::Merge(json!({ "status": { "deployHistory": history } }));
+    let pools: Api<BootcNodePool> = Api::all(part.cluster.client());
+    let tried = pools.patch_status(&part.name, &dry, &patch).await;
+    tried.is_err_and(|error| error.to_string().contains(WORDS))
+}
+
+async fn allow(part: &Part<'_>) -> Result<()> {
+    let client = part.cluster.client();
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    bindings.delete(POLICY, &DeleteParams::default()).await?;
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client);
+    policies.delete(POLICY, &DeleteParams::default()).await?;
+    Ok(())
+}
