@@ -13,6 +13,8 @@ pub const DEFAULT_MAX_MAJOR_SKEW: u32 = 1;
 pub const MAX_SKEW: u32 = 1000;
 /// Maximum number of machines listed in a pool's `tooOldNodes`.
 pub const MAX_NAMED: usize = 10;
+/// Maximum number of machines listed in a pool's `newest`.
+pub const MAX_NEWEST: usize = 3;
 
 /// Limit on how old a machine's boot image may be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -84,7 +86,7 @@ pub enum BootImageEnforcement {
 /// Source of the boot image version of new machines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BootImageSource {
-    /// The report of the newest machine of the pool.
+    /// The reports of the newest machines of the pool: the median of three, or the newest of fewer machines.
     #[default]
     Nodes,
     /// The admin's record in `manual`. Useful, for example, before the first machine is installed from a new boot
@@ -151,18 +153,22 @@ pub struct BootImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub version: Option<String>,
-    /// Name of the Node of the newest machine. That machine's agent reported this boot image. Kept after the machine is
-    /// deleted. Absent for a manual record.
+    /// Name of the Node of the machine whose agent reported this boot image: the median of the machines in `newest`, or
+    /// the newest of fewer than three. Absent for a manual record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node: Option<String>,
     /// Time when the API server created the Node in `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_created_time: Option<Time>,
-    /// Time when the machine in `node` was provisioned, by its own clock, but at most the creation time of its Node. A
-    /// report from a machine that was provisioned earlier does not change `version`.
+    /// Time when the machine in `node` was provisioned, by its own clock, but at most the creation time of its Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned_time: Option<Time>,
+    /// The newest machines that reported their boot image, newest first. Machines stay in this list after they are
+    /// deleted, but not after they are excluded. Empty for a manual record.
+    #[schemars(length(max = 3))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub newest: Vec<ReportedBootImage>,
     /// Time when the controller first saw the manual record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_time: Option<Time>,
@@ -177,4 +183,22 @@ pub struct BootImageStatus {
     #[schemars(length(max = 10))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub too_old_nodes: Vec<String>,
+}
+
+/// Boot image that one machine reported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportedBootImage {
+    /// Name of the machine's Node.
+    #[schemars(length(max = 253))]
+    pub node: String,
+    /// Version of the boot image.
+    #[schemars(length(max = 128))]
+    pub version: String,
+    /// Time when the API server created the Node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_created_time: Option<Time>,
+    /// Time when the machine was provisioned, by its own clock, but at most the creation time of its Node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provisioned_time: Option<Time>,
 }

@@ -1,9 +1,11 @@
 //! Checks the numbered invariants of the design on states and on single moves. All sets are computed from the world,
 //! without results of the released code.
 
+use berth_api::NodeName;
 use berth_api::berth::{ClosedReason, Outcome};
 
 use crate::decide::{Act, Put};
+use crate::rich;
 use crate::set::Set;
 use crate::state::{
     Berth, BootImage, BootImages, Cordon, Held, Image, Lease, NONE, Node, NodeRead, Number, Object, Phase, PlanInputs,
@@ -398,19 +400,60 @@ pub fn inputs(world: &World, look: &WatchView, pool: u8) -> PlanInputs {
     }
 }
 
-/// True if the boot image policy forbids the image in the pool. The newest boot image ever reported counts, even if its
-/// machine is now silent or gone.
-pub fn is_refused(world: &World, nodes: &[Node], (pool, terms): (u8, &Pool), image: Image) -> bool {
-    let too_old = world.too_old & (1 << image) != 0;
-    let members = nodes.iter().filter(|node| is_member(node, pool) && node.spec.is_some());
-    let newest = members.map(|node| node.status.boot_image).max().unwrap_or_default();
-    too_old && terms.boot_images == BootImages::Refuse && newest.max(terms.boot_image) == BootImage::Older
+/// Number of machines whose median is the boot image in use. Of fewer machines, the newest decides.
+const VOTERS: usize = 3;
+
+/// Returns the boot images of the newest machines that ever reported one, newest first: at most [`VOTERS`]. The boot
+/// image in the pool's status is remembered for the first node, which may be silent or gone now.
+fn newest_boot_images(nodes: &[Node], pool: u8, terms: &Pool) -> Vec<BootImage> {
+    let mut machines: Vec<(bool, NodeName, BootImage)> = vec![];
+    for (number, node) in (0..).zip(nodes) {
+        let boot_image = node.status.boot_image;
+        if is_member(node, pool) && node.spec.is_some() && boot_image != BootImage::Unknown {
+            machines.push((node.labels.newer, rich::name(number), boot_image));
+        }
+    }
+    let remembered = (terms.boot_image == BootImage::Newer, rich::name(0), terms.boot_image);
+    if terms.boot_image != BootImage::Unknown {
+        match machines.iter_mut().find(|(_, name, _)| *name == remembered.1) {
+            // A machine's report replaces its remembered report.
+            Some((is_newer, ..)) if *is_newer >= remembered.0 => {}
+            Some(earlier) => *earlier = remembered,
+            None => machines.push(remembered),
+        }
+    }
+    machines.sort_unstable_by(|one, other| other.cmp(one));
+    machines
+        .iter()
+        .take(VOTERS)
+        .map(|(.., boot_image)| *boot_image)
+        .collect()
 }
 
-/// Checks that the boot image in the pool's status never becomes older, unless the admin records a version.
+/// True if the boot image policy forbids the image in the pool. Boot images that were ever reported count, even if
+/// their machines are now silent or gone.
+pub fn is_refused(world: &World, nodes: &[Node], (pool, terms): (u8, &Pool), image: Image) -> bool {
+    let too_old = world.too_old & (1 << image) != 0;
+    if !too_old || terms.boot_images != BootImages::Refuse {
+        return false;
+    }
+    let mut newest = newest_boot_images(nodes, pool, terms);
+    if newest.len() == VOTERS {
+        newest.sort_unstable();
+        newest.swap(0, VOTERS / 2);
+    }
+    newest.first() == Some(&BootImage::Older)
+}
+
+/// Checks that the boot image in the pool's status becomes older only if the admin records a version, or if older
+/// machines are the majority of the newest ones.
 pub fn remembers(look: &WatchView, pool: u8, boot_image: BootImage) -> Option<Broken> {
     let terms = &look.pools[usize::from(pool)];
-    (boot_image < terms.boot_image && terms.boot_images != BootImages::Recorded).then_some(BOOT_IMAGE)
+    if boot_image >= terms.boot_image || terms.boot_images == BootImages::Recorded {
+        return None;
+    }
+    let has_median = newest_boot_images(&look.nodes, pool, terms).len() == VOTERS;
+    (!has_median).then_some(BOOT_IMAGE)
 }
 
 /// True if the boot image policy forbids the pool's change to an image, according to the watches. The current target is

@@ -307,8 +307,13 @@ impl<'a> Pass<'a> {
         let facts = watch::image_facts(object, &answers, watch::seen(known, self.view.counts));
         let members = self.membership.members(name);
         let members: Vec<_> = members.filter_map(|name| self.member(name.as_str())).collect();
-        let last = status.and_then(|status| status.boot_image.as_ref());
-        let rules = (object.spec.boot_image(), last);
+        let excluded = self.membership.excluded.iter().filter(|(_, pool)| *pool == name);
+        let excluded: Vec<_> = excluded.map(|(node, _)| node).collect();
+        let rules = aggregate::BootImageInputs {
+            policy: object.spec.boot_image(),
+            before: status.and_then(|status| status.boot_image.as_ref()),
+            excluded: &excluded,
+        };
         let decision = aggregate::adopt(&facts, &members, rules, rich::NOW);
         let boot_image = aggregate::boot_image(&decision, &members, rules, rich::NOW);
         new.boot_image = watch::small_boot_image(boot_image.as_ref());

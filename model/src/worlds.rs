@@ -116,6 +116,8 @@ worlds! {
     "boot-image" "a tag moves to an image that needs a newer boot image"
         { nodes: 2, images: &[2, 3], too_old: 1 << 3 }
         [Edit: 1, Accept: 1] deep [Edit: 1, Forget: 1, StaleWatch: 1, AgentCrash: 1, Election: 1, Late: 1];
+    "majority" "of three machines, a newer one alone does not admit an image"
+        { nodes: 3, images: &[2, 3], too_old: 1 << 3, newer: true } [Edit: 1] deep [Accept: 1, StaleWatch: 1];
     "exclude" "nodes are excluded in the middle of their turn"
         {} [Exclude: 1, AgentCrash: 1] deep [Late: 1];
 

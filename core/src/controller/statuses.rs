@@ -60,7 +60,8 @@ impl<'a> PassResults<'a> {
         let plan = self.plans.get(&pool.name)?;
         let members = self.views(self.membership.members(&pool.name));
         let away = self.views(self.strangers(pool));
-        let excluded = self.membership.excluded.values();
+        let excluded = self.membership.excluded.iter().filter(|(_, of)| **of == pool.name);
+        let excluded: Vec<&NodeName> = excluded.map(|(name, _)| name).collect();
         let facts = PoolStatusFacts {
             generation: object.metadata.generation,
             spec: &object.spec,
@@ -69,7 +70,7 @@ impl<'a> PassResults<'a> {
             pool: pool.name.as_str(),
             refused: pool.refused.as_deref(),
             gates: self.gates.get(&pool.name),
-            excluded: excluded.filter(|of| **of == pool.name).count(),
+            excluded: &excluded,
             deleting: pool.deleting,
             bad_selector: pool.bad_selector(),
             members: &members,

@@ -142,3 +142,22 @@ fn an_impossible_comparison_is_never_within_limits() {
         check_skew(boot, image, &[limit], expected);
     }
 }
+
+#[test]
+fn the_median_of_three_versions() {
+    for (versions, expected) in [
+        (["9.4", "9.4", "9.4"], 0),
+        (["9.0", "9.4", "9.2"], 2),
+        (["0.1", "9.4", "9.4"], 1),
+        (["999", "9.4", "9.4"], 1),
+        (["9.4", "999", "9.4.0"], 0),
+        // A version that cannot be compared does not count.
+        (["no version", "9.4", "9.4"], 1),
+        (["9.4", "", "9.2"], 0),
+        (["stream9", "9.2", "9.4"], 1),
+        (["Rawhide", "9.4", "Rawhide"], 0),
+        (["stream9", "9.2", "Rawhide"], 0),
+    ] {
+        assert_eq!(version::median(versions), expected, "{versions:?}");
+    }
+}

@@ -269,6 +269,28 @@ impl OsVersion {
     }
 }
 
+/// Returns the index of the median of three versions, given as texts. If two versions are equally old, the first of
+/// them is the median. A version that cannot be compared with the others does not count: the first of the others is
+/// returned. If no two versions can be compared, returns 0.
+pub fn median(versions: [&str; 3]) -> usize {
+    let parsed = versions.map(|version| OsVersion::from_str(version).ok());
+    let is_at_most = |one: usize, other: usize| match (&parsed[one], &parsed[other]) {
+        (Some(a), Some(b)) => matches!(a.compare(b), Comparison::Older | Comparison::Equal),
+        _ => versions[one] == versions[other],
+    };
+    let others = [(0, 1, 2), (1, 0, 2), (2, 0, 1)];
+    for (middle, a, b) in others {
+        if (is_at_most(a, middle) && is_at_most(middle, b)) || (is_at_most(b, middle) && is_at_most(middle, a)) {
+            return middle;
+        }
+    }
+    let pairs = [(0, 1), (0, 2), (1, 2)];
+    let comparable = pairs
+        .into_iter()
+        .find(|(a, b)| is_at_most(*a, *b) || is_at_most(*b, *a));
+    comparable.map_or(0, |(first, _)| first)
+}
+
 /// Compares the remaining parts of two versions with equal releases and dates. `None` if the first difference is in a
 /// word, since words have no order.
 fn order_of_rest(a: &[Part], b: &[Part]) -> Option<Ordering> {

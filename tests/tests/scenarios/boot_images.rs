@@ -137,6 +137,31 @@ pub async fn machines_of_two_boot_images(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
+/// A machine that reports an old boot image refuses nothing, because two of the three newest machines are new enough. An
+/// excluded machine does not count.
+pub async fn one_of_three_machines_is_outvoted(part: &Part<'_>) -> Result<()> {
+    for (n, version) in [(1, "9.4"), (2, "9.4"), (3, "0.1")] {
+        installed_from(part.host(n), version)?;
+    }
+    begin(part).await?;
+    let (v2, _) = demanding(part, "10.1.0", "9.2").await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until_false("BootImageSkew", "WithinLimit", "").await?;
+    let status = part.status().await?.boot_image.context("there is no boot image")?;
+    ensure!(
+        status.version.as_deref() == Some("9.4") && status.newest.len() == 3 && status.too_old_nodes == [part.node(3)],
+        "{status:?}"
+    );
+    let (_, said) = demanding(part, "10.2.0", "9.5").await?;
+    said.says(&["the median of the three newest machines, was installed from 9.4"])?;
+    part.label(part.node(1), "berth.dev/exclude", Some("")).await?;
+    part.soon("the excluded node is forgotten", || async {
+        let newest = part.status().await?.boot_image.unwrap_or_default().newest;
+        Ok(newest.len() == 2 && newest.iter().all(|machine| machine.node != part.node(1)))
+    })
+    .await
+}
+
 /// Rights that docs/boot-images.md gives the identity that writes the event.
 const ROLE: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1

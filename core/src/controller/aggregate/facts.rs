@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use berth_api::NodeName;
 use berth_api::berth::Holding;
+use berth_api::boot_image::{BootImagePolicy, BootImageStatus};
 use berth_api::membership::Conflict;
 use berth_api::platform::Platform;
 use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus};
@@ -47,6 +49,17 @@ pub struct Polled<'a> {
     pub poll_request: Option<String>,
 }
 
+/// Input about a pool's boot image, besides the members.
+#[derive(Debug, Clone, Copy)]
+pub struct BootImageInputs<'a> {
+    /// `spec.bootImage`
+    pub policy: &'a BootImagePolicy,
+    /// Current `status.bootImage`.
+    pub before: Option<&'a BootImageStatus>,
+    /// Excluded nodes that would be members otherwise. Their earlier reports do not count either.
+    pub excluded: &'a [&'a NodeName],
+}
+
 /// Input for a pool's status.
 #[derive(Debug)]
 pub struct PoolStatusFacts<'a> {
@@ -64,8 +77,8 @@ pub struct PoolStatusFacts<'a> {
     pub polled: Polled<'a>,
     /// Gates of the pool; `None` if this pass did not evaluate them.
     pub gates: Option<&'a Gates>,
-    /// Number of excluded nodes that would be members otherwise.
-    pub excluded: usize,
+    /// Excluded nodes that would be members otherwise.
+    pub excluded: &'a [&'a NodeName],
     /// True if the pool is being deleted.
     pub deleting: bool,
     /// Error in the pool's node selector; `None` if the selector is valid.
@@ -85,6 +98,14 @@ pub struct PoolStatusFacts<'a> {
 }
 
 impl<'a> PoolStatusFacts<'a> {
+    pub(super) fn boot_image(&self) -> BootImageInputs<'a> {
+        BootImageInputs {
+            policy: self.spec.boot_image(),
+            before: self.old.boot_image.as_ref(),
+            excluded: self.excluded,
+        }
+    }
+
     pub(super) fn image(&self) -> image::ImageFacts<'a> {
         image::ImageFacts {
             reference: self.spec.image_ref(),

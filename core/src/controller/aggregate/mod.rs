@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::berth::{HoldPhase, Outcome};
-use berth_api::boot_image::{BootImagePolicy, BootImageStatus};
+use berth_api::boot_image::BootImageStatus;
 use berth_api::condition::{self, CommonReason, Verdict};
 use berth_api::node::{Phase, Staging};
 use berth_api::pool::{BootcNodePoolStatus, DeployedImage, DigestFailures, NodeCounts, PhaseDurations, Target};
@@ -28,22 +28,18 @@ mod tests;
 mod trouble;
 
 use facts::MemberState;
-pub use facts::{MemberView, Polled, PoolStatusFacts};
+pub use facts::{BootImageInputs, MemberView, Polled, PoolStatusFacts};
 use trouble::{is_served, trouble};
 
 /// Decides a pool's target image. A new image is refused if it lacks the platform of a member, or if the current boot
-/// image is too old for it. `before`: current `status.bootImage`.
+/// image is too old for it.
 pub fn adopt(
     image: &image::ImageFacts<'_>,
     members: &[MemberView<'_>],
-    (policy, before): (&BootImagePolicy, Option<&BootImageStatus>),
+    inputs: BootImageInputs<'_>,
     now: Timestamp,
 ) -> image::Decision {
-    let boot_image = boot_image::BootImageFacts {
-        policy,
-        members,
-        before,
-    };
+    let boot_image = boot_image::BootImageFacts { inputs, members };
     image::decide(
         image,
         |next| no_such_platform(members, next).or_else(|| boot_image::refusal(&boot_image, next)),
@@ -51,25 +47,20 @@ pub fn adopt(
     )
 }
 
-/// Returns the new `status.bootImage`. `image`: decision about the pool's image. `before`: the current value.
+/// Returns the new `status.bootImage`. `image`: decision about the pool's image.
 pub fn boot_image(
     image: &image::Decision,
     members: &[MemberView<'_>],
-    (policy, before): (&BootImagePolicy, Option<&BootImageStatus>),
+    inputs: BootImageInputs<'_>,
     now: Timestamp,
 ) -> Option<BootImageStatus> {
-    let facts = boot_image::BootImageFacts {
-        policy,
-        members,
-        before,
-    };
+    let facts = boot_image::BootImageFacts { inputs, members };
     boot_image::assess(&facts, None, image.target.as_ref(), &image.next, now).status
 }
 
 /// Returns the pool's new status.
 pub fn status(facts: &PoolStatusFacts<'_>, now: Timestamp) -> BootcNodePoolStatus {
-    let before = facts.old.boot_image.as_ref();
-    let image = adopt(&facts.image(), facts.members, (facts.spec.boot_image(), before), now);
+    let image = adopt(&facts.image(), facts.members, facts.boot_image(), now);
     let target = image.target;
     let doing: BTreeMap<&NodeName, MemberState> = facts
         .members
@@ -129,9 +120,8 @@ fn assess_boot_image(
     now: Timestamp,
 ) -> boot_image::Assessment {
     let boot_image = boot_image::BootImageFacts {
-        policy: facts.spec.boot_image(),
+        inputs: facts.boot_image(),
         members: facts.members,
-        before: facts.old.boot_image.as_ref(),
     };
     let said = condition::find(&facts.old.conditions, condition::pool::BOOT_IMAGE_SKEW);
     // Ignore the current condition if it is about another image reference.
@@ -227,7 +217,7 @@ fn counts(
         draining: in_state(doing, MemberState::Draining),
         rebooting: in_state(doing, MemberState::Rebooting),
         pending: in_state(doing, MemberState::Pending),
-        excluded: saturated(facts.excluded),
+        excluded: saturated(facts.excluded.len()),
         degraded: saturated(degraded.count()),
         unavailable: saturated(unavailable.count()),
     }

@@ -180,7 +180,7 @@ fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &
         },
         refused: None,
         gates: None,
-        excluded: 0,
+        excluded: &[],
         deleting: false,
         bad_selector: None,
         members: &[],

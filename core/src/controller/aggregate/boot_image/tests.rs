@@ -1,5 +1,7 @@
+use berth_api::NodeName;
 use berth_api::boot_image::ManualBootImage;
 use berth_api::pool::ImageMetadata;
+use proptest::prelude::*;
 
 use super::*;
 use crate::controller::aggregate::tests;
@@ -54,6 +56,7 @@ struct Pool {
     nodes: Vec<(NodeView, BootcNodeView)>,
     policy: BootImagePolicy,
     before: Option<BootImageStatus>,
+    excluded: Vec<&'static str>,
     said: Option<Condition>,
 }
 
@@ -66,6 +69,7 @@ impl Pool {
             nodes: nodes.collect(),
             policy: BootImagePolicy::default(),
             before: None,
+            excluded: vec![],
             said: None,
         }
     }
@@ -81,10 +85,15 @@ impl Pool {
                 heard: true,
             });
         }
+        let excluded: Vec<NodeName> = self.excluded.iter().map(|name| (*name).into()).collect();
+        let excluded: Vec<&NodeName> = excluded.iter().collect();
         ask(&BootImageFacts {
-            policy: &self.policy,
+            inputs: BootImageInputs {
+                policy: &self.policy,
+                before: self.before.as_ref(),
+                excluded: &excluded,
+            },
             members: &members,
-            before: self.before.as_ref(),
         })
     }
 
@@ -112,12 +121,8 @@ fn refused() -> Next {
 }
 
 #[test]
-fn the_newest_machine_shows_the_boot_image_in_use() {
-    let mut pool = Pool::of(&[
-        ("old", 1, Some("8.6")),
-        ("new", 3, Some("9.4")),
-        ("middle", 2, Some("9.0")),
-    ]);
+fn the_newest_machines_show_the_boot_image_in_use() {
+    let mut pool = Pool::of(&[("old", 1, Some("8.6")), ("new", 3, Some("9.4"))]);
     let target = image("9.6", Some("9.2"));
     assert_eq!(pool.refusal(&target), None);
     let (said, status) = pool.assess(Some(&target), &Next::Clear);
@@ -127,17 +132,93 @@ fn the_newest_machine_shows_the_boot_image_in_use() {
         (status.version.as_deref(), status.node.as_deref()),
         (Some("9.4"), Some("new"))
     );
-    assert_eq!(
-        (status.too_old, status.too_old_nodes),
-        (2, vec!["old".to_owned(), "middle".to_owned()])
-    );
+    let newest: Vec<_> = status
+        .newest
+        .iter()
+        .map(|machine| (&*machine.node, &*machine.version))
+        .collect();
+    assert_eq!(newest, [("new", "9.4"), ("old", "8.6")]);
+    assert_eq!((status.too_old, status.too_old_nodes), (1, vec!["old".to_owned()]));
     assert_eq!(status.limit.minimum_version.as_deref(), Some("9.2"));
     pool.nodes.push((node("newest", 4), host(Some("9.1"))));
     let refusal = pool.refusal(&target).unwrap();
-    let why = "the newest machine, newest, was installed from 9.1, which is older than the minimum 9.2";
+    let why =
+        "newest, the median of the three newest machines, was installed from 9.1, which is older than the minimum 9.2";
     assert!(refusal.contains(why), "{refusal}");
     let (said, _) = pool.assess(Some(&target), &Next::Clear);
     assert_eq!(said, format!("Some(true) BootImageTooOld {why}"));
+}
+
+proptest! {
+    /// Machines that agree outvote one other machine, whatever it reports and whenever it was installed, and also after
+    /// machines have left the pool.
+    #[test]
+    fn one_of_three_machines_neither_refuses_nor_admits_an_image(
+        is_old in any::<bool>(),
+        lie in prop_oneof!["[0-9]{1,4}(\\.[0-9]{1,9}){0,3}", "[a-z]{0,6}[0-9.~+ -]{0,8}", Just("x".repeat(128)), ".{0,9}"],
+        (liar, created) in (0usize..4, proptest::collection::vec(0i64..3, 4)),
+        gone in proptest::collection::vec(any::<bool>(), 4),
+    ) {
+        let honest = if is_old { "9.0" } else { "9.4" };
+        let names = ["n0", "n1", "n2", "n3"];
+        let machines = (0..4).map(|n| (names[n], created[n], Some(if n == liar { lie.as_str() } else { honest })));
+        let machines: Vec<_> = machines.collect();
+        let target = image("9.6", Some("9.2"));
+        let mut pool = Pool::of(&machines);
+        prop_assert_eq!(pool.refusal(&target).is_some(), is_old, "{:?}", machines);
+        pool.before = pool.assess(Some(&target), &Next::Clear).1;
+        let left = machines.iter().zip(&gone).filter(|(_, is_gone)| !**is_gone);
+        pool.nodes = Pool::of(&left.map(|(machine, _)| *machine).collect::<Vec<_>>()).nodes;
+        prop_assert_eq!(pool.refusal(&target).is_some(), is_old, "{:?} {:?}", machines, gone);
+    }
+}
+
+#[test]
+fn one_of_two_machines_decides_until_the_admin_excludes_it() {
+    let target = image("9.6", Some("9.2"));
+    let honest = ("honest", 1, Some("9.4"));
+    let mut pool = Pool::of(&[honest, ("liar", 2, Some("0.1"))]);
+    assert!(pool.refusal(&target).is_some(), "as many machines for it as against it");
+    pool.before = pool.assess(Some(&target), &Next::Clear).1;
+    // The lie is remembered after the machine has left.
+    pool.nodes = Pool::of(&[honest]).nodes;
+    assert!(pool.refusal(&target).is_some());
+    pool.excluded = vec!["liar"];
+    assert_eq!(pool.refusal(&target), None);
+    let (said, status) = pool.assess(Some(&target), &Next::Clear);
+    let status = status.unwrap();
+    assert_eq!(
+        (said.as_str(), status.node.as_deref()),
+        ("Some(false) WithinLimit", Some("honest"))
+    );
+    // The lie stays forgotten after the Node is deleted.
+    (pool.before, pool.excluded) = (Some(status), vec![]);
+    assert_eq!(pool.refusal(&target), None);
+    // An older controller recorded only the newest machine.
+    pool.nodes.clear();
+    pool.before = Some(BootImageStatus {
+        version: Some("0.1".to_owned()),
+        node: Some("liar".to_owned()),
+        ..BootImageStatus::default()
+    });
+    assert!(pool.refusal(&target).is_some());
+    pool.excluded = vec!["liar"];
+    let (said, status) = pool.assess(Some(&target), &Next::Clear);
+    assert_eq!(said, "None NotReported no machine has reported its boot image");
+    assert_eq!(status.and_then(|status| status.version), None);
+}
+
+#[test]
+fn a_machine_whose_node_was_created_again_counts_once() {
+    let target = image("9.6", Some("9.2"));
+    let others = [("n1", 1, Some("9.4")), ("n2", 2, Some("9.4"))];
+    let mut pool = Pool::of(&[others[0], others[1], ("liar", 3, Some("0.1"))]);
+    pool.before = pool.assess(Some(&target), &Next::Clear).1;
+    pool.nodes = Pool::of(&[others[0], others[1], ("liar", 4, Some("0.1"))]).nodes;
+    assert_eq!(pool.refusal(&target), None);
+    let newest = pool.assess(Some(&target), &Next::Clear).1.unwrap().newest;
+    let nodes: Vec<_> = newest.iter().map(|machine| machine.node.as_str()).collect();
+    assert_eq!(nodes, ["liar", "n2", "n1"]);
 }
 
 #[test]
@@ -273,7 +354,8 @@ fn a_deleted_machine_still_counts() {
     for (now, refused, by) in [
         (vec![], true, gone),
         (vec![old], true, gone),
-        (vec![old, ("middle", 2, Some("9.5"))], true, gone),
+        // Two of three machines are new enough.
+        (vec![old, ("middle", 2, Some("9.5"))], false, ""),
         (vec![old, new], true, "the newest machine, new, was installed from 9.0"),
         (vec![old, ("new", 3, None)], true, gone),
         // The Node was created again, so the machine counts as reinstalled.
@@ -382,6 +464,8 @@ fn a_node_registered_again_is_not_new() {
     pool.before = Some(status);
     pool.nodes.remove(0);
     assert_eq!(pool.refusal(&target), None);
+    pool.nodes.clear();
+    pool.before.as_mut().unwrap().newest.truncate(1);
     // If a machine's clock is ahead, the machine does not count as newer than its Node.
     pool.nodes
         .push((node("ahead", 200), provisioned(Some("9.0"), Some(i64::MAX))));
@@ -487,9 +571,8 @@ fn a_decision_shows_the_boot_image() {
         next: Next::Clear,
     };
     let now = Timestamp::from_second(1000).unwrap();
-    let status = pool.with(|facts| {
-        crate::controller::aggregate::boot_image(&decision, facts.members, (facts.policy, facts.before), now)
-    });
+    let status =
+        pool.with(|facts| crate::controller::aggregate::boot_image(&decision, facts.members, facts.inputs, now));
     let expected = pool.assess(decision.target.as_ref(), &decision.next).1;
     assert_eq!(status, expected);
     assert_eq!(status.unwrap().too_old_nodes, ["n1"]);
