@@ -23,6 +23,11 @@ pub fn pool_history(snapshot: &Snapshot, pool: &str, now: Timestamp, width: usiz
         vec![
             version(image.version.as_ref()),
             image.node_count.to_string(),
+            image
+                .publish_time
+                .as_ref()
+                .map(|time| format!("{:.0}", time.0))
+                .unwrap_or_default(),
             when(image.last_deployed.as_ref(), now),
             image.digest.to_string(),
         ]
@@ -31,7 +36,7 @@ pub fn pool_history(snapshot: &Snapshot, pool: &str, now: Timestamp, width: usiz
     let head = format!("Pool {pool}: images deployed on its nodes, the newest first");
     Ok(table(
         &head,
-        &["VERSION", "NODES", "LAST DEPLOYED", "DIGEST"],
+        &["VERSION", "NODES", "TARGET SINCE", "LAST DEPLOYED", "DIGEST"],
         &rows,
         width,
     ))

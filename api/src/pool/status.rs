@@ -51,7 +51,8 @@ pub struct BootcNodePoolStatus {
     #[schemars(length(max = 20))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<WaveStatus>,
-    /// Images deployed to members, newest first.
+    /// Images deployed to members: first the images that were the pool's target, the latest target first, then other
+    /// images that at least two members report.
     #[schemars(length(max = 10))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deploy_history: Vec<DeployedImage>,
@@ -178,20 +179,26 @@ pub struct DeployedImage {
     /// Digest that the pool's reference was resolved to. For an image that nodes ran when they joined the pool: digest
     /// of its manifest.
     pub digest: Digest,
-    /// Digests of the image's manifests, if the image is an index. A node that ran the image when it joined the pool
-    /// reports one of these digests instead of `digest`.
+    /// Digests of the image's manifests, if the image is an index: from the registry if the image was the pool's target,
+    /// otherwise as reported by at least two members. A node that ran the image when it joined the pool reports one of
+    /// these digests instead of `digest`.
     #[schemars(length(max = 32))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub manifests: Vec<Digest>,
-    /// Version label of the image.
+    /// Version label of the image: from the registry if the image was the pool's target, otherwise as reported by at
+    /// least two members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
+    /// Time when the image last became the pool's target, by the leader's clock. Absent if the image never was the
+    /// target of this pool, as far as the controller knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publish_time: Option<Time>,
     /// Number of members that the image was deployed to. The number does not decrease when members leave.
     pub node_count: u32,
     /// Time of the latest proof of the image on a member, by that node's clock. A time in the future counts as the time
-    /// when the controller read it. Absent if members never updated to the image but already ran it when they joined
-    /// the pool.
+    /// when the controller read it. For people only. Absent if members never updated to the image but already ran it
+    /// when they joined the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_deployed: Option<Time>,
 }

@@ -3,6 +3,10 @@
 //! At any moment, the nodes of a pool may run different images: nodes join with old images, fall back and leave. So
 //! each pass merges the nodes' reports into the recorded history. The result does not depend on the order of reports,
 //! on repeated reports, or on a change of leader.
+//!
+//! An admin rolls back to a digest of the history, so no entry depends on the word of one node. For an image that was
+//! the pool's target, the digest, the manifests, the version and the place in the history come from the controller.
+//! Any other image needs the reports of two members, and comes after all targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +21,9 @@ use crate::whole_seconds;
 /// Maximum number of manifests per image in a pool's status.
 const MAX_MANIFESTS: usize = 32;
 
+/// Number of members that must agree on an image that was never the pool's target.
+const WITNESSES: usize = 2;
+
 /// Input for a pool's history.
 #[derive(Debug)]
 pub struct HistoryFacts<'a, Members, Targets> {
@@ -26,6 +33,8 @@ pub struct HistoryFacts<'a, Members, Targets> {
     pub pool: &'a str,
     /// Images that were deployed to each member, as its agent reports them.
     pub members: Members,
+    /// True if the pool has a single member. No other member can confirm the reports of that member.
+    pub is_alone: bool,
     /// The pool's previous and current targets.
     pub targets: Targets,
     /// Number of images to keep.
@@ -34,21 +43,27 @@ pub struct HistoryFacts<'a, Members, Targets> {
     pub now: Timestamp,
 }
 
-#[derive(Default)]
-struct Image<'a> {
-    manifests: BTreeSet<&'a Digest>,
+/// An image that is or was the pool's target, as the controller knows it.
+struct Known<'a> {
     version: Option<&'a String>,
-    count: u32,
-    last_deployed: Option<&'a Time>,
-    /// True if a node reports a deployment time that is later than now.
-    is_ahead: bool,
-    /// Index of the last counted member. A member counts once per image, even if it reports the image under several
-    /// digests.
-    counted: Option<usize>,
+    manifests: BTreeSet<&'a Digest>,
+    publish_time: Time,
+    /// Place among the images that were the target; the current target has the lowest place.
+    place: usize,
 }
 
-/// Returns the history with at most `limit` images, the most recent deployment first. Images without a known deployment
-/// time come last.
+/// Report of one member about one image.
+struct Report<'a> {
+    member: usize,
+    version: Option<&'a String>,
+    /// Latest deployment time that is not later than now.
+    deployed: Option<&'a Time>,
+    /// True if the member reports a deployment time that is later than now.
+    is_ahead: bool,
+}
+
+/// Returns the history with at most `limit` images: first the images that were the pool's target, the latest target
+/// first; then the other images, the most recent deployment first, and images without a known deployment time last.
 ///
 /// A deployment time in the future comes from a node whose clock is ahead. If the image has no other deployment time,
 /// the current time is used instead.
@@ -60,53 +75,185 @@ pub fn history<'a>(
     >,
 ) -> Vec<DeployedImage> {
     let now = whole_seconds(facts.now);
-    let names = names(facts);
+    let known = known(facts, &now);
+    let witnesses = if facts.is_alone { 1 } else { WITNESSES };
+    let names = names(facts, &known, witnesses);
 
-    let mut images: BTreeMap<&Digest, Image<'_>> = BTreeMap::new();
+    let mut reports: BTreeMap<&Digest, Vec<Report<'_>>> = BTreeMap::new();
     for (member, deployment) in deployments(facts) {
-        let image = images.entry(name_of(&names, &deployment.digest)).or_default();
-        if image.counted != Some(member) {
-            image.counted = Some(member);
-            image.count = image.count.saturating_add(1);
-        }
-        // `None` sorts before every known value.
-        image.version = image.version.max(deployment.version.as_ref());
-        match &deployment.deployed_time {
-            Some(time) if time.0 > facts.now => image.is_ahead = true,
-            time => image.last_deployed = image.last_deployed.max(time.as_ref()),
-        }
+        let of_image = reports.entry(name_of(&names, &deployment.digest)).or_default();
+        add(of_image, member, deployment, facts.now);
     }
+    let mut recorded: BTreeMap<&Digest, Vec<&DeployedImage>> = BTreeMap::new();
     for before in facts.old {
-        let image = images.entry(name_of(&names, &before.digest)).or_default();
-        image.count = image.count.max(before.node_count);
-        image.version = image.version.max(before.version.as_ref());
-        image.last_deployed = image.last_deployed.max(before.last_deployed.as_ref());
+        recorded
+            .entry(name_of(&names, &before.digest))
+            .or_default()
+            .push(before);
     }
-    for (manifest, name) in &names {
-        if let Some(image) = images.get_mut(name) {
-            image.manifests.insert(manifest);
+    let digests: BTreeSet<&Digest> = reports.keys().chain(recorded.keys()).copied().collect();
+    let mut images = vec![];
+    for digest in digests {
+        let target = known.get(digest);
+        let image = Merged {
+            target,
+            witnesses,
+            reports: reports.get(digest).map(Vec::as_slice).unwrap_or_default(),
+            recorded: recorded.get(digest).map(Vec::as_slice).unwrap_or_default(),
+        };
+        if image.is_credible() {
+            let manifests = match target {
+                Some(target) => target.manifests.clone(),
+                None => manifests(&names, digest),
+            };
+            images.push((target.map(|target| target.place), image.shown(digest, &manifests, &now)));
         }
     }
-    for image in images.values_mut().filter(|image| image.is_ahead) {
-        image.last_deployed = image.last_deployed.or(Some(&now));
-    }
-    let mut images: Vec<(&Digest, Image<'_>)> = images.into_iter().collect();
-    images.sort_by(|(a, one), (b, other)| {
-        (other.last_deployed, other.count)
-            .cmp(&(one.last_deployed, one.count))
-            .then_with(|| a.cmp(b))
+    images.sort_by(|(place, one), (place_of_other, other)| {
+        let targets = (place.is_none(), place).cmp(&(place_of_other.is_none(), place_of_other));
+        targets
+            .then_with(|| (&other.last_deployed, other.node_count).cmp(&(&one.last_deployed, one.node_count)))
+            .then_with(|| one.digest.cmp(&other.digest))
     });
-    let shown = images
-        .into_iter()
-        .take(facts.limit)
-        .map(|(digest, image)| DeployedImage {
+    images.into_iter().take(facts.limit).map(|(_, image)| image).collect()
+}
+
+/// Adds a member's report about an image. A member counts once per image, even if it reports the image under several
+/// digests.
+fn add<'a>(reports: &mut Vec<Report<'a>>, member: usize, deployment: &'a NodeDeployment, now: Timestamp) {
+    let time = deployment.deployed_time.as_ref();
+    let is_ahead = time.is_some_and(|time| time.0 > now);
+    let new = Report {
+        member,
+        version: deployment.version.as_ref(),
+        deployed: time.filter(|_| !is_ahead),
+        is_ahead,
+    };
+    match reports.last_mut().filter(|last| last.member == member) {
+        Some(last) => {
+            // `None` sorts before every known value.
+            last.version = last.version.max(new.version);
+            last.deployed = last.deployed.max(new.deployed);
+            last.is_ahead |= is_ahead;
+        }
+        None => reports.push(new),
+    }
+}
+
+/// All that is known about one image.
+struct Merged<'f, 'a> {
+    target: Option<&'f Known<'a>>,
+    /// Number of members that must agree on what the controller does not know.
+    witnesses: usize,
+    reports: &'f [Report<'a>],
+    recorded: &'f [&'a DeployedImage],
+}
+
+impl<'a> Merged<'_, 'a> {
+    /// Returns how many members must report the image. One is enough for an image that was the pool's target.
+    fn needed(&self) -> usize {
+        if self.target.is_some() { 1 } else { self.witnesses }
+    }
+
+    /// True if the image is recorded, or if enough members report it.
+    fn is_credible(&self) -> bool {
+        !self.recorded.is_empty() || self.reports.len() >= self.needed()
+    }
+
+    fn shown(&self, digest: &Digest, manifests: &BTreeSet<&Digest>, now: &Time) -> DeployedImage {
+        let recorded = self.recorded.iter().map(|before| before.node_count).max();
+        let reported = u32::try_from(self.reports.len()).unwrap_or(u32::MAX);
+        DeployedImage {
             digest: digest.clone(),
-            manifests: image.manifests.into_iter().take(MAX_MANIFESTS).cloned().collect(),
-            version: image.version.cloned(),
-            node_count: image.count,
-            last_deployed: image.last_deployed.cloned(),
+            manifests: manifests.iter().copied().take(MAX_MANIFESTS).cloned().collect(),
+            version: self.version().cloned(),
+            publish_time: self.target.map(|target| target.publish_time.clone()),
+            node_count: reported.max(recorded.unwrap_or_default()),
+            last_deployed: self.last_deployed(now).cloned(),
+        }
+    }
+
+    fn version(&self) -> Option<&'a String> {
+        if let Some(known) = self.target.and_then(|target| target.version) {
+            return Some(known);
+        }
+        let recorded = self.recorded.iter().filter_map(|before| before.version.as_ref()).max();
+        self.agreed_version().or(recorded)
+    }
+
+    /// Returns the highest version that enough members report.
+    fn agreed_version(&self) -> Option<&'a String> {
+        let mut counts: BTreeMap<&String, usize> = BTreeMap::new();
+        for version in self.reports.iter().filter_map(|report| report.version) {
+            *counts.entry(version).or_default() += 1;
+        }
+        let mut agreed = counts.into_iter().rev().filter(|(_, count)| *count >= self.witnesses);
+        agreed.next().map(|(version, _)| version)
+    }
+
+    /// Returns the latest time that enough members have reached, or a later recorded time.
+    fn last_deployed<'t>(&'t self, now: &'t Time) -> Option<&'t Time> {
+        let mut times: Vec<&Time> = self.reports.iter().filter_map(|report| report.deployed).collect();
+        times.sort_unstable_by(|one, other| other.cmp(one));
+        let last = self.needed().checked_sub(1);
+        let agreed = last.and_then(|last| times.get(last)).copied();
+        let ahead = self
+            .reports
+            .iter()
+            .filter(|report| report.is_ahead && report.deployed.is_none());
+        let has_enough = times.len() + ahead.count() >= self.needed();
+        let earliest = times.last().copied().filter(|_| has_enough);
+        let recorded = self
+            .recorded
+            .iter()
+            .filter_map(|before| before.last_deployed.as_ref())
+            .max();
+        let has_ahead = self.reports.iter().any(|report| report.is_ahead);
+        let by_fast_clocks = (has_enough && has_ahead).then_some(now);
+        agreed.or(earliest).max(recorded).or(by_fast_clocks)
+    }
+}
+
+/// Returns the images that are or were the pool's target. The recorded history keeps their order, so that no clocks are
+/// compared.
+fn known<'a, Members>(
+    facts: &HistoryFacts<'a, Members, impl Iterator<Item = &'a Target> + Clone>,
+    now: &Time,
+) -> BTreeMap<&'a Digest, Known<'a>> {
+    let mut known = BTreeMap::new();
+    // Places 0 and 1 are for the targets.
+    for (place, before) in (2..).zip(facts.old) {
+        if let Some(publish_time) = &before.publish_time {
+            let image = Known {
+                version: before.version.as_ref(),
+                manifests: before.manifests.iter().collect(),
+                publish_time: publish_time.clone(),
+                place,
+            };
+            known.insert(&before.digest, image);
+        }
+    }
+    let current = facts.targets.clone().last();
+    for target in facts.targets.clone() {
+        let is_current = current.is_some_and(|current| current.digest == target.digest);
+        let manifests = target.platforms.iter().map(|platform| &platform.digest);
+        let manifests: BTreeSet<&Digest> = manifests.filter(|manifest| **manifest != target.digest).collect();
+        let image = known.entry(&target.digest).or_insert(Known {
+            version: None,
+            manifests: BTreeSet::new(),
+            publish_time: now.clone(),
+            place: 1,
         });
-    shown.collect()
+        image.version = target.version.as_ref().or(image.version);
+        image.manifests.extend(manifests);
+        if let Some(publish_time) = &target.publish_time {
+            image.publish_time = whole_seconds(publish_time.0);
+        }
+        if is_current {
+            image.place = 0;
+        }
+    }
+    known
 }
 
 /// Returns the digest of the image that a manifest belongs to, or `digest` itself if it is not a known manifest.
@@ -124,30 +271,51 @@ fn deployments<'a, Targets>(
 }
 
 /// Maps the digest of each platform's manifest to the digest of its image (the index). Some nodes report only the
-/// manifest of their platform. The image is then found in reports of other nodes, in the pool's targets or in the
-/// recorded history.
-fn names<'a>(
-    facts: &HistoryFacts<
-        'a,
-        impl Iterator<Item = &'a [NodeDeployment]> + Clone,
-        impl Iterator<Item = &'a Target> + Clone,
-    >,
+/// manifest of their platform. The image is then found in the pool's targets, in the recorded history, or in reports of
+/// other nodes. What the controller knows about a target wins over the nodes' reports.
+fn names<'a, Targets>(
+    facts: &HistoryFacts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, Targets>,
+    known: &BTreeMap<&'a Digest, Known<'a>>,
+    witnesses: usize,
 ) -> BTreeMap<&'a Digest, &'a Digest> {
     let mut names: BTreeMap<&Digest, &Digest> = BTreeMap::new();
-    for (_, deployment) in deployments(facts) {
-        learn(&mut names, &deployment.manifest, &deployment.digest);
-    }
-    for target in facts.targets.clone() {
-        for platform in &target.platforms {
-            learn(&mut names, &platform.digest, &target.digest);
+    for (digest, target) in known {
+        for manifest in &target.manifests {
+            learn(&mut names, manifest, digest);
         }
     }
-    for before in facts.old {
+    let mut others: BTreeMap<&Digest, &Digest> = BTreeMap::new();
+    for before in facts.old.iter().filter(|before| !known.contains_key(&before.digest)) {
         for manifest in &before.manifests {
-            learn(&mut names, manifest, &before.digest);
+            learn(&mut others, manifest, &before.digest);
+        }
+    }
+    for (manifest, digest) in agreed_names(facts, witnesses) {
+        learn(&mut others, manifest, digest);
+    }
+    for (manifest, digest) in others {
+        if !known.contains_key(manifest) && !known.contains_key(digest) {
+            names.entry(manifest).or_insert(digest);
         }
     }
     names
+}
+
+/// Returns the pairs of a manifest and its image that enough members report.
+fn agreed_names<'a, Targets>(
+    facts: &HistoryFacts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, Targets>,
+    witnesses: usize,
+) -> impl Iterator<Item = (&'a Digest, &'a Digest)> {
+    // For each pair: the last member that reported the pair, and the number of these members.
+    let mut counts: BTreeMap<(&Digest, &Digest), (Option<usize>, usize)> = BTreeMap::new();
+    for (member, deployment) in deployments(facts) {
+        let (last, count) = counts.entry((&deployment.manifest, &deployment.digest)).or_default();
+        if last.replace(member) != Some(member) {
+            *count += 1;
+        }
+    }
+    let agreed = counts.into_iter().filter(move |(_, (_, count))| *count >= witnesses);
+    agreed.map(|(pair, _)| pair)
 }
 
 /// Records which image a manifest belongs to. If several images have the manifest, keeps the image with the largest
@@ -157,6 +325,11 @@ fn learn<'a>(names: &mut BTreeMap<&'a Digest, &'a Digest>, manifest: &'a Digest,
         let name = names.entry(manifest).or_insert(image);
         *name = image.max(name);
     }
+}
+
+fn manifests<'a>(names: &BTreeMap<&'a Digest, &Digest>, image: &Digest) -> BTreeSet<&'a Digest> {
+    let of_image = names.iter().filter(|(_, name)| **name == image);
+    of_image.map(|(manifest, _)| *manifest).collect()
 }
 
 #[cfg(test)]
@@ -181,7 +354,7 @@ mod tests {
         NodeDeployment {
             pool: "p".into(),
             digest: digest(n),
-            manifest: digest(n + 100),
+            manifest: digest(n.wrapping_add(100)),
             version: Some(format!("v{n}")),
             deployed_time: Some(time(second)),
         }
@@ -207,10 +380,10 @@ mod tests {
         Target {
             image: "r.io/os:1".into(),
             digest: digest(n),
-            version: None,
+            version: Some(format!("v{n}")),
             metadata: None,
             platforms: platforms.into(),
-            publish_time: None,
+            publish_time: Some(time(n.into())),
         }
     }
 
@@ -221,10 +394,21 @@ mod tests {
         targets: &[Target],
         reports: &[Vec<NodeDeployment>],
     ) -> Vec<DeployedImage> {
+        among(now, limit, (old, targets), reports, reports.len() == 1)
+    }
+
+    fn among(
+        now: i64,
+        limit: usize,
+        (old, targets): (&[DeployedImage], &[Target]),
+        reports: &[Vec<NodeDeployment>],
+        is_alone: bool,
+    ) -> Vec<DeployedImage> {
         history(&HistoryFacts {
             old,
             pool: "p",
             members: reports.iter().map(Vec::as_slice),
+            is_alone,
             targets: targets.iter(),
             limit,
             now: Timestamp::from_second(now).unwrap(),
@@ -252,7 +436,7 @@ mod tests {
     fn old_images_stay_in_the_history() {
         let both = [vec![deployed(2, 20), found(1)], vec![deployed(2, 30), found(1)]];
         let two = after(&[], &both);
-        let updated = [(Some("v2"), 2, Some(30)), (Some("v1"), 2, None)];
+        let updated = [(Some("v2"), 2, Some(20)), (Some("v1"), 2, None)];
         assert_eq!(shown(&two), updated);
         assert_eq!(shown(&after(&two, &both)), updated, "another pass changes nothing");
         assert_eq!(
@@ -260,10 +444,10 @@ mod tests {
             updated,
             "the history stays after all nodes are gone"
         );
-        // A new node joins from a disk image that is older than both images.
-        let joined = after(&two, &[both[0].clone(), both[1].clone(), vec![found(0)]]);
-        assert_eq!(shown(&joined)[..2], updated);
-        assert_eq!(shown(&joined)[2], (Some("v0"), 1, None));
+        // New nodes join from a disk image that is older than both images.
+        let joined = after(&two, &[&both[..], &[vec![found(0)], vec![found(0)]]].concat());
+        let found_at_join = [(Some("v0"), 2, None), updated[1]];
+        assert_eq!(shown(&joined), [&updated[..1], &found_at_join].concat());
         // All nodes roll back to v1 through the pool, so they now report the digest of its index.
         let back = [
             vec![deployed(1, 50), deployed(2, 20)],
@@ -272,7 +456,8 @@ mod tests {
         let rolled_back = after(&two, &back);
         assert_eq!(
             shown(&rolled_back),
-            [(Some("v1"), 2, Some(50)), (Some("v2"), 2, Some(30))]
+            [(Some("v1"), 2, Some(40)), (Some("v2"), 2, Some(20))],
+            "both nodes have reached 40"
         );
         assert_eq!(rolled_back[0].digest, digest(1));
     }
@@ -335,7 +520,8 @@ mod tests {
         let later = at(NOW + 10, 3, &first, &[], std::slice::from_ref(&ahead));
         assert_eq!(later, first, "the time stays when the leader's clock advances");
         let moved = vec![deployed(2, NOW + 20)];
-        let next = at(NOW + 30, 3, &later, &[], &[ahead.clone(), moved.clone()]);
+        let targets = [target(1), target(2)];
+        let next = at(NOW + 30, 3, &later, &targets, &[ahead.clone(), moved.clone()]);
         assert_eq!(
             shown(&next),
             [(Some("v2"), 1, Some(NOW + 20)), (Some("v1"), 1, Some(NOW))]
@@ -344,7 +530,134 @@ mod tests {
         let both = [vec![deployed(1, 50)], ahead];
         assert_eq!(shown(&after(&[], &both)), [(Some("v1"), 2, Some(50))]);
         let now = [vec![deployed(1, 50)], vec![deployed(1, NOW)]];
-        assert_eq!(shown(&after(&[], &now)), [(Some("v1"), 2, Some(NOW))], "not ahead");
+        let of_target = at(NOW, 3, &[], &[target(1)], &now);
+        assert_eq!(shown(&of_target), [(Some("v1"), 2, Some(NOW))], "not ahead");
+    }
+
+    /// Returns a pool that went from v1 to v2 to v3, with these reports afterwards.
+    fn updated_to_v3(reports: &[Vec<NodeDeployment>]) -> Vec<DeployedImage> {
+        let one = at(10, 3, &[], &[target(1)], &[vec![deployed(1, 5)], vec![deployed(1, 6)]]);
+        let two = at(
+            20,
+            3,
+            &one,
+            &[target(1), target(2)],
+            &[vec![deployed(2, 15)], vec![deployed(2, 16)]],
+        );
+        let three = at(
+            30,
+            3,
+            &two,
+            &[target(2), target(3)],
+            &[vec![deployed(3, 25)], vec![deployed(3, 26)]],
+        );
+        at(NOW, 3, &three, &[target(3), target(3)], reports)
+    }
+
+    #[test]
+    fn one_node_changes_no_entry() {
+        let honest = [vec![deployed(3, 25)], vec![deployed(3, 26)]];
+        let expected = updated_to_v3(&honest);
+        assert_eq!(
+            shown(&expected),
+            [
+                (Some("v3"), 2, Some(26)),
+                (Some("v2"), 2, Some(16)),
+                (Some("v1"), 2, Some(6))
+            ]
+        );
+        let targets: Vec<_> = expected.iter().map(|image| image.publish_time.clone()).collect();
+        assert_eq!(targets, [3, 2, 1].map(|second| Some(time(second))));
+        let evil = deployed(250, NOW);
+        let renamed = NodeDeployment {
+            manifest: digest(3),
+            ..evil.clone()
+        };
+        let remapped = NodeDeployment {
+            manifest: digest(103),
+            ..evil.clone()
+        };
+        let adopted = NodeDeployment {
+            digest: digest(3),
+            manifest: digest(250),
+            ..evil.clone()
+        };
+        for lies in [
+            vec![evil.clone()],
+            vec![renamed, remapped],
+            vec![adopted],
+            // Three images of its own, deployed in the future.
+            vec![deployed(101, NOW + 5), deployed(252, NOW), deployed(253, NOW - 1)],
+            vec![NodeDeployment {
+                version: Some("zzz".into()),
+                ..deployed(3, 25)
+            }],
+        ] {
+            let all = [&honest[..], std::slice::from_ref(&lies)].concat();
+            let found = updated_to_v3(&all);
+            let digests = |images: &[DeployedImage]| -> Vec<_> {
+                let parts = images
+                    .iter()
+                    .map(|i| (i.digest.clone(), i.manifests.clone(), i.version.clone()));
+                parts.collect()
+            };
+            assert_eq!(digests(&found), digests(&expected), "{lies:?}");
+        }
+        // A time of one node moves no target to another place.
+        let late = [&honest[..], &[vec![deployed(1, NOW)]]].concat();
+        let found: Vec<_> = updated_to_v3(&late).iter().map(|image| image.digest.clone()).collect();
+        assert_eq!(found, [3, 2, 1].map(digest));
+    }
+
+    #[test]
+    fn an_image_that_was_no_target_needs_two_nodes() {
+        let old = at(NOW, 9, &[], &[target(3)], &[vec![deployed(3, 5)], vec![deployed(3, 6)]]);
+        let one = [vec![deployed(3, 5), found(8)], vec![deployed(3, 6)]];
+        assert_eq!(at(NOW, 9, &old, &[target(3)], &one), old);
+        let other = NodeDeployment {
+            version: Some("other".into()),
+            ..found(8)
+        };
+        let two = [vec![deployed(3, 5), found(8)], vec![deployed(3, 6), other.clone()]];
+        let both = at(NOW, 9, &old, &[target(3)], &two);
+        assert_eq!(shown(&both[1..]), [(None, 2, None)], "they do not agree on the version");
+        assert_eq!(both[1].publish_time, None);
+        let three = [&two[..], &[vec![found(8)]]].concat();
+        let all = at(NOW, 9, &both, &[target(3)], &three);
+        assert_eq!(shown(&all[1..]), [(Some("v8"), 3, None)]);
+        assert_eq!(at(NOW, 9, &all, &[target(3)], &one), all, "a recorded image stays");
+        // The targets come first, even if the other image was deployed later.
+        let later = [vec![deployed(8, 900)], vec![deployed(8, 950)], vec![deployed(3, 6)]];
+        let found = at(NOW, 9, &old, &[target(3)], &later);
+        assert_eq!(shown(&found), [(Some("v3"), 2, Some(6)), (Some("v8"), 2, Some(900))]);
+    }
+
+    #[test]
+    fn a_target_keeps_its_place_until_it_is_the_target_again() {
+        let nodes = [
+            vec![deployed(1, 5), deployed(2, 15)],
+            vec![deployed(1, 6), deployed(2, 16)],
+        ];
+        let one = at(10, 3, &[], &[target(1)], &nodes[..1]);
+        let two = at(20, 3, &one, &[target(1), target(2)], &nodes);
+        let digests = |images: &[DeployedImage]| -> Vec<_> { images.iter().map(|i| i.digest.clone()).collect() };
+        assert_eq!(digests(&two), [2, 1].map(digest));
+        // The leader's clock was set back in between.
+        let again = Target {
+            publish_time: Some(time(0)),
+            ..target(1)
+        };
+        let back = at(30, 3, &two, &[target(2), again.clone()], &nodes);
+        assert_eq!(digests(&back), [1, 2].map(digest));
+        assert_eq!(
+            digests(&at(40, 3, &back, &[again.clone(), again], &nodes)),
+            [1, 2].map(digest)
+        );
+        // A leader of an earlier version has recorded no target.
+        let mut earlier = two;
+        earlier.iter_mut().for_each(|image| image.publish_time = None);
+        let found = at(30, 3, &earlier, &[target(3)], &[vec![deployed(3, 25)], vec![]]);
+        assert_eq!(digests(&found), [3, 2, 1].map(digest));
     }
 
     proptest! {
@@ -361,14 +674,17 @@ mod tests {
                 }
                 all.push(report);
             }
-            let whole = at(NOW, 10, &[], &[], &all);
-            let mut reversed = all.clone();
-            reversed.reverse();
-            prop_assert_eq!(&at(NOW, 10, &[], &[], &reversed), &whole);
-            let some = at(NOW, 10, &[], &[], &all[..cut.min(all.len())]);
-            let then = at(NOW, 10, &some, &[], &reversed);
-            prop_assert_eq!(&then, &whole);
-            prop_assert_eq!(&at(NOW, 10, &then, &[], &all), &whole);
+            for targets in [&[][..], &[target(1), target(2)]] {
+                let see = |old: &[DeployedImage], reports: &[_]| among(NOW, 10, (old, targets), reports, false);
+                let whole = see(&[], &all);
+                let mut reversed = all.clone();
+                reversed.reverse();
+                prop_assert_eq!(&see(&[], &reversed), &whole);
+                let some = see(&[], &all[..cut.min(all.len())]);
+                let then = see(&some, &reversed);
+                prop_assert_eq!(&then, &whole);
+                prop_assert_eq!(&see(&then, &all), &whole);
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A node whose reports are wrong: the pool records its target and its history all the same. The scenarios are parts of
 //! `images`.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use berth_tests::cluster::{LONG, Part};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
@@ -17,6 +18,58 @@ const WORDS: &str = "this version is not allowed here";
 async fn history(part: &Part<'_>) -> Result<Vec<String>> {
     let images = part.status().await?.deploy_history.into_iter();
     Ok(images.map(|image| image.version.unwrap_or_default()).collect())
+}
+
+/// A node reports times that no pool's status can hold, versions and images of its own, and a platform that no image has.
+pub async fn a_report_of_one_node_decides_nothing(part: &Part<'_>) -> Result<()> {
+    let rollout = json!({ "maxUnavailable": 2 });
+    let v1 = part.roll_to("1.0.0", rollout.clone()).await?;
+    part.until_all_run(&v1, LONG).await?;
+    let host = part.host(3);
+    host.stop_agent().await;
+    let evil = format!("sha256:{}", "e".repeat(64));
+    let lie = |digest: &str, manifest: &str, time: &str| {
+        json!({
+            "pool": part.name, "digest": digest, "manifest": manifest, "version": "6.6.6", "deployedTime": time,
+        })
+    };
+    let real = v1.digest.to_string();
+    let lies = json!({ "status": {
+        "platformVariant": "v9",
+        "deployments": [
+            lie(&real, &real, "0000-01-01T00:00:00+23:59"),
+            lie(&evil, &real, "2026-01-01T00:00:00.5Z"),
+            lie(&evil, &evil, "9999-01-01T00:00:00Z"),
+        ],
+        "bootImage": { "source": "/x", "version": "0.1", "provisionedTime": "0000-01-01T00:00:00+23:59" },
+    }});
+    let nodes: Api<BootcNode> = Api::all(part.cluster.client());
+    nodes
+        .patch_status(host.name(), &PatchParams::default(), &Patch::Merge(lies))
+        .await?;
+    let v2 = part.roll_to("2.0.0", rollout).await?;
+    part.until_run(&v2, &[1, 2], LONG).await?;
+    let [second, first] = ["2.0.0", "1.0.0"].map(|version| format!("{version}-{}", part.name));
+    // The nodes ran the last one when they joined the pool, and all of them reported it then.
+    let expected = [second, first, "1.0.0".to_owned()];
+    part.soon(
+        "the history has the images that the nodes had, and no other",
+        || async { Ok(history(part).await? == expected) },
+    )
+    .await?;
+    let status = part.status().await?;
+    let target = status.target.context("there is no target")?;
+    ensure!(target.digest == v2.digest, "{target:?}");
+    let images = status.deploy_history.iter();
+    let were_targets: Vec<bool> = images.map(|image| image.publish_time.is_some()).collect();
+    ensure!(were_targets == [true, true, false], "{:?}", status.deploy_history);
+    // An agent keeps the list of its node's images, so the false entries are deleted before the agent starts again.
+    let repair = json!({ "status": { "deployments": null, "bootImage": null } });
+    nodes
+        .patch_status(host.name(), &PatchParams::default(), &Patch::Merge(repair))
+        .await?;
+    host.start_agent();
+    part.until_all_run(&v2, LONG).await
 }
 
 /// The API server refuses the pool's history. The rest of the status is written, and the rollout continues.

@@ -17,7 +17,7 @@ use crate::{boot_images, false_reports, variants};
 #[tokio::test]
 async fn images() -> Result<()> {
     tokio::task::spawn_blocking(programs::kubectl).await??;
-    let cluster = Cluster::start(ClusterOptions::of(17)).await?;
+    let cluster = Cluster::start(ClusterOptions::of(20)).await?;
     Scenarios::of(&cluster)
         .on("follows", 2, a_tag_that_moves_is_followed)
         .on("pinned", 1, a_pinned_pool_waits_for_approval)
@@ -32,6 +32,7 @@ async fn images() -> Result<()> {
         .on("first-boot", 1, boot_images::a_refused_first_boot_is_reported)
         .on("variants", 3, variants::each_node_gets_the_image_that_its_cpu_runs)
         .on("majority", 3, boot_images::one_of_three_machines_is_outvoted)
+        .on("lies", 3, false_reports::a_report_of_one_node_decides_nothing)
         .on("unrecorded", 2, false_reports::a_refused_history_stops_no_rollout)
         .run()
         .await?;

@@ -149,6 +149,7 @@ fn deploy_history(facts: &PoolStatusFacts<'_>, target: Option<&Target>, now: Tim
             .members
             .iter()
             .filter_map(|m| Some(m.host?.report()?.images.deployments.as_slice())),
+        is_alone: facts.members.len() == 1,
         targets: facts.old.target.iter().chain(target),
         limit: facts.spec.history_limit(),
         now,
@@ -160,9 +161,17 @@ fn unserved<'m, 'a>(members: &'m [MemberView<'a>], target: &'m Target) -> impl I
     members.iter().filter(|member| !is_served(member, target))
 }
 
+/// Number of members, at least, of a pool that adopts an image although the image lacks the platform of one member.
+const OUTVOTED: usize = 3;
+
+/// Refuses an image that lacks the platform of members. In a pool of three or more, a single such member refuses
+/// nothing, because each node reports its own platform: the member keeps its image, and the pool names it.
 fn no_such_platform(members: &[MemberView<'_>], image: &Target) -> Option<Refusal> {
     let mut nodes = unserved(members, image).peekable();
     nodes.peek()?;
+    if members.len() >= OUTVOTED && unserved(members, image).nth(1).is_none() {
+        return None;
+    }
     let nodes = few(nodes.map(|member| format!("{} ({})", member.node.name, member.platform())));
     let words = format!(
         "supports {}, not {nodes}; add that platform to the image, or exclude these nodes",

@@ -500,7 +500,7 @@ fn reported(variant: Option<&str>) -> Report {
 #[test]
 fn an_image_must_run_on_every_member() {
     let mut case = case(vec![
-        up("n1", reported(Some("v3"))),
+        up("n1", reported(Some("v2"))),
         up("n2", reported(Some("v2"))),
         up("n3", reported(Some("v3"))),
         // Members with an unknown CPU level get no image, but do not keep the pool from adopting one.
@@ -521,13 +521,21 @@ fn an_image_must_run_on_every_member() {
     assert_eq!(
         case.status().target.unwrap().digest,
         digest(2),
-        "the new image is not adopted, because n2 cannot run it"
+        "the new image is not adopted, because n1 and n2 cannot run it"
     );
     assert_eq!(
         case.says("ImageResolved"),
-        "False NoSuchPlatform quay.io/os:v3 supports amd64/v3, not n2 (amd64/v2); add that platform to the image, \
-         or exclude these nodes"
+        "False NoSuchPlatform quay.io/os:v3 supports amd64/v3, not n1 (amd64/v2), n2 (amd64/v2); add that platform to \
+         the image, or exclude these nodes"
     );
+    // Of three or more members, a single one does not keep the others from the image. The pool names it.
+    case.members[0] = up("n1", reported(Some("v3")));
+    assert_eq!(case.status().target.unwrap().digest, digest(3));
+    let named = "True NodesDegraded 1 degraded: n2: NoSuchPlatform: quay.io/os:v3 has no image for amd64/v2";
+    assert_eq!(case.says("Degraded"), named);
+    let others = case.members.split_off(2);
+    assert_eq!(case.status().target.unwrap().digest, digest(2), "one of two members");
+    case.members.extend(others);
     case.members[1] = up("n2", reported(Some("v4")));
     let status = case.status();
     assert_eq!(status.target.unwrap().digest, digest(3));
