@@ -237,6 +237,8 @@ reasons! {
         RebootTimedOut,
         /// Members report that they are degraded.
         NodesDegraded,
+        /// A member has had several turns with the image and does not run it.
+        TurnsWithoutUpdate,
         /// The admin has paused the pool.
         PausedByAdmin,
         /// The admin has paused the fleet.

@@ -298,8 +298,9 @@ fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
     {
         return vec![];
     }
-    let mut notes =
-        vec!["which nodes let earlier offers lapse, and which writes of the controller are in progress".to_owned()];
+    let mut notes = vec![
+        "which nodes had earlier turns with this image, and which writes of the controller are in progress".to_owned(),
+    ];
     if is_server {
         let is_closed = matches!(
             found.wait,

@@ -212,8 +212,13 @@ fn excluded_text(view: &PoolView) -> Option<String> {
 fn failure_text(failures: &DigestFailures, view: &PoolView) -> String {
     let count = failures.count as usize;
     let nodes = names(&failures.nodes, count);
+    let excluded = failures.nodes.iter().filter(|node| view.excluded.contains(node));
+    let outvoted = match excluded.count() {
+        0 => String::new(),
+        excluded => format!(", {excluded} not counted because excluded"),
+    };
     format!(
-        "{} failed on {nodes} (failures: {count}; the rollout halts at {})",
+        "{} failed on {nodes} (failures: {count}{outvoted}; the rollout halts at {})",
         short(&failures.digest),
         view.max_failures
     )

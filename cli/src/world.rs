@@ -13,6 +13,7 @@ use berth_api::{NodeName, PoolName};
 use berth_core::Moment;
 use berth_core::controller::explain::Rules;
 use berth_core::controller::gates::{Gates, gates};
+use berth_core::controller::ledger::Ledger;
 use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::occupied::Occupied;
 use berth_core::controller::offers::Offers;
@@ -120,6 +121,7 @@ impl World {
             overdue: &BTreeSet::new(),
             outdated: &BTreeSet::new(),
             offers: &Offers::default(),
+            ledger: &self.ledger(),
             soaks: &Soaks::default(),
             gates: &self.gates,
             now: Moment::default(),
@@ -127,10 +129,22 @@ impl World {
         })
     }
 
+    /// Returns the ledger of a new leader. The controller's own ledger may have more offers.
+    fn ledger(&self) -> Ledger {
+        let leases = self.leases.iter();
+        Ledger::of(leases.filter_map(|lease| Some((lease.name(), lease.berth.as_ref().ok()?))))
+    }
+
     /// Returns the plan that the controller would make, including its rules for the control plane (I11). Assumes that
     /// the API servers of Ready nodes answer.
     pub(crate) fn plan(&self, facts: &PoolFacts, wall: Timestamp) -> Plan {
         self.control_plane().plan(&mut facts.clone(), wall)
+    }
+
+    /// True if too many failures halt the pool's rollout.
+    pub(crate) fn is_halted(&self, pool: &str, now: Timestamp) -> bool {
+        let pool = self.pool(pool);
+        pool.is_some_and(|pool| self.plan(&self.facts(pool), now).halt.is_some())
     }
 
     fn nodes(&self) -> impl Iterator<Item = &NodeView> {

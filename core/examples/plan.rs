@@ -17,6 +17,7 @@ use berth_api::berth::{Berth, Offer, lease};
 use berth_api::membership::Membership;
 use berth_api::{BootId, Digest, NodeName, NodeUid};
 use berth_core::Moment;
+use berth_core::controller::ledger::Ledger;
 use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::occupied::Occupied;
 use berth_core::controller::offers::Offers;
@@ -105,7 +106,7 @@ impl World {
         let pools = Pool::readable(objects);
         let (mut belonging, mut making, mut planning, mut publishing) = (vec![], vec![], vec![], vec![]);
         let (gone, in_doubt, gates) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
-        let (offers, soaks) = (Offers::default(), Soaks::default());
+        let (offers, ledger, soaks) = (Offers::default(), Ledger::default(), Soaks::default());
         let (mut offered, mut published) = (0, 0);
         for _ in 0..runs {
             let membership = time(&mut belonging, || MembershipCache::default().of(&self.snapshot));
@@ -122,6 +123,7 @@ impl World {
                 overdue: &BTreeSet::new(),
                 outdated: &BTreeSet::new(),
                 offers: &offers,
+                ledger: &ledger,
                 soaks: &soaks,
                 gates: &gates,
                 now: Moment::default(),

@@ -12,6 +12,7 @@ use berth_core::Moment;
 use berth_core::controller::aggregate::Polled;
 use berth_core::controller::gates::gates;
 use berth_core::controller::image::Answers;
+use berth_core::controller::ledger::Ledger;
 use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::occupied::Occupied;
 use berth_core::controller::offers::Offers;
@@ -146,6 +147,7 @@ fn statuses(snapshot: &Snapshot, now: Timestamp) -> Vec<(BootcNodePool, BootcNod
         overdue: &BTreeSet::new(),
         outdated: &BTreeSet::new(),
         offers: &Offers::default(),
+        ledger: &Ledger::default(),
         soaks: &Soaks::default(),
         gates: &gates,
         now: Moment::default(),

@@ -405,6 +405,8 @@ impl Judge<'_> {
         let node = match closed.reason {
             // A new Node may have the same name, but the digest has not failed on the new Node.
             ClosedReason::Gone => format!("{node} (deleted)"),
+            // The failure counts although the node is excluded.
+            ClosedReason::Excluded => format!("{node} (excluded)"),
             _ => node.to_string(),
         };
         let pool = change.after.berth.pool.as_str();

@@ -7,6 +7,7 @@ use crate::fault::Fault;
 use crate::host::Switch;
 use crate::judge;
 use crate::mind::{self, Mind, Observation};
+use crate::offered;
 use crate::state::{
     Agent, Berth, BootImage, Cordon, Host, Image, Lease, NO_NUMBER, NodeRead, Number, Object, Os, Phase, Request,
     State, Status, Work,
@@ -323,6 +324,10 @@ pub fn land(world: &World, state: &mut State, node: usize, slot: Number, lease: 
         && (old.target != new.target || old.boot != new.boot)
     {
         state.nodes[node].ghost.undone = false;
+    }
+    if matches!(lease.is, Berth::Closed(_)) {
+        let target = state.pools[usize::from(world.pool_of(slot))].target;
+        offered::forget_updated(state, node, target);
     }
     if matches!(before.is, Berth::Offered(_)) {
         let ghost = &mut state.nodes[node].ghost;

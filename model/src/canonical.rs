@@ -60,7 +60,7 @@ impl State {
             (last, lease.who().is_some_and(|(n, _)| n == number)).hash(&mut key);
         }
         for controller in &self.controllers {
-            (controller.lapsed.has(node), controller.unused.has(node)).hash(&mut key);
+            (controller.offered.has(node), controller.unused.has(node)).hash(&mut key);
             (controller.silent.has(node), controller.endless.has(node)).hash(&mut key);
             for entry in &controller.queue {
                 names(&entry.write, node).hash(&mut key);
@@ -94,7 +94,7 @@ impl State {
             }
         }
         for controller in &mut self.controllers {
-            controller.lapsed = controller.lapsed.renamed(to);
+            controller.offered = controller.offered.renamed(to);
             controller.unused = controller.unused.renamed(to);
             controller.endless = controller.endless.renamed(to);
             controller.silent = controller.silent.renamed(to);

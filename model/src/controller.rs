@@ -7,6 +7,7 @@ use crate::agent::{After, Delivery};
 use crate::controller_view::{ControllerView, SeenBerth, SeenNode};
 use crate::fault::Fault;
 use crate::judge;
+use crate::offered;
 use crate::planner::{Plans, PoolPlan};
 use crate::set::Set;
 use crate::state::{
@@ -74,7 +75,7 @@ fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) 
             .collect(),
         fleet_changed: look.fleet.paused != state.fleet.paused,
         answering: judge::which(&state.nodes, |node| answers(world, node)),
-        lapsed: controller.lapsed.clone(),
+        offered: controller.offered.clone(),
         unused: controller.unused.clone(),
         endless: controller.endless.clone(),
         silent: controller.silent.clone(),
@@ -213,9 +214,6 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     let look = controller.look.as_deref().cloned().unwrap_or_else(|| see(state));
     let mut begun = state.clone();
     begun.controllers[who].look = None;
-    for held in state.slots.iter().filter_map(Lease::held) {
-        begun.controllers[who].lapsed.drop(held.node);
-    }
     for number in judge::which(&look.nodes, has_used_permit).iter() {
         begun.controllers[who].unused.drop(number);
     }
@@ -347,13 +345,22 @@ fn of_pool(world: &World, write: &Write) -> u8 {
 /// Executes a controller's write. `who`: the controller; `None` if it no longer waits for the response.
 pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>) -> Option<Broken> {
     match write.clone() {
-        Write::Berth { slot, lease, offer } => {
+        Write::Berth {
+            slot,
+            lease,
+            offer,
+            excuses,
+        } => {
             let broken = judge::controller_write(world, state, slot, &lease, offer.as_deref());
             let before = state.slots[usize::from(slot)];
-            if let (Berth::Offered(o), Berth::Closed(c), Some(who)) = (before.is, lease.is, who)
-                && c.outcome == Some(berth_api::berth::Outcome::Lapsed)
-            {
-                state.controllers[who].lapsed.add(o.node);
+            if let Some(who) = who {
+                let target = state.pools[usize::from(world.pool_of(slot))].target;
+                offered::count(
+                    &mut state.controllers[who].offered,
+                    &before.is,
+                    &lease.is,
+                    (target, excuses),
+                );
             }
             if let (Berth::Held(h), Berth::Closed(_)) = (before.is, lease.is) {
                 let ghost = &mut state.nodes[usize::from(h.node)].ghost;
@@ -376,6 +383,9 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
             None
         }
         Write::Pool { pool, status } => {
+            if status.target != state.pools[usize::from(pool)].target {
+                offered::forget(state);
+            }
             state.pools[usize::from(pool)].status = status;
             state.touch_pool(pool);
             None

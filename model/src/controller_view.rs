@@ -21,8 +21,8 @@ pub struct ControllerView {
     pub fleet_changed: bool,
     /// Control plane nodes whose API server responds.
     pub answering: Set,
-    /// Nodes whose offer lapsed.
-    pub lapsed: Set,
+    /// Nodes that had the most offers of the target.
+    pub offered: Set,
     /// Nodes that did not use their permit to pull.
     pub unused: Set,
     /// Nodes that have reported a pull for too long.
@@ -74,7 +74,7 @@ impl ControllerView {
         let all = new.shown.iter_mut().flatten().chain(&mut new.gone);
         all.for_each(|(node, _)| *node = to[usize::from(*node)]);
         new.gone.sort_unstable();
-        new.lapsed = self.lapsed.renamed(to);
+        new.offered = self.offered.renamed(to);
         new.unused = self.unused.renamed(to);
         new.endless = self.endless.renamed(to);
         new.silent = self.silent.renamed(to);

@@ -12,7 +12,7 @@ use crate::state::{
     Agent, Begun, Berth, BootImages, Cordon, Ended, Failures, Host, NONE, Number, Phase, Request, Spec, State,
 };
 use crate::world::{Broken, Follows, World};
-use crate::{agent, controller, liar};
+use crate::{agent, controller, liar, offered};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -493,7 +493,8 @@ fn on_pools(world: &World, state: &State, events: &mut Events<'_>) {
     }
     if world.follows == Follows::Pinned && pool.tagged != pool.target {
         events.fault(Fault::Approve, Event::Approves, |s| {
-            s.pools.iter_mut().for_each(|pool| pool.target = pool.tagged)
+            s.pools.iter_mut().for_each(|pool| pool.target = pool.tagged);
+            offered::forget(s);
         });
     }
     for rule in BootImages::ALL {
@@ -515,6 +516,7 @@ fn on_pools(world: &World, state: &State, events: &mut Events<'_>) {
     }
     events.fault(Fault::Retry, Event::Retries, |s| {
         forget_left(s);
+        offered::forget(s);
         for pool in &mut s.pools {
             pool.token += 1;
             pool.failures = Failures::default();

@@ -16,6 +16,7 @@ use crate::liar;
 use crate::mind::Observation;
 use crate::moves::Memo;
 use crate::nature;
+use crate::offered;
 use crate::set::Set;
 use crate::state::{
     Begun, Berth, Cordon, Failures, Fleet, Host, Image, Lease, NO_NUMBER, NONE, Node, Number, Phase, Pool, State, Until,
@@ -109,14 +110,20 @@ pub fn heal(world: &World, state: &mut State) {
         .iter()
         .filter(|slot| !has_failure(&slots[usize::from(*slot)]));
     state.unwritable = refused.take(most.into()).collect();
+    let mut is_changed = false;
     for pool in &mut state.pools {
         (pool.paused, pool.outside) = (false, false);
         if !world.is_good(pool.target) || !world.is_good(pool.tagged) {
             // The admin changes to a good image.
             let good = world.images.iter().find(|i| world.is_good(**i));
+            let before = pool.target;
             pool.target = good.copied().unwrap_or(pool.target);
             pool.tagged = pool.target;
+            is_changed |= pool.target != before;
         }
+    }
+    if is_changed {
+        offered::forget(state);
     }
     let capacity = match world.fleet {
         0 => state.pools[0].capacity,
@@ -218,6 +225,7 @@ fn retry(state: &mut State) {
             state.pools[number].token += 1;
             state.pools[number].failures = Failures::default();
             nature::forget_left(state);
+            offered::forget(state);
             state.touch_pool(number as u8);
         }
     }

@@ -81,11 +81,6 @@ impl Closed {
             _ => ClosedReason::Released,
         };
         match self.outcome {
-            Some(Outcome::Lapsed) => Self {
-                reason,
-                target: 0,
-                ..self
-            },
             Some(Outcome::Failed) => Self { reason, ..self },
             _ => Self {
                 reason,

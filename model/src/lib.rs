@@ -28,6 +28,7 @@ mod mind;
 pub mod moves;
 mod nature;
 mod number;
+mod offered;
 mod planner;
 pub mod random;
 mod rich;

@@ -11,7 +11,7 @@ use crate::state::{
     Write,
 };
 use crate::world::{Broken, World};
-use crate::{agent, controller, judge};
+use crate::{agent, controller, judge, offered};
 
 /// Boots a host. `clean`: true after a shutdown, false after a power loss. `finalized`: `ostree-finalize-staged`
 /// succeeded.
@@ -233,6 +233,7 @@ pub fn edit(world: &World, state: &mut State, image: u8) {
             pool.target = image;
         }
     }
+    offered::forget(state);
     if world.has_tag() {
         state.fleet.tagged |= 1 << image;
     }

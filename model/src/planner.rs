@@ -6,17 +6,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::berth::Offer;
+use berth_api::berth::{self, Offer};
 use berth_api::membership::Membership;
 use berth_api::{NodeName, NodeUid, PoolName};
 use berth_core::Moment;
 use berth_core::controller::aggregate::{self, MemberView};
 use berth_core::controller::gate::FleetGate;
 use berth_core::controller::gates::{self, GateCache, Gates};
+use berth_core::controller::ledger::Ledger;
 use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::occupied::{Occupied, missing_nodes};
 use berth_core::controller::offers::Offers;
-use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Plan};
+use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Origin, Plan, WriteReason};
 use berth_core::controller::pool;
 use berth_core::controller::publish::{self, BootcNodeWrite};
 use berth_core::controller::round::{Rereads, Round};
@@ -205,6 +206,7 @@ impl<'a> Pass<'a> {
             heard: &heard,
             overdue: &BTreeSet::new(),
             offers: &offers,
+            ledger: &self.ledger(),
             soaks: &watch::soaks(self.view.soak).0,
             gates: &self.gates,
             now,
@@ -394,7 +396,31 @@ impl<'a> Pass<'a> {
         permits
     }
 
-    /// Returns the controller's memory of offers, and the current moment.
+    /// Returns the controller's ledger of offers. The model leaves out the offers that a new leader reads from the
+    /// berths. They change only the order of offers, and the order by name varies here.
+    fn ledger(&self) -> Ledger {
+        let mut ledger = Ledger::default();
+        for node in self.view.offered.iter() {
+            let seen = &self.view.nodes[usize::from(node)];
+            let Some(pool) = self.view.pools.get(usize::from(seen.labels.pool)) else {
+                continue;
+            };
+            let offer = Offer {
+                node: rich::name(node),
+                uid: rich::uid(node, seen.object.uid),
+                target: rich::digest(pool.target),
+                open_until: None,
+            };
+            let berth = berth::Berth::new(rich::pool(seen.labels.pool), 0, rich::OWN_EPOCH);
+            let (lease, why) = (rich::name(node).to_string(), WriteReason::Offer);
+            if let Ok(berth) = berth.offered(offer) {
+                ledger.wrote(&BerthWrite::Update { lease, berth, why });
+            }
+        }
+        ledger
+    }
+
+    /// Returns the controller's memory of open offers, and the current moment.
     fn offers(&self) -> (Offers, Moment) {
         let mut offers = Offers::default();
         let began = Moment::default();
@@ -403,17 +429,6 @@ impl<'a> Pass<'a> {
             .iter()
             .filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
         offers.see(berths, began);
-        for node in self.view.lapsed.iter() {
-            let seen = &self.view.nodes[usize::from(node)];
-            if let Some(pool) = self.view.pools.get(usize::from(seen.labels.pool)) {
-                offers.lapsed(&Offer {
-                    node: rich::name(node),
-                    uid: rich::uid(node, seen.object.uid),
-                    target: rich::digest(pool.target),
-                    open_until: None,
-                });
-            }
-        }
         (offers, began + if self.view.aged { OPEN_FOR } else { Duration::ZERO })
     }
 
@@ -434,6 +449,13 @@ impl<'a> Pass<'a> {
             slot,
             lease: Lease { epoch, is },
             offer: None,
+            excuses: matches!(
+                write,
+                BerthWrite::Update {
+                    why: WriteReason::Withdrawn(_, Origin::Pool) | WriteReason::Revoke(_, Origin::Pool),
+                    ..
+                }
+            ),
         }
     }
 

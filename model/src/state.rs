@@ -226,6 +226,8 @@ pub enum Write {
         lease: Lease,
         /// Inputs of the plan. Set for an offer, and for every write if a node is excluded.
         offer: Option<Arc<PlanInputs>>,
+        /// True if the write takes back an offer or a berth because of the pool, so that the offer does not count.
+        excuses: bool,
     },
     Publish {
         node: Number,
@@ -253,8 +255,9 @@ pub struct Controller {
     pub queue: VecDeque<Entry>,
     /// Berths whose last write by the controller has an unknown result.
     pub doubt: Set,
-    /// Nodes whose offer lapsed while the controller watched.
-    pub lapsed: Set,
+    /// Nodes that had the most offers of the target from this controller. The set stands for the numbers of offers,
+    /// because only their order matters. Offers that the controller took back because of the pool do not count.
+    pub offered: Set,
     /// Nodes that left their permit to pull unused while the controller watched.
     pub unused: Set,
     /// Compromised nodes that have reported a pull for longer than any pull takes.

@@ -293,7 +293,7 @@ fn a_closed_berth_keeps_the_fields_of_the_plan() {
     assert_eq!(kept(ClosedReason::Withdrawn, None), nothing);
     let failed = kept(ClosedReason::Failed, Some(Outcome::Failed));
     assert_eq!((failed.last, failed.target), (1, 2));
-    assert_eq!(kept(ClosedReason::Lapsed, Some(Outcome::Lapsed)).last, 1);
+    assert_eq!(kept(ClosedReason::Lapsed, Some(Outcome::Lapsed)), nothing);
     assert_eq!(kept(ClosedReason::Shrunk, None).reason, ClosedReason::Shrunk);
 }
 

@@ -37,7 +37,7 @@ pub struct BootcNodePoolStatus {
     /// Number of berths in each state.
     #[serde(default)]
     pub berths: BerthCounts,
-    /// Digests that failed on members: first the digests of the target, then the digests with the newest failures.
+    /// Digests that failed under a berth: first the digests of the target, then the digests with the newest failures.
     /// After a failed turn, the controller offers the berth again only when this list has the failure.
     #[schemars(length(max = 8))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -250,8 +250,9 @@ pub struct DigestFailures {
     /// Digest of a manifest, as reported by the nodes.
     pub digest: Digest,
     /// Names of the first 64 nodes. A deleted node is listed as `NAME (deleted)`, because a new Node with the same name
-    /// is a different node.
-    #[schemars(length(max = 64), inner(length(max = 263)))]
+    /// is a different node. A node that was excluded after its commit and did not come back is listed as
+    /// `NAME (excluded)`.
+    #[schemars(length(max = 64), inner(length(max = 264)))]
     #[serde(default)]
     pub nodes: Vec<String>,
     /// Number of all nodes where the digest failed.

@@ -3,6 +3,7 @@
 use berth_api::berth::HoldPhase;
 use berth_api::pool::BootcNodePool;
 use berth_api::{NodeName, keys};
+use berth_core::controller::plan::failures::{excluded_name, is_of};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -34,6 +35,8 @@ pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         plan.changes = vec![Change::label(member, Mark::Excluded, true)];
         plan.facts
             .extend(pool.map(|pool| room_without(snapshot, &roster, pool, member, &claims, now)));
+        plan.facts
+            .extend(pool.and_then(|pool| resumed(snapshot, &roster, pool, member, now)));
     }
     for held in &claims.held {
         holding(&mut plan, snapshot, &roster, member, held, now);
@@ -49,6 +52,22 @@ pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         "Nothing changes on the host. To put the node back into its pool: kubectl berth include {node}"
     ));
     Ok(plan)
+}
+
+/// Describes the end of the pool's halt, if only the failures of this node halt its rollout.
+fn resumed(
+    snapshot: &Snapshot,
+    roster: &Roster<'_>,
+    pool: &BootcNodePool,
+    member: &Member<'_>,
+    now: Timestamp,
+) -> Option<String> {
+    let name = pool.name_any();
+    let without = World::of(&snapshot.labelled(&member.name, Mark::Excluded, true), now);
+    let ends = roster.world.is_halted(&name, now) && !without.is_halted(&name, now);
+    ends.then(|| {
+        format!("The failure that the node reported no longer counts, so the halted rollout of pool {name} continues.")
+    })
 }
 
 /// Describes the pool's size and capacity, now and after the node is excluded.
@@ -103,7 +122,8 @@ fn holding(
         plan.facts
             .push("The Node is NotReady, so the controller closes the berth (closed:excluded).".to_owned());
         if has_committed {
-            let failure = failure_words(pool, roster, member, &held.holding.target);
+            let recorded = excluded_name(&NodeName::from(name.as_str()));
+            let failure = failure_words(pool, roster, member, (&held.holding.target, &recorded));
             plan.facts.push(format!("The update was not proven, so {failure}."));
         }
         return;
@@ -162,6 +182,7 @@ pub fn include(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
 
 fn joins(plan: &mut Plan, roster: &Roster<'_>, world: &World, pool: &BootcNodePool, member: &Member<'_>) {
     let name = pool.name_any();
+    let node = NodeName::from(member.name.as_str());
     let before = roster.members(&name).len();
     let count = world.membership.members(&name.as_str().into()).len();
     let after = world.room(&name);
@@ -180,8 +201,8 @@ fn joins(plan: &mut Plan, roster: &Roster<'_>, world: &World, pool: &BootcNodePo
         .iter()
         .flat_map(|s| &s.failures)
         .filter(|f| f.digest == *wanted);
-    let failed =
-        member.status().failed_digests.contains(wanted) || recorded.into_iter().any(|f| f.nodes.contains(&member.name));
+    let failed = member.status().failed_digests.contains(wanted)
+        || recorded.into_iter().any(|f| f.nodes.iter().any(|n| is_of(n, &node)));
     let image = named(wanted, member, Some(pool));
     plan.facts.push(if failed {
         format!("{image} failed on this node and is not retried. To retry the image: kubectl berth retry {name}")

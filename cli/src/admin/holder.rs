@@ -1,16 +1,15 @@
 //! Finds the berths of a node and describes them in sentences.
 
-use std::collections::BTreeSet;
-
 use berth_api::berth::{Berth, BerthState, HoldPhase, Holding};
 use berth_api::keys;
 use berth_api::pool::BootcNodePool;
 use berth_api::{Digest, NodeName};
+use berth_core::controller::plan::failures;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
-use crate::members::{Member, Roster};
+use crate::members::{Member, Roster, is_excluded};
 use crate::snapshot::Snapshot;
 use crate::text::{age, clean, count, short};
 
@@ -130,23 +129,26 @@ pub(super) fn of_target(digest: &Digest, pool: Option<&BootcNodePool>) -> Option
     target.version.clone().filter(|_| is_its)
 }
 
-/// Describes the effect on the rollout if the digest is counted as failed on this node.
+/// Describes the effect on the rollout if the digest is counted as failed on this node. `recorded`: name of the node in
+/// the pool's record of failures.
 pub(super) fn failure_words(
     pool: Option<&BootcNodePool>,
     roster: &Roster<'_>,
     member: &Member<'_>,
-    digest: &Digest,
+    (digest, recorded): (&Digest, &NodeName),
 ) -> String {
     let what = format!("{} counts as failed on {}", named(digest, member, pool), member.name);
     let Some(pool) = pool else { return what };
-    let mut failed = failed_nodes(pool, roster, digest);
-    failed.insert(member.name.clone());
-    let recorded = pool
-        .status
-        .iter()
-        .flat_map(|s| &s.failures)
-        .find(|f| f.digest == *digest);
-    let failures = failed.len().max(recorded.map_or(0, |f| f.count as usize));
+    let records = pool.status.iter().flat_map(|s| &s.failures);
+    let records: Vec<_> = records.filter(|f| f.digest == *digest).collect();
+    let names = records.iter().flat_map(|f| f.nodes.iter().map(String::as_str));
+    let failures = failures::count(names.chain([recorded.as_str()]), |node| {
+        let member = roster.node(node.as_str());
+        member.is_some_and(|member| is_excluded(member.node))
+    });
+    // The record lists only the first names.
+    let unlisted = records.iter().map(|f| (f.count as usize).saturating_sub(f.nodes.len()));
+    let failures = failures.len() + unlisted.sum::<usize>();
     let (most, name) = (pool.spec.max_failures(), pool.name_any());
     let until = format!("until the pool's image changes or you run kubectl berth retry {name}");
     match failures {
@@ -161,22 +163,4 @@ pub(super) fn failure_words(
             )
         }
     }
-}
-
-/// Returns the nodes where a digest failed, from the pool's record and the members' reports.
-pub(super) fn failed_nodes(pool: &BootcNodePool, roster: &Roster<'_>, digest: &Digest) -> BTreeSet<String> {
-    let recorded = pool
-        .status
-        .iter()
-        .flat_map(|s| &s.failures)
-        .filter(|f| f.digest == *digest);
-    let mut nodes: BTreeSet<String> = recorded.flat_map(|f| f.nodes.iter().cloned()).collect();
-    let members = roster.members(&pool.name_any());
-    nodes.extend(
-        members
-            .into_iter()
-            .filter(|m| m.status().failed_digests.contains(digest))
-            .map(|m| m.name.clone()),
-    );
-    nodes
 }

@@ -89,7 +89,7 @@ fn closing(
     plan.facts.push(match held.holding.phase {
         HoldPhase::Committed => format!(
             "The update was not proven, so {}.",
-            failure_words(pool, roster, member, target)
+            failure_words(pool, roster, member, (target, &member.name.as_str().into()))
         ),
         HoldPhase::Taken => "The node has not committed, so this update does not count as failed.".to_owned(),
         HoldPhase::Releasing(outcome) => format!(

@@ -365,7 +365,7 @@ impl<'a> Outlook<'a> {
             if !self.pool.spec.after().is_empty() {
                 notes.push("assumes that the pools before this one are updated".to_owned());
             }
-            notes.push("the order may differ, because only the last lapsed offer of each berth is known".to_owned());
+            notes.push("the order may differ, because only the last turn of each berth is known".to_owned());
         }
         let mut servers: Vec<&str> = coming.iter().map(|turn| turn.node.as_str()).collect();
         servers.retain(|node| control_plane.contains(node));

@@ -17,6 +17,7 @@ use berth_core::controller::fleet::health::{self, Agent, FleetStatusFacts, PoolS
 use berth_core::controller::fleet::held::Machines;
 use berth_core::controller::gates::{Gates, gates};
 use berth_core::controller::image::{Answer, Answers, Found, QueryFailure, ResolveReason};
+use berth_core::controller::ledger::Ledger;
 use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::occupied::Occupied;
 use berth_core::controller::offers::Offers;
@@ -365,6 +366,11 @@ impl World<'_> {
 }
 
 impl Pass<'_> {
+    fn ledger(&self) -> Ledger {
+        let leases = self.leases.iter();
+        Ledger::of(leases.filter_map(|lease| Some((lease.name(), lease.berth.as_ref().ok()?))))
+    }
+
     fn planned(&self) -> BTreeMap<PoolName, Plan> {
         let none = BTreeSet::new();
         let round = Round {
@@ -379,6 +385,7 @@ impl Pass<'_> {
             overdue: &none,
             outdated: &BTreeSet::new(),
             offers: &Offers::default(),
+            ledger: &self.ledger(),
             soaks: &Soaks::default(),
             gates: &self.gates,
             now: Moment::after(UPTIME),

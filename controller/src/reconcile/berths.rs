@@ -1,13 +1,12 @@
 //! Phase 6 of a pass: plans and writes the berths. Sends requests to the API server.
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use berth_api::PoolName;
 use berth_api::berth::{Berth, lease};
 use berth_api::fleet::{self, BootcFleet};
 use berth_api::pool::BootcNodePool;
-use berth_api::{NodeUid, PoolName};
 use berth_core::controller::plan::{BerthWrite, Plan, WriteReason};
 use berth_core::controller::pool::{Pool, is_as_shown};
 use berth_core::controller::quorum::ControlPlane;
@@ -171,6 +170,7 @@ impl Reconciler {
             overdue: inputs.overdue,
             outdated: inputs.outdated,
             offers: &self.memory.leases.offers,
+            ledger: &self.memory.leases.ledger,
             soaks: &self.memory.pools.soaks,
             gates: inputs.gates,
             now: inputs.observed.now,
@@ -186,7 +186,7 @@ impl Reconciler {
         shared.control_plane(wanted.then_some(&answers))
     }
 
-    /// Plans every pool. Sends no request; updates only the memory of open offers and soak times.
+    /// Plans every pool. Sends no request; updates only the memory of offers and soak times.
     fn plans(
         &mut self,
         inputs: PlanInputs<'_>,
@@ -196,10 +196,15 @@ impl Reconciler {
         let observed = inputs.observed;
         let readable = berths.leases.iter();
         let readable = readable.filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
-        self.memory.leases.offers.see(readable, observed.now);
-        let uids =
-            LazyCell::new(|| -> BTreeSet<&NodeUid> { observed.snapshot.nodes.values().map(|n| &n.view.uid).collect() });
-        self.memory.leases.offers.keep(|uid| uids.contains(uid));
+        self.memory.leases.offers.see(readable.clone(), observed.now);
+        let ledger = &mut self.memory.leases.ledger;
+        ledger.see(readable);
+        ledger.keep(|digest| observed.pools.iter().any(|pool| pool.has_target(digest)));
+        for pool in observed.pools.iter().filter(|pool| pool.is_retried()) {
+            for node in inputs.membership.members(&pool.name) {
+                ledger.forget(node);
+            }
+        }
         let plans = self
             .shared(inputs, berths)
             .plans(&observed.pools, control_plane, observed.wall);
@@ -249,17 +254,7 @@ impl Reconciler {
             self.was_written(&name);
             log(berths, pool, write);
             self.report_closed_berth(berths, pool, write);
-            if let BerthWrite::Update {
-                lease,
-                why: WriteReason::Lapsed,
-                ..
-            } = write
-            {
-                let before = berths.named(lease);
-                if let Some(offer) = before.and_then(|l| l.berth.as_ref().ok()?.offer()) {
-                    self.memory.leases.offers.lapsed(offer);
-                }
-            }
+            self.memory.leases.ledger.wrote(write);
             let shown = observed.snapshot.leases.get(name.as_str());
             if unannounced(shown.map(|entry| &entry.view.berth), write) {
                 // No watch event will start a pass, and writes may be waiting for this Lease to be fenced.
@@ -368,10 +363,10 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
                 WriteReason::Lapsed => {
                     tracing::warn!(%pool, berth = %lease, node, "offer lapsed: the node did not take the berth")
                 }
-                WriteReason::Withdrawn(reason) => {
+                WriteReason::Withdrawn(reason, _) => {
                     tracing::info!(%pool, berth = %lease, node, reason, "offer withdrawn")
                 }
-                WriteReason::Revoke(reason) => {
+                WriteReason::Revoke(reason, _) => {
                     tracing::info!(%pool, berth = %lease, node, reason, "the holder was asked to give the berth back")
                 }
                 WriteReason::Unrevoke => {

@@ -7,6 +7,7 @@ use berth_core::Moment;
 use berth_core::controller::aggregate::refused::RefusedReports;
 use berth_core::controller::gates::GateCache;
 use berth_core::controller::image::Ages;
+use berth_core::controller::ledger::Ledger;
 use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::offers::Offers;
 use berth_core::controller::overdue::Overdue;
@@ -40,8 +41,10 @@ pub(super) struct LeaseMemory {
     pub(super) in_doubt: BTreeSet<String>,
     /// Leases that cannot be written, by name.
     pub(super) unwritable: BTreeMap<String, Remembered>,
-    /// Open offers, and the nodes that let an offer lapse.
+    /// Ages of the open offers.
     pub(super) offers: Offers,
+    /// Number of offers that each node has had.
+    pub(super) ledger: Ledger,
 }
 
 #[derive(Debug)]

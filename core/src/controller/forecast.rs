@@ -115,7 +115,6 @@ struct DealtZone {
 
 impl Future {
     fn of(now: &PoolFacts) -> Self {
-        let lapsed = candidates::lapsed(&now.berths);
         let mut facts = PoolFacts {
             gate: None,
             closes: None,
@@ -136,18 +135,13 @@ impl Future {
         let busy: BTreeSet<NodeUid> = busy(&facts).into_iter().chain(facts.elsewhere.clone()).collect();
         facts.berths = facts.berths.iter().map(|seen| settled(seen, facts.epoch)).collect();
         let mut zones: BTreeMap<(Rank, String), VecDeque<Member>> = BTreeMap::new();
-        let mut members: Vec<Member> = now
-            .members
-            .iter()
-            .filter(|m| !m.leaving)
-            .map(|m| prepared(m, lapsed.contains(&m.name)))
-            .collect();
+        let mut members: Vec<Member> = now.members.iter().filter(|m| !m.leaving).map(prepared).collect();
         members.sort_by(|a, b| a.name.cmp(&b.name));
         for member in members {
             let fit = !member.node.is_unavailable() && !busy.contains(&member.uid) && !member.node.held_back;
             match candidates::wanted(&member, &facts.failures) {
                 Ok(_) if fit => {
-                    let key = (candidates::rank(&member, member.lapses), member.place.zone.clone());
+                    let key = (candidates::rank(&member), member.place.zone.clone());
                     zones.entry(key).or_default().push_back(member);
                 }
                 _ if fit && is_proven(&member) => {}
@@ -322,7 +316,7 @@ impl Future {
         let fit = self.fit.into_values().flat_map(BTreeMap::into_values).flatten();
         let mut left: Vec<Member> = self.facts.members.into_iter().chain(self.aside).chain(fit).collect();
         left.retain(|m| m.agent.booted.is_none() || m.agent.booted != m.desired);
-        left.sort_by_key(|m| (candidates::rank(m, m.lapses), m.name.clone()));
+        left.sort_by_key(|m| (candidates::rank(m), m.name.clone()));
         left.into_iter()
             .map(|m| Turn {
                 node: m.name,
@@ -334,7 +328,7 @@ impl Future {
 }
 
 /// Returns the member as it will be when its agent has staged and locked the target.
-fn prepared(member: &Member, lapsed: bool) -> Member {
+fn prepared(member: &Member) -> Member {
     let mut member = member.clone();
     member.published = Published {
         digest: member.desired.clone(),
@@ -348,8 +342,6 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
         member.agent.clock_synchronized,
     ) = (true, true, true);
     member.place.control_plane = None;
-    // Count the lapsed offer at the member, because the simulated berth loses its record of that offer.
-    member.lapses = member.lapses.max(u32::from(lapsed));
     member
 }
 

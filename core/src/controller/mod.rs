@@ -6,7 +6,8 @@
 //! - [`view`] and [`snapshot`]: the watched objects. [`proof`], [`overdue`], [`offers`], [`soaks`],
 //!   [`staging_permits`], [`turns`], [`troubles`] and [`stagings`] are derived from them.
 //! - [`membership`], [`occupied`], [`gates`] and [`quorum`]: members, holders, and reasons that keep berths closed.
-//! - [`plan`]: the writes to the berths of one pool. [`forecast`] and [`explain`] run it ahead of time.
+//! - [`plan`]: the writes to the berths of one pool. [`ledger`] counts its offers. [`forecast`] and [`explain`] run it
+//!   ahead of time.
 //! - [`pool`], [`publish`] and [`round`]: one pool, the specs of the BootcNodes, and the plans of all pools.
 //! - [`image`], [`history`], [`aggregate`], [`fleet`], [`waiting`], [`silence`], [`statuses`] and
 //!   [`gauges`]: status and metrics.
@@ -20,6 +21,7 @@ pub mod gates;
 pub mod gauges;
 pub mod history;
 pub mod image;
+pub mod ledger;
 pub mod membership;
 pub mod occupied;
 pub mod offers;

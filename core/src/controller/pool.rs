@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DEFAULT_REBOOT_TIMEOUT, PhaseDurations};
-use berth_api::{NodeName, PoolName, keys, waves};
+use berth_api::{Digest, NodeName, PoolName, keys, waves};
 use jiff::Timestamp;
 
 use crate::controller::gate::FleetGate;
@@ -124,15 +124,25 @@ impl Pool {
         self.object.as_ref()?.status.as_ref()
     }
 
-    /// Returns the recorded failures. Empty if the admin has just requested a retry, and the status does not show it
-    /// yet.
-    pub fn failures(&self) -> Failures {
+    /// True if the admin has just requested a retry, and the status does not show it yet.
+    pub fn is_retried(&self) -> bool {
         let (Some(object), Some(status)) = (&self.object, self.status()) else {
+            return false;
+        };
+        is_news(object.spec.retry_token(), status.retry_token.as_deref())
+    }
+
+    /// True if the target has this digest for some platform.
+    pub fn has_target(&self, digest: &Digest) -> bool {
+        self.target()
+            .is_some_and(|target| target.platforms.iter().any(|platform| platform.digest == *digest))
+    }
+
+    /// Returns the recorded failures. Empty if the admin has just requested a retry.
+    pub fn failures(&self) -> Failures {
+        let Some(status) = self.status().filter(|_| !self.is_retried()) else {
             return Failures::new();
         };
-        if is_news(object.spec.retry_token(), status.retry_token.as_deref()) {
-            return Failures::new();
-        }
         let mut failures = Failures::new();
         for failure in &status.failures {
             let nodes = failure.nodes.iter().map(|node| NodeName::from(node.as_str()));

@@ -171,7 +171,11 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
         .well(&[&format!("Node {name} is excluded.")])?;
     ensure!(is_excluded(&cluster, name).await?, "the node has no label");
     let rest = others(&cluster, lost);
-    soon(&cluster, "the failure is recorded", || is_recorded(&cluster, &v2, name)).await?;
+    let recorded = format!("{name} (excluded)");
+    soon(&cluster, "the failure is recorded", || {
+        is_recorded(&cluster, &v2, &recorded)
+    })
+    .await?;
     cluster.until_run(&v2, &rest, LONG).await?;
     berth(&cluster, &["status"])
         .await?

@@ -218,9 +218,9 @@ fn pool_trouble(facts: &PoolStatusFacts<'_>) -> Option<(Word, String)> {
 }
 
 fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<(Word, String)> {
-    let all = facts.members.iter().filter_map(|m| trouble(m, facts.pool, target));
+    let all = facts.members.iter().filter_map(|m| facts.trouble(m, target));
     // A holder that left the pool is reported only if it has not come back from its reboot in time.
-    let away = facts.away.iter().filter_map(|m| trouble(m, facts.pool, None));
+    let away = facts.away.iter().filter_map(|m| trouble(m, facts.pool, None, None));
     let away = away.filter(|found| found.kind == Kind::RebootTimedOut);
     let troubles: Vec<Finding> = all.chain(away).collect();
     let reason = if troubles.iter().any(|found| found.kind == Kind::RebootTimedOut) {

@@ -29,7 +29,7 @@ mod trouble;
 
 use facts::MemberState;
 pub use facts::{BootImageInputs, MemberView, Polled, PoolStatusFacts};
-use trouble::{is_served, trouble};
+use trouble::is_served;
 
 /// Decides a pool's target image. A new image is refused if it lacks the platform of a member, or if the current boot
 /// image is too old for it.
@@ -213,10 +213,7 @@ fn counts(
     target: Option<&Target>,
     doing: &BTreeMap<&NodeName, MemberState>,
 ) -> NodeCounts {
-    let degraded = facts
-        .members
-        .iter()
-        .filter(|m| trouble(m, facts.pool, target).is_some());
+    let degraded = facts.members.iter().filter(|m| facts.trouble(m, target).is_some());
     let unavailable = facts.members.iter().filter(|m| m.node.down().is_some());
     NodeCounts {
         total: saturated(facts.members.len()),

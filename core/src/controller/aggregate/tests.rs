@@ -639,6 +639,26 @@ fn a_node_whose_turns_end_badly_is_named() {
 }
 
 #[test]
+fn a_node_that_uses_no_offer_is_named() {
+    let mut case = case(vec![up("n1", booted(1)), up("n2", booted(2))]);
+    assert_eq!(case.condition("Degraded").status, "False");
+    case.plan.vain = [("n1".into(), 4)].into();
+    let says = case.says("Degraded");
+    assert!(
+        says.starts_with("True TurnsWithoutUpdate 1 degraded: n1: ") && says.contains("kubectl berth exclude n1"),
+        "{says}"
+    );
+    assert_eq!(case.status().nodes.degraded, 1);
+    let mut told = self::case(vec![up("n1", bad_turn("DrainTimeout", 2, 2)), up("n2", booted(2))]);
+    told.plan.vain = [("n1".into(), 4)].into();
+    assert_eq!(
+        told.condition("Degraded").reason,
+        "DrainTimeout",
+        "the node reports why"
+    );
+}
+
+#[test]
 fn new_failures_are_recorded_before_old_ones() {
     fn failures(digests: &[Digest]) -> Vec<DigestFailures> {
         let failures = digests.iter().map(|digest| DigestFailures {

@@ -5,14 +5,28 @@ use berth_api::condition::CommonReason;
 use berth_api::platform::Choice;
 use berth_api::pool::Target;
 
-use super::facts::MemberView;
+use super::facts::{MemberView, PoolStatusFacts};
 use crate::controller::overdue::knows_better;
 use crate::controller::view::BootcNodeView;
 use crate::finding::kind::Kind;
 use crate::finding::{self, Finding, Subject};
 
-/// Returns why the member needs attention; `None` if it does not.
-pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Target>) -> Option<Finding> {
+impl PoolStatusFacts<'_> {
+    /// Returns why a member of the pool needs attention; `None` if it does not.
+    pub(super) fn trouble(&self, member: &MemberView<'_>, target: Option<&Target>) -> Option<Finding> {
+        let offers = self.plan.vain.get(&member.node.name).copied();
+        trouble(member, self.pool, target, offers)
+    }
+}
+
+/// Returns why the member needs attention; `None` if it does not. `offers`: number of offers that the member used for no
+/// update, if there were many.
+pub(super) fn trouble(
+    member: &MemberView<'_>,
+    pool: &str,
+    target: Option<&Target>,
+    offers: Option<u32>,
+) -> Option<Finding> {
     let node = Subject::Node(member.node.name.clone(), pool.into());
     let overdue = member.holding.filter(|_| member.overdue);
     if let Some(holding) = overdue.filter(|holding| !knows_better(member.node, member.host, holding, member.heard)) {
@@ -46,7 +60,9 @@ pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Targe
         return own;
     }
     let target = target?;
-    unserved_trouble(member, &node, target).or_else(|| bad_turn(member, node, target))
+    unserved_trouble(member, &node, target)
+        .or_else(|| bad_turn(member, node.clone(), target))
+        .or_else(|| offers.map(|offers| vain(node, offers)))
 }
 
 /// Reports a member if the target has no image for its platform, for example because the node joined after the target
@@ -64,6 +80,17 @@ fn unserved_trouble(member: &MemberView<'_>, node: &Subject, target: &Target) ->
 pub(super) fn is_served(member: &MemberView<'_>, target: &Target) -> bool {
     let platform = member.platform();
     platform.architecture.is_empty() || target.choose(platform) != Choice::NoSuchPlatform
+}
+
+/// Reports a member that had many offers and was not updated, without a reason of its own. Its agent may be broken or
+/// compromised.
+fn vain(node: Subject, offers: u32) -> Finding {
+    let message = format!(
+        "was offered a berth for this image {offers} times, does not run the image and reports no reason; to continue \
+         without the node: kubectl berth exclude {}",
+        node.name()
+    );
+    Finding::new(Kind::BadTurn, node, CommonReason::TurnsWithoutUpdate, message)
 }
 
 /// Reports a member if a problem of the node ended its last turn for the target. A person may have to help.

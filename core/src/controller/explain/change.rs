@@ -499,17 +499,19 @@ fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
         }
     }
     facts.members.retain(|member| member.name != *node);
+    facts.excluded.insert(node.clone());
     facts.members.len() < count
 }
 
 /// Removes all failures, as an admin's retry does: recorded failures, failures reported by agents, and failures on
-/// closed berths. Returns true if a failure was removed.
+/// closed berths. Also forgets bad turns and earlier offers. Returns true if a failure was removed.
 fn forget(facts: &mut PoolFacts) -> bool {
     let mut is_changed = !facts.failures.is_empty();
     facts.failures.clear();
     for member in &mut facts.members {
         is_changed |= !member.agent.failed.is_empty();
         member.agent.failed.clear();
+        (member.agent.last_turn, member.offers) = (None, 0);
     }
     for seen in &mut facts.berths {
         let Ok(berth) = seen.berth.as_ref() else { continue };

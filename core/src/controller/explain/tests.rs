@@ -113,7 +113,8 @@ fn each_thing_in_the_way_has_its_change() {
         assert_eq!(explained("n1", pool(|n1, _| obstacle(n1))).alone, [expected]);
     }
     // A single failure halts the rollout too.
-    let mut halted = pool(|n1, _| n1.agent.failed = vec![digest(2)]);
+    let mut halted = pool(|_, _| ());
+    halted.failures = [(digest(2), ["n1".into()].into())].into();
     halted.max_failures = 1;
     assert_eq!(explained("n1", halted.clone()).alone, [Change::Retry]);
     let other = explained("n2", halted);

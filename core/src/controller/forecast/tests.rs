@@ -192,8 +192,8 @@ fn many_that_are_down_go_several_at_once() {
 #[test]
 fn holders_go_first_and_control_plane_nodes_last() {
     let mut facts = pool(1, &["cp", "n1", "n2", "n3", "n4", "n5", "n6"]);
-    let lapsed = offered(0, "n2").closed(ClosedReason::Lapsed).unwrap();
-    facts.berths = vec![seen(lapsed), seen(taken(1, "n5"))];
+    facts.berths = vec![seen(closed(0)), seen(taken(1, "n5"))];
+    let facts = with(facts, "n2", |m| m.offers = 2);
     let facts = with(facts, "cp", |m| m.place.wave = 1);
     let facts = with(facts, "n1", |m| m.agent.last_turn = Some((digest(2), 1)));
     let facts = with(facts, "n3", |m| m.node.ready = false);
@@ -305,8 +305,8 @@ const NODES: [&str; 9] = ["n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"];
 
 fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
     let flags = proptest::array::uniform6(proptest::bool::weighted(0.85));
-    (flags, 0usize..4, 0usize..2, 0u32..3, 0u32..2).prop_map(move |(f, zone, wave, turns, lapses)| Member {
-        lapses,
+    (flags, 0usize..4, 0usize..2, 0u32..3, 0u32..2).prop_map(move |(f, zone, wave, turns, offers)| Member {
+        offers,
         place: Place {
             wave,
             zone: ["a", "b", "c", "d"][zone].into(),

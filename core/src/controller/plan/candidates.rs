@@ -3,16 +3,18 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-use berth_api::berth::{BerthState, Offer, Outcome};
+use berth_api::berth::Offer;
 use berth_api::pool::WaveState;
 use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName, NodeUid};
 use jiff::Timestamp;
 
 use super::block_reason::BlockReason;
-use super::facts::{Failures, Member, PoolFacts, SeenBerth};
+use super::facts::{Failures, Member, PoolFacts};
+use super::failures::has_failed_on;
 use super::occupancy::Occupancy;
 use super::waves::Progress;
+use super::writes::Origin;
 use crate::controller::quorum::Cause;
 
 /// Returns the digest that the member should change to, or why it should not change. A failure that only the pool's
@@ -23,8 +25,7 @@ pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Res
     if member.agent.booted.as_ref() == Some(desired) {
         return Err(BlockReason::UpToDate);
     }
-    let on_record = failures.get(desired).is_some_and(|nodes| nodes.contains(&member.name));
-    if member.agent.failed.contains(desired) || on_record {
+    if member.agent.failed.contains(desired) || has_failed_on(failures, desired, &member.name) {
         return Err(BlockReason::FailedBefore);
     }
     Ok(desired.clone())
@@ -95,25 +96,31 @@ pub(super) fn gated(
 /// Returns why the member must not continue its turn: an earlier wave is not done, or the control plane needs the node
 /// (I11). The controller then withdraws the member's offer, or asks for its uncommitted berth back. The agent checks
 /// the windows, so this function does not.
-pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
+pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<(&'static str, Origin)> {
     match progress.waits(member) {
-        Some(_) => Some("WaveWaiting"),
-        None => member.place.control_plane?.ask_back.map(Cause::as_str),
+        // A node can change its labels, and so its wave.
+        Some(_) => Some(("WaveWaiting", Origin::Node)),
+        None => Some((member.place.control_plane?.ask_back?.as_str(), Origin::Pool)),
     }
 }
 
 /// Returns why a holder that cannot give its berth back must keep its current image: the control plane needs the node
 /// (I11). `None` if the holder may change to another image. A wave never prevents this change.
-pub(super) fn stays(member: &Member) -> Option<&'static str> {
-    member.place.control_plane?.stay.map(Cause::as_str)
+pub(super) fn stays(member: &Member) -> Option<(&'static str, Origin)> {
+    Some((member.place.control_plane?.stay?.as_str(), Origin::Pool))
 }
 
 /// Returns why an open offer is withdrawn; `None` if it stays. If the agent is silent or has not reported yet, the
 /// offer stays until it lapses.
-pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
+pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<(&'static str, Origin)> {
     if facts.unresolved {
-        return Some("the pool's current image is not resolved");
+        return Some(("the pool's current image is not resolved", Origin::Pool));
     }
+    Some((unfit(facts, offer, member)?, Origin::Node))
+}
+
+/// Returns why the node may not take its open offer; `None` if it may.
+fn unfit(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     let Some(member) = member else {
         return Some("the node is no longer a member");
     };
@@ -131,51 +138,43 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     }
 }
 
-/// Sort key of a member: wave, number of lapsed offers, availability (unavailable first), number of bad turns. The
-/// member with the lowest rank is offered a berth first.
-pub(in crate::controller) type Rank = (usize, u32, bool, u32);
+/// Sort key of a member: wave, number of offers or bad turns, availability (unavailable first). The member with the
+/// lowest rank is offered a berth first.
+pub(in crate::controller) type Rank = (usize, u32, bool);
 
-pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {
+pub(in crate::controller) fn rank(member: &Member) -> Rank {
     let bad_turns = match &member.agent.last_turn {
         Some((digest, turns)) if member.desired.as_ref() == Some(digest) => (*turns).max(1),
         _ => 0,
     };
-    (member.place.wave, lapses, !member.node.is_unavailable(), bad_turns)
+    // The node's report can only raise the number.
+    let offers = member.offers.max(bad_turns);
+    (member.place.wave, offers, !member.node.is_unavailable())
 }
 
 impl PoolFacts {
     /// Returns the lowest rank among the members that are ready for an offer. The wave is left out, because waves of
     /// different pools cannot be compared.
-    pub(in crate::controller) fn best_candidate(&self) -> Option<(u32, bool, u32)> {
+    pub(in crate::controller) fn best_candidate(&self) -> Option<(u32, bool)> {
         let worked_on: BTreeSet<&NodeUid> = self.readable().filter_map(|(_, berth)| Some(berth.node()?.1)).collect();
         let idle = self.members.iter();
         let idle = idle.filter(|m| !worked_on.contains(&m.uid) && !m.node.held_back);
         let candidates = idle.filter(|m| wanted(m, &self.failures).and_then(|desired| ready(m, &desired)).is_ok());
         let ranks = candidates.map(|m| {
-            let (_, lapses, is_available, bad_turns) = rank(m, m.lapses);
-            (lapses, is_available, bad_turns)
+            let (_, offers, is_available) = rank(m);
+            (offers, is_available)
         });
         ranks.min()
     }
 }
 
-/// Returns the nodes that let their last offer lapse, according to the closed berths. A closed berth records only its
-/// last node.
-pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
-    let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
-    let last = states.filter_map(|state| match state {
-        BerthState::Closed(closed) if closed.outcome == Some(Outcome::Lapsed) => closed.last_node.as_ref(),
-        _ => None,
-    });
-    last.collect()
-}
-
-/// Members in the order of offers. The order is by wave (lowest first), availability (unavailable members first),
-/// number of bad turns (fewest first), number of nodes down in the zone (fewest first), and name. If two nodes cannot
-/// be drained, counting bad turns makes them alternate.
+/// Members in the order of offers. The order is by wave (lowest first), number of offers of the desired digest so far or
+/// bad turns (fewest first), availability (unavailable members first), number of nodes down in the zone (fewest first),
+/// and name.
 ///
-/// Members that let an offer lapse go last in their wave, even if they are unavailable. Such a member has no backoff
-/// and is ready again at once. In any other place, it would receive every offer.
+/// A member that had an offer and does not run the digest goes behind the others of its wave, even if it is
+/// unavailable. It may be ready again at once, and in any other place it would receive every offer. If two nodes cannot
+/// be updated, they alternate.
 pub(super) struct Queue<'a> {
     ranks: BTreeMap<Rank, Zones<'a>>,
     /// For each zone, by its index: number of nodes that are unavailable, hold a berth or are offered one.
@@ -193,9 +192,7 @@ struct Zones<'a> {
 }
 
 impl<'a> Queue<'a> {
-    pub(super) fn of(facts: &'a PoolFacts, berths: &[SeenBerth], occupancy: &Occupancy<'_>) -> Self {
-        // `Member::lapses` counts only offers of this process. Closed berths also record offers of earlier leaders.
-        let lapsed = lapsed(berths);
+    pub(super) fn of(facts: &'a PoolFacts, occupancy: &Occupancy<'_>) -> Self {
         let mut members: Vec<&Member> = facts.members.iter().collect();
         members.sort_by_key(|m| &m.name);
         let mut this = Self {
@@ -204,14 +201,13 @@ impl<'a> Queue<'a> {
             zones: BTreeMap::new(),
         };
         for member in members {
-            let lapses = member.lapses.max(u32::from(lapsed.contains(&member.name)));
             let next = this.zones.len();
             let zone = *this.zones.entry(&member.place.zone).or_insert(next);
             this.down.resize(this.zones.len(), 0);
             if let Some(down) = this.down.get_mut(zone) {
                 *down += usize::from(occupancy.counts(&member.uid));
             }
-            let rank = this.ranks.entry(rank(member, lapses)).or_default();
+            let rank = this.ranks.entry(rank(member)).or_default();
             let others = rank.members.entry(zone).or_default();
             if others.is_empty() {
                 rank.first.push(Reverse((0, &member.name, zone)));
@@ -276,14 +272,14 @@ mod tests {
             }
             let f = facts(1, members, vec![]);
             let occupancy = Occupancy::of(&f, &[]);
-            let mut queue = Queue::of(&f, &[], &occupancy);
+            let mut queue = Queue::of(&f, &occupancy);
             let mut left: Vec<&Member> = f.members.iter().collect();
             let mut down = BTreeMap::<&str, usize>::new();
             for member in &f.members {
                 *down.entry(&member.place.zone).or_default() += usize::from(!member.node.ready);
             }
             for offer in offers {
-                let expected = left.iter().copied().min_by_key(|m| (rank(m, 0), down[m.place.zone.as_str()], &m.name));
+                let expected = left.iter().copied().min_by_key(|m| (rank(m), down[m.place.zone.as_str()], &m.name));
                 let next = queue.next();
                 prop_assert_eq!(next.map(|m| &m.name), expected.map(|m| &m.name));
                 let Some(next) = next else { break };

@@ -33,6 +33,9 @@ pub struct PoolFacts {
     pub waves: Vec<Wave>,
     /// Recorded failures, from `status.failures`.
     pub failures: Failures,
+    /// Nodes that an admin has excluded, among those where a digest failed. What such a node has written does not halt
+    /// the rollout.
+    pub excluded: BTreeSet<NodeName>,
     /// Number of failed nodes that halts the rollout.
     pub max_failures: usize,
     /// True if the target was not resolved from the reference in the spec, or if its registry is not allowed. The
@@ -111,8 +114,8 @@ pub struct Member {
     /// True if the node has left the pool, but its agent has not released it within the release deadline. The node uses
     /// up capacity while it is down. No wave and no later pool waits for it.
     pub abandoned: bool,
-    /// How many offers of the desired digest the node has let lapse, as counted by this process.
-    pub lapses: u32,
+    /// How many offers of the desired digest the node has had: see [`Ledger`](crate::controller::ledger::Ledger).
+    pub offers: u32,
     /// Expected duration of the member's drain and reboot.
     pub estimate: Estimate,
 }
@@ -192,7 +195,8 @@ pub struct Wave {
     pub soaked: Duration,
 }
 
-/// Nodes where each digest failed.
+/// Nodes where each digest failed. A name has the suffix ` (deleted)` or ` (excluded)` if the controller closed the
+/// berth after the commit.
 pub type Failures = BTreeMap<Digest, BTreeSet<NodeName>>;
 
 impl NodeState {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::berth::{Berth, BerthState, Offer};
 use berth_api::pool::BerthCounts;
 use berth_api::seeded::Bug;
-use berth_api::{Digest, NodeUid};
+use berth_api::{Digest, NodeName, NodeUid};
 use jiff::Timestamp;
 
 use crate::controller::quorum::Cause;
@@ -17,7 +17,7 @@ use crate::controller::quorum::Cause;
 mod block_reason;
 pub(super) mod candidates;
 mod facts;
-pub(super) mod failures;
+pub mod failures;
 mod fleet_limit;
 mod occupancy;
 #[cfg(test)]
@@ -36,7 +36,7 @@ pub use fleet_limit::FleetUse;
 use occupancy::Occupancy;
 use waves::Progress;
 use writes::open_until;
-pub use writes::{BerthWrite, OPEN_FOR, Plan, WriteReason};
+pub use writes::{BerthWrite, MANY_OFFERS, OPEN_FOR, Origin, Plan, WriteReason};
 
 /// Plans one pool's berths.
 pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
@@ -51,6 +51,7 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
         order: facts.order.clone(),
         fleet: facts.fleet.clone(),
         waves: progress.status(facts),
+        vain: vain(facts),
         ..Plan::default()
     };
     let settled = settle::settle(facts, &progress, &mut plan);
@@ -58,6 +59,17 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
     offer(facts, settled, &progress, now, &mut plan);
     plan.counts = counts(facts);
     plan
+}
+
+fn vain(facts: &PoolFacts) -> BTreeMap<NodeName, u32> {
+    let mut vain = BTreeMap::new();
+    for member in &facts.members {
+        let is_updated = member.agent.booted == member.desired;
+        if member.offers >= MANY_OFFERS && !is_updated {
+            vain.insert(member.name.clone(), member.offers);
+        }
+    }
+    vain
 }
 
 /// Adds writes that create missing berths. Creates at most one usable berth per member, so that a huge capacity does
@@ -92,7 +104,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
     let limit = facts.capacity.min(facts.published);
     let mut occupancy = Occupancy::of(facts, &berths);
     let mut free = FreeBerths::of(&berths, limit);
-    let mut queue = candidates::Queue::of(facts, &berths, &occupancy);
+    let mut queue = candidates::Queue::of(facts, &occupancy);
     let closed = closed(facts);
     // I11: a plan offers a berth to at most one control plane node, even if each of several could go down alone.
     let mut at_work = None;

@@ -13,7 +13,7 @@ use super::facts::{Member, PoolFacts, SeenBerth};
 use super::fleet_limit::FleetUse;
 use super::occupancy::Occupancy;
 use super::waves::Progress;
-use super::writes::{BerthWrite, OPEN_FOR, Plan, WriteReason, open_until};
+use super::writes::{BerthWrite, OPEN_FOR, Origin, Plan, WriteReason, open_until};
 use super::{candidates, failures};
 use crate::controller::gate::Gate;
 
@@ -99,13 +99,15 @@ impl<'a> Room<'a> {
     }
 
     /// Counts an open offer that stays. Fails with the reason if the offer must be withdrawn.
-    fn keep(&mut self, offer: &Offer) -> Result<(), &'static str> {
+    fn keep(&mut self, offer: &Offer) -> Result<(), (&'static str, Origin)> {
         if !self.served.insert(offer.uid.clone()) {
-            return Err("the node has another berth");
+            return Err(("the node has another berth", Origin::Node));
         }
-        self.left = self.left.checked_sub(1).ok_or("the capacity of the pool is used up")?;
+        let left = self.left.checked_sub(1);
+        self.left = left.ok_or(("the capacity of the pool is used up", Origin::Pool))?;
         let fits = self.fleet.as_mut().is_none_or(|fleet| fleet.keep_offer());
-        fits.then_some(()).ok_or("the limit of the fleet is used up")
+        fits.then_some(())
+            .ok_or(("the limit of the fleet is used up", Origin::Pool))
     }
 }
 
@@ -154,11 +156,12 @@ impl<'a> Settler<'a> {
             }
             BerthState::Offered(_) if age >= OPEN_FOR => (berth.closed(ClosedReason::Lapsed), WriteReason::Lapsed),
             BerthState::Offered(o) => {
-                let reason = match self.withdrawal(o) {
+                let (reason, origin) = match self.withdrawal(o) {
                     Some(reason) => reason,
                     None => self.room.keep(o).err()?,
                 };
-                (berth.closed(ClosedReason::Withdrawn), WriteReason::Withdrawn(reason))
+                let why = WriteReason::Withdrawn(reason, origin);
+                (berth.closed(ClosedReason::Withdrawn), why)
             }
             // I8: the failure is recorded in the pool's status, so the berth may be opened again or deleted.
             BerthState::Closed(_) if failures::is_recorded(facts, berth) => {
@@ -174,9 +177,9 @@ impl<'a> Settler<'a> {
         next.ok().map(|next| (next, why))
     }
 
-    fn withdrawal(&self, offer: &Offer) -> Option<&'static str> {
+    fn withdrawal(&self, offer: &Offer) -> Option<(&'static str, Origin)> {
         if let Some(gate) = self.gate {
-            return Some(gate.reason.as_str());
+            return Some((gate.reason.as_str(), Origin::Pool));
         }
         let member = self.member(&offer.node, &offer.uid);
         let gated = member.and_then(|m| candidates::closed_for(self.progress, m));
@@ -200,17 +203,19 @@ impl<'a> Settler<'a> {
         // closed gate or the control plane keeps such a holder from changing to the current image.
         let can_give_back = uncommitted && member.is_some_and(|m| m.node.ready);
         let reason = match member {
-            None if uncommitted => Some("LeftPool"),
-            Some(_) if uncommitted && facts.unresolved => Some("TargetChanged"),
-            Some(m) if can_give_back && m.desired.as_ref() != Some(&holding.target) => Some("TargetChanged"),
+            None if uncommitted => Some(("LeftPool", Origin::Node)),
+            Some(_) if uncommitted && facts.unresolved => Some(("TargetChanged", Origin::Pool)),
+            Some(m) if can_give_back && m.desired.as_ref() != Some(&holding.target) => {
+                Some(("TargetChanged", Origin::Node))
+            }
             _ => match self.gate {
-                Some(gate) => Some(gate.reason.as_str()),
+                Some(gate) => Some((gate.reason.as_str(), Origin::Pool)),
                 None if can_give_back => member.and_then(|m| candidates::closed_for(self.progress, m)),
                 None => member.and_then(candidates::stays),
             },
         };
         let (text, why) = match (reason, &holding.revoke) {
-            (Some(reason), None) => (Some(reason.to_owned()), WriteReason::Revoke(reason)),
+            (Some((reason, origin)), None) => (Some(reason.to_owned()), WriteReason::Revoke(reason, origin)),
             (None, Some(_)) => (None, WriteReason::Unrevoke),
             (None, None) => return self.extended(berth, holding, member?),
             _ => return None,

@@ -20,6 +20,9 @@ use crate::text::few;
 /// milliseconds.
 pub const OPEN_FOR: Duration = Duration::from_secs(120);
 
+/// Minimum number of offers of one digest for a report that the node still does not run the digest.
+pub const MANY_OFFERS: u32 = 4;
+
 /// A write to a Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BerthWrite {
@@ -68,9 +71,9 @@ pub enum WriteReason {
     /// The node did not take the offer within [`OPEN_FOR`].
     Lapsed,
     /// The offer is withdrawn, for this reason.
-    Withdrawn(&'static str),
+    Withdrawn(&'static str, Origin),
     /// The holder is asked to give the berth back, for this reason.
-    Revoke(&'static str),
+    Revoke(&'static str, Origin),
     /// The request to give the berth back is canceled: the holder may continue.
     Unrevoke,
     /// Updates the holder's deadline for starting its reboot (`open-until`).
@@ -83,6 +86,15 @@ pub enum WriteReason {
     Recorded,
     /// The capacity was lowered.
     Shrunk,
+}
+
+/// Origin of a reason to withdraw an offer or to ask for a berth back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The state or the place of the node. The node may be able to cause it, so the offer counts as the node's.
+    Node,
+    /// The pool, the fleet or other control plane nodes. The node cannot help it, so the offer does not count.
+    Pool,
 }
 
 /// Writes to one pool's berths, and explanations for the pool's status.
@@ -109,6 +121,9 @@ pub struct Plan {
     pub fleet: Option<FleetUse>,
     /// Progress of each wave.
     pub waves: Vec<WaveStatus>,
+    /// Members that had at least [`MANY_OFFERS`] offers of the desired digest and do not run it, and the number of
+    /// offers.
+    pub vain: BTreeMap<NodeName, u32>,
     /// New content of `status.failures`.
     pub failures: Failures,
     /// Numbers of berths before the writes. `total` is the capacity to publish. A lower capacity is published only when

@@ -71,6 +71,7 @@ fn a_removed_retry_token_forgets_nothing() {
         }];
         let failures = pool.failures();
         assert_eq!(failures.contains_key(&failed), remembers, "{asked:?} {obeyed:?}");
+        assert_eq!(pool.is_retried(), !remembers);
     }
 }
 

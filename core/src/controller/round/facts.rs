@@ -9,9 +9,11 @@ use berth_api::{NodeName, NodeUid, PoolName, keys};
 
 use crate::Moment;
 use crate::controller::gates::Gates;
+use crate::controller::ledger::Ledger;
 use crate::controller::occupied::Occupied;
 use crate::controller::offers::Offers;
-use crate::controller::plan::{AgentState, Member, NodeState, Place, PoolFacts, Published, SeenBerth};
+use crate::controller::plan::failures::failure;
+use crate::controller::plan::{AgentState, Failures, Member, NodeState, Place, PoolFacts, Published, SeenBerth};
 use crate::controller::pool::{Pool, is_news};
 use crate::controller::publish::desired_digest;
 use crate::controller::snapshot::Snapshot;
@@ -41,8 +43,10 @@ pub struct Round<'a> {
     pub overdue: &'a BTreeSet<String>,
     /// Pools that must not offer berths, because the controller may not have seen their latest changes.
     pub outdated: &'a BTreeSet<PoolName>,
-    /// Age of each open offer, and the number of offers that each node let lapse.
+    /// Age of each open offer.
     pub offers: &'a Offers,
+    /// Number of offers that each node has had.
+    pub ledger: &'a Ledger,
     /// How long each wave has soaked so far.
     pub soaks: &'a Soaks,
     /// The gates of each pool.
@@ -78,6 +82,7 @@ impl Round<'_> {
             .collect();
         let gates = self.gates.get(&pool.name);
         let berths = self.seen_berths(&pool.name);
+        let failures = pool.failures();
         // `elsewhere` and `lost` contain only members and Nodes that are named in the pool's berths.
         let named = berths.iter().filter_map(|seen| seen.berth.as_ref().ok()?.node());
         let named: Vec<(&NodeName, &NodeUid)> = named.collect();
@@ -93,7 +98,8 @@ impl Round<'_> {
             gate: gates.and_then(|g| g.gate.clone()),
             closes: gates.and_then(|g| g.closes),
             waves: pool.waves(self.soaks),
-            failures: pool.failures(),
+            excluded: self.excluded(&failures, &berths),
+            failures,
             max_failures: pool.object.as_ref().map_or(1, |o| o.spec.max_failures()),
             unresolved: pool.is_unresolved(),
             outdated: self.outdated.contains(&pool.name),
@@ -144,6 +150,18 @@ impl Round<'_> {
         host.is_some_and(|host| self.overdue.contains(&host.view.uid)) && !has_berth
     }
 
+    /// Returns the excluded nodes among those where a digest failed.
+    fn excluded(&self, failures: &Failures, berths: &[SeenBerth]) -> BTreeSet<NodeName> {
+        let closed = berths.iter().filter_map(|seen| failure(seen.berth.as_ref().ok()?));
+        let told = closed.map(|(_, node)| node);
+        let nodes = failures.values().flatten().cloned().chain(told);
+        let excluded = nodes.filter(|name| {
+            let node = self.snapshot.nodes.get(name.as_str());
+            node.is_some_and(|node| node.view.labels.contains_key(keys::LABEL_EXCLUDE))
+        });
+        excluded.collect()
+    }
+
     fn is_lost(&self, node: &NodeName, uid: &NodeUid) -> bool {
         let Some(node) = self.snapshot.nodes.get(node.as_str()) else {
             return false;
@@ -157,10 +175,10 @@ impl Round<'_> {
         let host = self.snapshot.bootc_nodes.get(name.as_str());
         let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
         member.place.wave = waves.number(&node.labels);
-        member.lapses = member
+        member.offers = member
             .desired
             .as_ref()
-            .map_or(0, |desired| self.offers.lapses(&member.uid, desired));
+            .map_or(0, |desired| self.ledger.offers(name, desired));
         Some(member)
     }
 }
@@ -178,7 +196,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
     let report = host.and_then(BootcNodeView::report).unwrap_or(&silent);
     let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
     let asked = pool.object.as_ref().map(|o| &o.spec);
-    // After an admin sets a new retry token, the agent's report still has failures from before. Such failures are
+    // After an admin sets a new retry token, the agent's report still has failures and a bad turn from before. They are
     // ignored until the agent has obeyed the token.
     let retried = asked.is_some_and(|s| is_news(s.retry_token(), report.retry_token.as_deref()));
     let zone = asked
@@ -214,12 +232,13 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
             last_turn: report
                 .last_turn
                 .as_ref()
+                .filter(|_| !retried)
                 .map(|turn| (turn.digest.clone(), turn.attempts)),
             clock_synchronized: report.host.clock_synchronized,
         },
         leaving,
         abandoned: false,
-        lapses: 0,
+        offers: 0,
         estimate: pool.estimate_of(report),
     })
 }

@@ -68,19 +68,19 @@ impl Round<'_> {
     /// Plans all pools, one after the other.
     ///
     /// The control plane may have only one offer at a time. To let the pools take turns, the pool whose control plane
-    /// node let the most offers lapse is planned last. With a fleet limit, the pool with the best candidate is planned
+    /// node has had the most offers is planned last. With a fleet limit, the pool with the best candidate is planned
     /// first. Otherwise a pool whose nodes cannot be drained could starve the other pools.
     pub fn plans(&self, pools: &[Pool], mut control_plane: ControlPlane, wall: Timestamp) -> BTreeMap<PoolName, Plan> {
         let mut all = self.all(pools);
         let mut fleet = all.first().and_then(|facts| facts.fleet.clone());
-        let lapses = self.lapses(&control_plane);
+        let servers = self.server_offers(&control_plane);
         all.sort_by_cached_key(|facts| {
             let best = fleet.as_ref().and_then(|_| facts.best_candidate());
             // A pool without a candidate comes last, because it offers nothing.
             (
                 best.is_none(),
                 best,
-                lapses.get(&facts.pool).copied().unwrap_or_default(),
+                servers.get(&facts.pool).copied().unwrap_or_default(),
             )
         });
         let mut plans = BTreeMap::new();
@@ -93,13 +93,13 @@ impl Round<'_> {
         plans
     }
 
-    /// Returns, for each pool, the largest number of offers that one of its control plane nodes has let lapse.
-    fn lapses(&self, control_plane: &ControlPlane) -> BTreeMap<&PoolName, u32> {
+    /// Returns, for each pool, the largest number of offers that one of its control plane nodes has had.
+    fn server_offers(&self, control_plane: &ControlPlane) -> BTreeMap<&PoolName, u32> {
         let mut most = BTreeMap::new();
-        for (name, uid) in control_plane.nodes() {
+        for (name, _) in control_plane.nodes() {
             if let Some(pool) = self.membership.pool_of(name) {
-                let lapses = most.entry(pool).or_default();
-                *lapses = self.offers.lapses_of_any(uid).max(*lapses);
+                let offers = most.entry(pool).or_default();
+                *offers = self.ledger.most(name).max(*offers);
             }
         }
         most
@@ -141,6 +141,7 @@ mod tests {
 
     use super::*;
     use crate::Moment;
+    use crate::controller::ledger::Ledger;
     use crate::controller::membership::MembershipCache;
     use crate::controller::occupied::Occupied;
     use crate::controller::offers::Offers;
@@ -192,17 +193,20 @@ mod tests {
         format!("10.0.0.{}", &node[1..])
     }
 
-    fn offer(node: &str) -> Offer {
-        Offer {
+    fn offer(node: &str) -> BerthWrite {
+        let offer = Offer {
             node: node.into(),
             uid: node.into(),
             target: digest(2),
             open_until: None,
-        }
+        };
+        let berth = Berth::new("p".into(), 0, EPOCH).offered(offer).unwrap();
+        let (lease, why) = (berth.name(), WriteReason::Offer);
+        BerthWrite::Update { lease, berth, why }
     }
 
     /// Calls `run` with a round. Each pool has one closed berth, and all agents have reported.
-    fn with_shared<T>(snapshot: &Snapshot, offers: &Offers, run: impl FnOnce(&Round<'_>, &[Pool]) -> T) -> T {
+    fn with_shared<T>(snapshot: &Snapshot, ledger: &Ledger, run: impl FnOnce(&Round<'_>, &[Pool]) -> T) -> T {
         let pools = Pool::readable(&snapshot.pools);
         let mut leases = vec![];
         for pool in &pools {
@@ -223,7 +227,8 @@ mod tests {
             heard: &snapshot.nodes.keys().map(|name| name.as_str().into()).collect(),
             overdue: &none,
             outdated: &BTreeSet::new(),
-            offers,
+            offers: &Offers::default(),
+            ledger,
             soaks: &Soaks::default(),
             gates: &BTreeMap::new(),
             now: Moment::default(),
@@ -247,7 +252,7 @@ mod tests {
             for (booted, name) in booted.iter().zip(["n1", "n2"]) {
                 add_node(&mut snapshot, name, "a", *booted);
             }
-            with_shared(&snapshot, &Offers::default(), |shared, pools| {
+            with_shared(&snapshot, &Ledger::default(), |shared, pools| {
                 assert_eq!(shared.needs_servers(pools), needs_servers, "{booted:?}");
             });
         }
@@ -272,11 +277,11 @@ mod tests {
             let address = format!("{}:6443", address(node)).parse().unwrap();
             answers.servers.insert(address, asked);
         }
-        let mut offers = Offers::default();
-        // The lapsed offers add up: in the last row, n1 has one and n2 has two.
-        for (lapsed, offered) in [(&[][..], "a-0"), (&["n1"], "b-0"), (&["n2", "n2"], "a-0")] {
-            lapsed.iter().for_each(|node| offers.lapsed(&offer(node)));
-            with_shared(&snapshot, &offers, |shared, pools| {
+        let mut ledger = Ledger::default();
+        // The offers add up: in the last row, n1 had one and n2 had two.
+        for (had, offered) in [(&[][..], "a-0"), (&["n1"], "b-0"), (&["n2", "n2"], "a-0")] {
+            had.iter().for_each(|node| ledger.wrote(&offer(node)));
+            with_shared(&snapshot, &ledger, |shared, pools| {
                 let control_plane = shared.control_plane(Some(&answers));
                 let plans = shared.plans(pools, control_plane, Timestamp::UNIX_EPOCH);
                 let waits: Vec<BlockReason> = plans.values().flat_map(|plan| plan.waiting.values()).copied().collect();

@@ -153,7 +153,7 @@ fn changes_of_others_remove_their_obstacles() {
         }),
         (Change::Retry, |f, _| f.berths = vec![failed(0, "n1")]),
         (Change::MaxFailures(2), |f, _| {
-            f.members[1].agent.failed = vec![digest(2)];
+            f.failures = [(digest(2), ["n2".into()].into())].into();
             f.max_failures = 1;
         }),
         (Change::MaxUnavailable(2), |f, _| f.berths = vec![seen(taken(0, "n2"))]),
@@ -342,7 +342,7 @@ fn a_number_is_found_wherever_it_lies() {
     });
     assert_eq!(many, [Change::MaxFailures(MAX_NAMED)], "the largest possible number");
     let zero = numbers("n1", |facts| {
-        facts.members[1].agent.failed = vec![digest(2)];
+        facts.failures = [(digest(2), ["n2".into()].into())].into();
         facts.max_failures = 0;
     });
     assert_eq!(zero, [Change::MaxFailures(2)], "a maxFailures of 0 counts as 1");

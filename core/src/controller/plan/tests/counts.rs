@@ -40,7 +40,7 @@ fn each_berth_counts_as_what_it_is() {
 
 #[test]
 fn a_node_has_one_berth() {
-    let why = WriteReason::Withdrawn("the node has another berth");
+    let why = WriteReason::Withdrawn("the node has another berth", Origin::Node);
     for first in [
         seen(taken(0, "n1")),
         seen(committed(0, "n1")),

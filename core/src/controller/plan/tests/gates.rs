@@ -58,7 +58,7 @@ fn a_leaving_node_counts_and_is_offered_nothing() {
     f.berths[0] = seen(offered(0, "n1"));
     assert!(words(&now(&f))[0].starts_with("p-0 Withdrawn"));
     f.berths[0] = seen(taken(0, "n1"));
-    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"LeftPool\") n1"]);
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"LeftPool\", Node) n1"]);
     f.berths[0] = seen(committed(0, "n1"));
     assert!(now(&f).writes.is_empty());
 }
@@ -172,7 +172,7 @@ fn a_held_node_counts_and_is_offered_nothing() {
 fn a_hold_withdraws_an_offer_but_no_turn() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1"))]);
     f.members[0].node.held_back = true;
-    let withdrawn = WriteReason::Withdrawn("the node is held back by an admin");
+    let withdrawn = WriteReason::Withdrawn("the node is held back by an admin", Origin::Node);
     let plan = now(&f);
     assert!(matches!(plan.writes.first(), Some(BerthWrite::Update { why, .. }) if *why == withdrawn));
     for berth in [taken(0, "n1"), committed(0, "n1")] {
@@ -191,7 +191,7 @@ fn an_unproven_wave_asks_later_holders_back() {
     f.members[0].published.observed = false;
     assert!(now(&f).writes.is_empty(), "new drain settings are not a reason");
     f.members[0].node.ready = false;
-    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"WaveWaiting\") n2"]);
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"WaveWaiting\", Node) n2"]);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_stuck_holder_of_a_later_wave_continues() {
     assert_eq!(words(&now(&f)), ["p-0 Unrevoke n2"]);
     f.members[1].place.control_plane = Some(asked_back());
     f.berths = vec![seen(committed(0, "n2"))];
-    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"NoOtherAPIServer\") n2"]);
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"NoOtherAPIServer\", Pool) n2"]);
 }
 
 #[test]
@@ -240,9 +240,9 @@ fn a_failed_digest_halts_the_rollout() {
         vec![seen(closed(0)), seen(taken(1, "n2"))],
     );
     f.max_failures = 1;
-    f.members[0].agent.failed = vec![digest(2)];
+    f.failures = [(digest(2), ["n1".into()].into())].into();
     let plan = now(&f);
-    assert_eq!(words(&plan), ["p-1 Revoke(\"RolloutHalted\") n2"]);
+    assert_eq!(words(&plan), ["p-1 Revoke(\"RolloutHalted\", Pool) n2"]);
     assert_eq!(plan.waiting[&"n3".into()], BlockReason::Halted);
     assert_eq!(plan.failures[&digest(2)], [NodeName::from("n1")].into());
     assert!(
@@ -274,12 +274,10 @@ fn a_failure_is_recorded_before_its_berth_opens() {
     let BerthState::Closed(c) = &failed.state else { panic!() };
     assert_eq!((c.reason, &c.last_target), (ClosedReason::Failed, &Some(digest(2))));
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(failed.clone())]);
-    f.members[0].agent.failed = vec![digest(2)];
     let plan = now(&f);
     assert!(plan.writes.is_empty(), "{plan:?}");
     assert_eq!(plan.failures[&digest(2)].len(), 1);
     f.failures = plan.failures;
-    f.members[0].agent.failed.clear();
     assert_eq!(words(&now(&f)), ["p-0 Recorded", "p-0 Offer n2"]);
     let above = facts(0, vec![], vec![seen(failed.clone())]);
     assert!(now(&above).writes.is_empty(), "the close reason stays");
@@ -313,6 +311,95 @@ fn a_new_node_inherits_no_failure() {
     let plan = now(&f);
     assert_eq!(plan.failures[&digest(2)], ["n1 (deleted)".into()].into());
     assert_eq!(words(&plan), ["p-1 Offer n1"]);
+}
+
+#[test]
+fn a_node_that_only_reports_a_failure_halts_no_other() {
+    let mut f = facts(2, names(&["n1", "n2", "n3"]), vec![seen(closed(0)), seen(closed(1))]);
+    f.max_failures = 1;
+    f.members[0].agent.failed = vec![digest(2)];
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Offer n2", "p-1 Offer n3"]);
+    assert_eq!(plan.waiting[&"n1".into()], BlockReason::FailedBefore);
+    assert!(plan.failures.is_empty(), "nothing to record: {plan:?}");
+    // A report counts if the node has committed a berth to the digest: it may have booted it.
+    let releasing = committed(0, "n1")
+        .releasing(Outcome::Failed, BootId::from("b1"))
+        .unwrap();
+    let other = {
+        let other = committed(0, "n1").relicensed(digest(3), BootId::from("b2"));
+        other.unwrap()
+    };
+    for (berth, halts) in [
+        (offered(0, "n1"), false),
+        (taken(0, "n1"), false),
+        (committed(0, "n1"), true),
+        (releasing, true),
+        (committed(0, "n2"), false),
+        (other, false),
+    ] {
+        f.berths[0] = seen(berth.clone());
+        assert_eq!(now(&f).halt.is_some(), halts, "{berth:?}");
+    }
+}
+
+#[test]
+fn an_admin_outvotes_an_excluded_node() {
+    let mut f = facts(1, names(&["n2", "n3"]), vec![seen(closed(0))]);
+    f.max_failures = 1;
+    f.failures = [(digest(2), ["n1".into()].into())].into();
+    assert!(now(&f).halt.is_some());
+    f.excluded = ["n1".into()].into();
+    let plan = now(&f);
+    assert_eq!((words(&plan), plan.halt), (vec!["p-0 Offer n2".to_owned()], None));
+    assert_eq!(plan.failures, f.failures, "the record stays");
+    // The controller closed the berth after the commit. The image may be why the node did not come back.
+    for name in ["n1 (excluded)", "n1 (deleted)"] {
+        f.failures = [(digest(2), [name.into()].into())].into();
+        assert!(now(&f).halt.is_some(), "{name}");
+    }
+    // The failure is not recorded yet: only the closed berth shows it.
+    f.failures.clear();
+    for (failed, halts) in [
+        (committed(0, "n1").ended(ClosedReason::Excluded).unwrap(), true),
+        (
+            committed(0, "n1")
+                .releasing(Outcome::Failed, BootId::from("b1"))
+                .and_then(|berth| berth.given_back())
+                .unwrap(),
+            false,
+        ),
+    ] {
+        f.berths[0] = seen(failed);
+        assert_eq!(now(&f).halt.is_some(), halts);
+    }
+}
+
+#[test]
+fn a_node_counts_once_under_all_its_names() {
+    let mut f = facts(1, names(&["n2"]), vec![seen(closed(0))]);
+    f.max_failures = 2;
+    f.failures = [(
+        digest(2),
+        ["n1".into(), "n1 (deleted)".into(), "n1 (excluded)".into()].into(),
+    )]
+    .into();
+    assert_eq!(now(&f).halt, None);
+    f.failures.entry(digest(2)).or_default().insert("n3 (deleted)".into());
+    let message = now(&f).halt.unwrap().message;
+    assert!(message.contains("failed on n1, n3 (deleted), and"), "{message}");
+    for command in ["kubectl berth retry p", "kubectl berth exclude NODE"] {
+        assert!(message.contains(command), "{message}");
+    }
+}
+
+#[test]
+fn a_node_that_is_included_again_does_not_retry() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
+    f.failures = [(digest(2), ["n1 (excluded)".into()].into())].into();
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Offer n2"]);
+    assert_eq!(plan.waiting[&"n1".into()], BlockReason::FailedBefore);
 }
 
 #[test]
@@ -373,7 +460,7 @@ fn an_offer_must_fit_into_the_window() {
     f.closes = None;
     assert_eq!(words(&now(&f)), ["p-0 Window n2"]);
     f.gate = gate(GateReason::OutsideWindows);
-    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"OutsideWindows\") n2"]);
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"OutsideWindows\", Pool) n2"]);
     f.gate = None;
     f.closes = Some(at(50 + 100));
     f.berths = vec![seen(closed(0))];
@@ -387,7 +474,7 @@ fn a_control_plane_node_waits_for_another_api_server() {
     f.members[0].place.control_plane = Some(asked_back());
     f.members[1].place.control_plane = Some(asked_back());
     let plan = now(&f);
-    assert_eq!(words(&plan), ["p-0 Revoke(\"NoOtherAPIServer\") n1"]);
+    assert_eq!(words(&plan), ["p-0 Revoke(\"NoOtherAPIServer\", Pool) n1"]);
     assert_eq!(
         plan.waiting[&"n2".into()],
         BlockReason::ControlPlane(Cause::NoOtherServer)

@@ -58,7 +58,7 @@ pub(crate) fn member(name: &str) -> Member {
         },
         leaving: false,
         abandoned: false,
-        lapses: 0,
+        offers: 0,
         estimate: Estimate::default(),
     }
 }
@@ -143,6 +143,7 @@ pub(crate) fn facts(k: usize, members: Vec<Member>, berths: Vec<SeenBerth>) -> P
         closes: None,
         waves: vec![wave(REST, 0, 0), wave(CONTROL_PLANE, 0, 0)],
         failures: Failures::new(),
+        excluded: BTreeSet::new(),
         // High enough not to matter, unless a test sets it.
         max_failures: 100,
         unresolved: false,
@@ -321,40 +322,56 @@ fn only_the_fit_are_offered_a_berth() {
 
 fn order(f: &PoolFacts) -> Vec<&str> {
     let occupancy = Occupancy::of(f, &f.berths);
-    let mut queue = candidates::Queue::of(f, &f.berths, &occupancy);
+    let mut queue = candidates::Queue::of(f, &occupancy);
     std::iter::from_fn(|| queue.next()).map(|m| m.name.as_str()).collect()
 }
 
 #[test]
-fn who_ended_badly_goes_behind_the_others() {
+fn a_node_with_a_bad_turn_goes_behind_the_others() {
     let mut members = names(&["n1", "n2", "n3"]);
     members[0].agent.last_turn = Some((digest(2), 2));
     members[1].agent.last_turn = Some((digest(2), 1));
     let mut f = facts(1, members, vec![]);
     assert_eq!(order(&f), ["n3", "n2", "n1"]);
+    f.members[0].node.ready = false;
+    assert_eq!(order(&f), ["n3", "n2", "n1"], "although it is unavailable");
     f.members[0].agent.last_turn = Some((digest(9), 2));
     assert_eq!(order(&f), ["n1", "n3", "n2"], "a bad turn with another digest");
-    let lapsed = offered(0, "n1").closed(ClosedReason::Lapsed).unwrap();
-    f.berths = vec![seen(lapsed)];
-    assert_eq!(order(&f)[0], "n3");
-    let withdrawn = offered(0, "n1").closed(ClosedReason::Withdrawn).unwrap();
-    let taken_back = PoolFacts {
-        berths: vec![seen(withdrawn)],
-        ..f.clone()
-    };
-    assert_eq!(order(&taken_back)[0], "n1", "a withdrawn offer has not lapsed");
-    f.members[1].node.ready = false;
-    f.members[0].node.ready = false;
-    assert_eq!(order(&f), ["n2", "n3", "n1"], "unavailable first, lapsed offers last");
-    f.berths.clear();
-    assert_eq!(order(&f), ["n1", "n2", "n3"]);
-    f.members[0].lapses = 2;
+}
+
+#[test]
+fn a_node_that_had_an_offer_goes_behind_the_others() {
+    let mut f = facts(1, names(&["n1", "n2", "n3"]), vec![]);
+    (f.members[0].node.ready, f.members[1].node.ready) = (false, false);
+    assert_eq!(order(&f), ["n1", "n2", "n3"], "unavailable nodes first");
+    // The node's report says nothing of its turn.
+    f.members[0].offers = 1;
     assert_eq!(order(&f), ["n2", "n3", "n1"]);
+    f.members[1].offers = 2;
+    assert_eq!(order(&f), ["n3", "n1", "n2"], "fewest first");
+    // The report can raise the number, and cannot lower it.
+    f.members[0].agent.last_turn = Some((digest(2), 3));
+    f.members[1].agent.last_turn = Some((digest(2), 1));
+    assert_eq!(order(&f), ["n3", "n2", "n1"]);
+    f.members[2].place.wave = 1;
+    assert_eq!(order(&f), ["n2", "n1", "n3"], "of its wave");
+}
+
+#[test]
+fn a_node_with_many_offers_is_named() {
+    for (offers, booted, is_named) in [(3, 1, false), (4, 1, true), (4, 2, false)] {
+        let n1 = changed(member("n1"), |m| {
+            (m.offers, m.agent.booted) = (offers, Some(digest(booted)));
+        });
+        let plan = now(&facts(1, vec![n1, member("n2")], vec![]));
+        assert_eq!(plan.vain.contains_key(&"n1".into()), is_named, "{offers} {booted}");
+    }
 }
 
 #[test]
 fn after_a_lapsed_offer_the_next_node_goes() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1"))]);
+    f.members[0].offers = 1;
     f.berths[0].age = OPEN_FOR - Duration::from_secs(1);
     assert!(plan(&f, at(9000)).writes.is_empty(), "the wall clock does not count");
     f.berths[0].age = OPEN_FOR;
@@ -407,7 +424,10 @@ fn a_pause_asks_uncommitted_holders_back() {
     f.gate = gate(GateReason::Paused);
     let plan = now(&f);
     // A committed holder may still reboot into its target, but not change to another image.
-    assert_eq!(words(&plan), ["p-0 Revoke(\"Paused\") n1", "p-1 Revoke(\"Paused\") n2"]);
+    assert_eq!(
+        words(&plan),
+        ["p-0 Revoke(\"Paused\", Pool) n1", "p-1 Revoke(\"Paused\", Pool) n2"]
+    );
     assert_eq!(plan.waiting[&"n3".into()], BlockReason::Gate);
 }
 
@@ -424,7 +444,7 @@ fn a_withdrawn_image_reaches_no_further_node() {
     f.unresolved = true;
     let plan = now(&f);
     let words = words(&plan);
-    assert_eq!(words[0], "p-0 Revoke(\"TargetChanged\") n1");
+    assert_eq!(words[0], "p-0 Revoke(\"TargetChanged\", Pool) n1");
     assert!(words[1].starts_with("p-2 Withdrawn") && words.len() == 2, "{words:?}");
     assert_eq!(plan.waiting[&"n4".into()], BlockReason::Unresolved);
 }
@@ -434,7 +454,7 @@ fn a_holder_is_revoked_once_for_a_change() {
     let mut f = facts(1, names(&["n1"]), vec![seen(taken(0, "n1"))]);
     assert!(now(&f).writes.is_empty());
     f.members[0].desired = Some(digest(3));
-    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"TargetChanged\") n1"]);
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"TargetChanged\", Node) n1"]);
     f.members[0].node.ready = false;
     assert!(now(&f).writes.is_empty(), "n1 may need another boot");
     f.members[0].node.ready = true;
@@ -444,7 +464,7 @@ fn a_holder_is_revoked_once_for_a_change() {
     f.members.clear();
     assert!(now(&f).writes.is_empty());
     f.berths = vec![seen(taken(0, "n1"))];
-    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"LeftPool\") n1"]);
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"LeftPool\", Node) n1"]);
     let f = facts(1, names(&["n1"]), vec![seen(revoked)]);
     assert_eq!(words(&now(&f)), ["p-0 Unrevoke n1"]);
 }
@@ -592,7 +612,7 @@ fn an_unwritable_offer_stays_in_a_smaller_pool() {
     assert!(matches!(
         plan.writes[0],
         BerthWrite::Update {
-            why: WriteReason::Withdrawn(_),
+            why: WriteReason::Withdrawn(..),
             ..
         }
     ));

@@ -7,6 +7,7 @@ use berth_api::berth::{self, Berth, Offer};
 use jiff::Timestamp;
 
 use super::*;
+
 use crate::controller::membership::MembershipCache;
 use crate::controller::snapshot::Entry;
 use crate::controller::view::PoolView;
@@ -47,6 +48,7 @@ fn member_of_a(labels: &serde_json::Value, deleted: Option<&str>, phase: &str, o
         heard: &BTreeSet::new(),
         overdue: &BTreeSet::from([overdue.to_owned()]),
         offers: &Offers::default(),
+        ledger: &Ledger::default(),
         soaks: &Soaks::default(),
         gates: &BTreeMap::new(),
         now: Moment::default(),
@@ -124,6 +126,7 @@ fn facts_of(nodes: &[serde_json::Value], leases: &[LeaseView]) -> PoolFacts {
         heard: &BTreeSet::new(),
         overdue: &none,
         offers: &Offers::default(),
+        ledger: &Ledger::default(),
         soaks: &Soaks::default(),
         gates: &BTreeMap::new(),
         now: Moment::default(),
@@ -161,6 +164,23 @@ fn only_an_excluded_node_that_is_down_is_lost() {
         let node = worker("n1", uid, ready, label);
         let facts = facts_of(&[node], &[lease("a", 0, ("n1", "u1"), true)]);
         assert_eq!(facts.lost.contains(&"u1".into()), is_lost, "{uid} {ready} {label}");
+    }
+}
+
+#[test]
+fn an_excluded_node_with_a_failure_is_known() {
+    for (label, is_excluded) in [(keys::LABEL_EXCLUDE, true), ("x", false)] {
+        let held = lease("a", 0, ("n1", "u1"), true).berth.unwrap();
+        let failed = held.releasing(berth::Outcome::Failed, "boot".into()).unwrap();
+        let failed = failed.given_back().unwrap();
+        let failed = berth::lease::create(&failed, "ns", Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+        let nodes = [
+            worker("n1", "u1", true, label),
+            worker("n2", "u2", true, keys::LABEL_EXCLUDE),
+        ];
+        let facts = facts_of(&nodes, &[LeaseView::of(failed)]);
+        let expected = is_excluded.then(|| "n1".into()).into_iter().collect();
+        assert_eq!(facts.excluded, expected, "n2 has not failed");
     }
 }
 

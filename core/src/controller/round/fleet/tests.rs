@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::Moment;
+use crate::controller::ledger::Ledger;
 use crate::controller::membership::MembershipCache;
 use crate::controller::occupied::Occupied;
 use crate::controller::offers::Offers;
 use crate::controller::plan::tests::digest;
-use crate::controller::plan::{BerthWrite, BlockReason, Plan, WriteReason};
+use crate::controller::plan::{BerthWrite, BlockReason, Origin, Plan, WriteReason};
 use crate::controller::round::Rereads;
 use crate::controller::servers::{Answers, Asked};
 use crate::controller::snapshot::{Entry, Snapshot};
@@ -51,6 +52,7 @@ struct Site {
     snapshot: Snapshot,
     leases: Vec<LeaseView>,
     offers: Offers,
+    ledger: Ledger,
     refused: BTreeSet<String>,
     /// Nodes with an API server.
     servers: BTreeSet<&'static str>,
@@ -124,6 +126,19 @@ impl Site {
         self.lease(Berth::new(pool.into(), index, EPOCH).offered(offer).unwrap());
     }
 
+    /// Counts an offer of image 2 to the node.
+    fn was_offered(&mut self, node: &str) {
+        let offer = Offer {
+            node: node.into(),
+            uid: "an earlier UID".into(),
+            target: digest(2),
+            open_until: None,
+        };
+        let berth = Berth::new("p".into(), 0, EPOCH).offered(offer).unwrap();
+        let (lease, why) = (berth.name(), WriteReason::Offer);
+        self.ledger.wrote(&BerthWrite::Update { lease, berth, why });
+    }
+
     fn hold(&mut self, pool: &str, index: u32, node: &str) {
         self.offer(pool, index, node);
         let name = Berth::new(pool.into(), index, EPOCH).name();
@@ -191,6 +206,7 @@ impl Site {
             overdue: &BTreeSet::new(),
             outdated,
             offers: &self.offers,
+            ledger: &self.ledger,
             soaks: &Soaks::default(),
             gates: &BTreeMap::new(),
             now: Moment::default(),
@@ -412,7 +428,7 @@ fn unreadable_pools_with_unfenced_berths_are_named() {
 
 /// Returns the Leases whose offers are withdrawn because of the fleet's limit.
 fn withdrawn(site: &Site) -> Vec<String> {
-    let expected = WriteReason::Withdrawn("the limit of the fleet is used up");
+    let expected = WriteReason::Withdrawn("the limit of the fleet is used up", Origin::Pool);
     let mut withdrawn = vec![];
     for write in site.plans().values().flat_map(|plan| &plan.writes) {
         if matches!(write, BerthWrite::Update { why, .. } if *why == expected) {
@@ -447,12 +463,7 @@ fn a_smaller_limit_withdraws_open_offers() {
 fn a_pool_that_takes_no_offer_starves_no_other() {
     let mut site = Site::new(json!(1), &["a1"], &["b1"]);
     assert_eq!(site.offered(), ["a1"]);
-    site.offers.lapsed(&Offer {
-        node: "a1".into(),
-        uid: "a1".into(),
-        target: digest(2),
-        open_until: None,
-    });
+    site.was_offered("a1");
     assert_eq!(site.offered(), ["b1"]);
 }
 
@@ -462,18 +473,9 @@ fn a_pool_that_cannot_be_drained_starves_no_other() {
     for node in ["a1", "a2"] {
         site.bad_turn(node);
     }
-    assert_eq!(
-        site.offered(),
-        ["b1"],
-        "nodes that let an offer lapse come later, in any pool"
-    );
-    // b1 let an offer lapse, but runs the target now. Its lapsed offer does not delay pool b.
-    site.offers.lapsed(&Offer {
-        node: "b1".into(),
-        uid: "b1".into(),
-        target: digest(2),
-        open_until: None,
-    });
+    assert_eq!(site.offered(), ["b1"], "nodes with a bad turn come later, in any pool");
+    // b1 had an offer and runs the target now. Its offer does not delay pool b.
+    site.was_offered("b1");
     site.node("b1", "b", 2);
     site.node("b2", "b", 1);
     site.ready("b2", true);
