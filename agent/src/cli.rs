@@ -24,6 +24,7 @@ FILES, as the host sees them
   /run/rpm-ostree-transaction.sock  progress of rpm-ostree, on hosts where it updates the OS
   /run/ostree/auth.json          copy of --auth-file, for the host's pulls
   /run/berth/                    lock, progress and output of host commands; cleared by a reboot
+  /var/lib/berth/agent.token     the agent's current token, if --kubeconfig names a file with a token bound to the Node
   /var/lib/berth/                failed digests, result of the last turn; kept when the BootcNode is deleted
   /etc/berth/firstboot.toml      configuration of `firstboot`; its outcome is in /var/lib/berth/firstboot.json
   /var/run/secrets/kubernetes.io/serviceaccount/  the agent's identity in a pod, without --kubeconfig
@@ -79,6 +80,7 @@ pub struct Args {
     ///
     /// Without this option, the agent uses the pod's service account, and takes the API server's address from the kubelet's
     /// kubeconfig. The account's token must be bound to the agent's pod or Node, because the admission policies check that.
+    /// The agent renews a token that is bound to its Node and that the kubeconfig names as tokenFile.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Kubeconfig of the kubelet on this host. Paths in the file are looked up under --host-root.

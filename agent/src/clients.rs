@@ -74,13 +74,9 @@ pub async fn with_deadline<T>(
     within(deadline, request).await
 }
 
-/// Returns a client with the agent's own identity. Without a kubeconfig, the client uses the pod's service account. It
-/// then takes the API server's address from the kubelet's kubeconfig, because that address works even if service
-/// networking is broken.
-pub async fn agent_client(own: Option<&Path>, kubelet_kubeconfig: &Path, host_root: &Path) -> anyhow::Result<Client> {
-    if let Some(path) = own {
-        return client_of(path).await;
-    }
+/// Returns a client with the pod's service account. It takes the API server's address from the kubelet's kubeconfig,
+/// because that address works even if service networking is broken.
+pub async fn pod_client(kubelet_kubeconfig: &Path, host_root: &Path) -> anyhow::Result<Client> {
     // Read only the server's address and CA, so that an agent with unusable kubelet credentials can start and report
     // them.
     let root = HostRoot::new(host_root);
@@ -90,11 +86,15 @@ pub async fn agent_client(own: Option<&Path>, kubelet_kubeconfig: &Path, host_ro
 
 /// Returns a client for a kubeconfig.
 pub async fn client_of(path: &Path) -> anyhow::Result<Client> {
+    build(config_of(path).await?)
+}
+
+/// Reads a kubeconfig.
+pub(crate) async fn config_of(path: &Path) -> anyhow::Result<Config> {
     let file = kubeconfig::read_named(path, "the kubeconfig")?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
-        .with_context(|| format!("cannot use the kubeconfig {}", path.display()))?;
-    build(config)
+        .with_context(|| format!("cannot use the kubeconfig {}", path.display()))
 }
 
 /// Makes an HTTP GET, and returns the status code of the answer. The server's certificate is not verified. `origin`:
@@ -138,7 +138,8 @@ fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-fn build(config: Config) -> anyhow::Result<Client> {
+/// Returns a client with this configuration.
+pub(crate) fn build(config: Config) -> anyhow::Result<Client> {
     berth_shell::client::client(prepared(config)).context("cannot create a client for the API server")
 }
 

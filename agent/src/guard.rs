@@ -10,7 +10,9 @@ use berth_api::keys;
 use berth_api::names::NodeName;
 use berth_api::node::BootcNode;
 use berth_core::agent::facts::Guard;
+use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{ListParams, ObjectList, Patch, PatchParams, PostParams, Request};
 use kube::core::Status;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -24,6 +26,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of BootcNodes to list. The agent tries them in random order, until it finds one whose Node exists.
 const PAGE: u32 = 20;
 
+/// Service account of the agents.
+const ACCOUNT: &str = "berth-agent";
+
 /// Advice if the API server accepts a write that a policy must reject.
 const POLICIES: &str = "apply manifests/admission-policies.yaml again, with its bindings";
 /// Advice if the kubelet's credentials permit too much.
@@ -35,6 +40,7 @@ pub(crate) struct GuardProbe {
     node: NodeName,
     berths: Api<Decoded<Lease>>,
     nodes: Api<Decoded<BootcNode>>,
+    accounts: Api<ServiceAccount>,
 }
 
 impl GuardProbe {
@@ -42,6 +48,7 @@ impl GuardProbe {
         Self {
             node: node.clone(),
             berths: Api::namespaced(client.clone(), namespace),
+            accounts: Api::namespaced(client.clone(), namespace),
             nodes: Api::all(client),
         }
     }
@@ -56,6 +63,11 @@ impl GuardProbe {
             .context("cannot send the dry-run write of a berth")?;
         if let Guard::Allows(_) = berth {
             return Ok(berth);
+        }
+        let token = self.request_unbound_token().await;
+        let token = token.context("cannot send the dry-run request of a token")?;
+        if let Guard::Allows(_) = token {
+            return Ok(token);
         }
         for other in self.others().await.context("cannot list the BootcNodes")? {
             let status = self.write_another_status(&other).await;
@@ -92,6 +104,22 @@ impl GuardProbe {
         let answer = with_deadline(TIMEOUT, self.berths.replace(&name, &params, &berth)).await;
         guard(answer, || {
             format!("this node's agent could write Lease {name} without limits; {POLICIES}")
+        })
+    }
+
+    /// Requests a token that is not bound to this node. It would be of no use: it names no node.
+    async fn request_unbound_token(&self) -> Result<Guard> {
+        let params = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let request = TokenRequest::default();
+        let request = self
+            .accounts
+            .create_subresource::<_, TokenRequest>("token", ACCOUNT, &params, &request);
+        let answer = with_deadline(TIMEOUT, request).await;
+        guard(answer, || {
+            format!("this node's agent could request tokens that are not bound to its Node; {POLICIES}")
         })
     }
 
@@ -203,6 +231,10 @@ mod tests {
             (
                 "/leases/workers-0",
                 "agent could write Lease workers-0 without limits; apply manifests",
+            ),
+            (
+                "/serviceaccounts/berth-agent/token",
+                "agent could request tokens that are not bound to its Node; apply manifests",
             ),
             (
                 "/bootcnodes/n2/status",

@@ -2,9 +2,10 @@
 //!
 //! [`berth_core::agent`] makes the decisions. In this crate, [`run`] is the loop, [`gather`] reads facts, and [`act`]
 //! performs steps. [`host`] uses systemd, logind and rpm-ostree over D-Bus, and runs host tools such as bootc as
-//! systemd units. [`kubelet`] has the kubelet's identity, [`node`] accesses the Node and its pods with it, and [`watches`] and [`status`]
-//! access Berth's own objects. `guard` checks that the API server protects these objects, and [`metrics`] serves
-//! Prometheus. [`firstboot`] is a second program in this binary, which runs before the machine is a node.
+//! systemd units. [`kubelet`] has the kubelet's identity, [`node`] accesses the Node and its pods with it, and
+//! [`watches`] and [`status`] access Berth's own objects. [`own_token`] renews the agent's own token outside a pod.
+//! `guard` checks that the API server protects Berth's objects, and [`metrics`] serves Prometheus. [`firstboot`] is a
+//! second program in this binary, which runs before the machine is a node.
 
 mod act;
 pub mod cli;
@@ -19,6 +20,7 @@ pub mod kubelet;
 mod ledger;
 pub mod metrics;
 pub mod node;
+pub mod own_token;
 mod pool_checks;
 pub mod ready;
 pub mod run;

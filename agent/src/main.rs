@@ -11,6 +11,7 @@ use berth_agent::firstboot;
 use berth_agent::host::{AuthSource, Host, HostRoot};
 use berth_agent::kubelet::KubeletClient;
 use berth_agent::metrics::Metrics;
+use berth_agent::own_token;
 use berth_agent::ready::{self, ReadyFile};
 use berth_agent::run::{Agent, Setup};
 use berth_api::NodeName;
@@ -168,7 +169,7 @@ fn stopped() -> Result<impl Future<Output = ()>> {
 /// first boot.
 async fn own_client(args: &Args) -> Result<kube::Client> {
     let delays = retry::delays(Duration::from_millis(500), Duration::from_secs(10));
-    (|| clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root))
+    (|| load_client(args))
         .retry(delays)
         .notify(|error, wait| {
             let (error, wait_ms) = (format!("{error:#}"), wait.as_millis() as u64);
@@ -176,4 +177,11 @@ async fn own_client(args: &Args) -> Result<kube::Client> {
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         })
         .await
+}
+
+async fn load_client(args: &Args) -> Result<kube::Client> {
+    match &args.kubeconfig {
+        Some(path) => own_token::renewing_client(path, &args.host_root).await,
+        None => clients::pod_client(&args.kubelet_kubeconfig, &args.host_root).await,
+    }
 }

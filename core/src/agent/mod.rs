@@ -4,8 +4,8 @@
 //! decision reads. [`step`] returns the next action, [`maintenance`] the Node's lifecycle conditions, and [`report`]
 //! the BootcNode's status. [`rollback_guard`] prepares the rollback that the host makes without the agent. [`past`]
 //! records failures, [`timeline`] records the node's updates. [`pace`] delays the write of a status that may change
-//! within a second, and [`gauges`] exports the status to Prometheus. [`exec_credential`] reads the credentials that a program
-//! of the host issues for the kubelet.
+//! within a second, and [`gauges`] exports the status to Prometheus. [`exec_credential`] reads the credentials that a
+//! program of the host issues for the kubelet, and [`own_token`] decides when an agent outside a pod renews its token.
 
 pub mod backend;
 pub mod deployments;
@@ -18,6 +18,7 @@ pub mod lifecycle;
 pub mod maintenance;
 pub mod node;
 mod outside;
+pub mod own_token;
 pub mod pace;
 pub mod past;
 pub mod reason;

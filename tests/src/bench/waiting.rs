@@ -42,7 +42,7 @@ impl Waiting {
     /// agent does with the kubelet's identity.
     pub(super) async fn start(name: &str, kubeconfig: &Path, admin: &Client, hold: Duration) -> Result<Self> {
         let node = NodeName::from(name);
-        let client = clients::agent_client(Some(kubeconfig), kubeconfig, Path::new("/")).await?;
+        let client = clients::client_of(kubeconfig).await?;
         let known = cordon::read(admin, name)
             .await?
             .with_context(|| format!("there is no Node {name}"))?;

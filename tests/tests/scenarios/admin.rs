@@ -11,7 +11,9 @@ use berth_tests::golden;
 use berth_tests::hosts::sim::{SimHost, Updaters};
 use berth_tests::programs;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -20,6 +22,7 @@ use serde_json::json;
 use crate::said::berth;
 
 const OWN_STATUS: &str = "berth-agent-own-status";
+const OWN_TOKEN: &str = "berth-agent-own-token";
 
 async fn start(hosts: usize) -> Result<(Cluster, Instant)> {
     start_with(hosts, &[]).await
@@ -350,18 +353,26 @@ async fn is_allowed(cluster: &Cluster, policy: &str) -> Result<bool> {
         .service_account_kubeconfig("berth-system", "berth-agent", bound)
         .await?;
     let client = config.client().await?;
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
     if policy == OWN_STATUS {
         let nodes = Api::<BootcNode>::all(client);
         let (dry, nothing) = (PatchParams::default().dry_run(), Patch::Merge(json!({ "status": {} })));
         return Ok(nodes.patch_status("node2", &dry, &nothing).await.is_ok());
     }
+    if policy == OWN_TOKEN {
+        let accounts = Api::<ServiceAccount>::namespaced(client, "berth-system");
+        let request = TokenRequest::default();
+        let answer = accounts
+            .create_subresource::<_, TokenRequest>("token", "berth-agent", &dry, &request)
+            .await;
+        return Ok(answer.is_ok());
+    }
     let berths = Api::<Lease>::namespaced(client, "berth-system");
     let mut lease = berths.get("workers-0").await?;
     lease.spec.get_or_insert_default().holder_identity = Some("node1".to_owned());
-    let dry = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
     Ok(berths.replace("workers-0", &dry, &lease).await.is_ok())
 }
 
@@ -374,7 +385,12 @@ async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()>
     cluster.until_all_run(&v1, LONG).await?;
     let policies = programs::workspace_root().join("manifests/admission-policies.yaml");
     let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(cluster.client());
-    for (policy, version) in [("berth-agent-own-berth", "2.0.0"), (OWN_STATUS, "3.0.0")] {
+    let rounds = [
+        ("berth-agent-own-berth", "2.0.0"),
+        (OWN_STATUS, "3.0.0"),
+        (OWN_TOKEN, "4.0.0"),
+    ];
+    for (policy, version) in rounds {
         bindings.delete(policy, &DeleteParams::default()).await?;
         soon(&cluster, "nothing is refused any more", || is_allowed(&cluster, policy)).await?;
         // An agent tests this when it starts, and then about every hour.
@@ -394,7 +410,7 @@ async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()>
         let running = cluster.running(&image);
         ensure!(running == 0 && cluster.held().await?.is_empty(), "no berth is taken");
         cluster.control_plane.apply_manifests(&policies).await?;
-        if policy == OWN_STATUS {
+        if version != "2.0.0" {
             // Agents also repeat the test automatically, at growing intervals: the first round relies on that. A
             // restart is faster.
             cluster.kill_agents();

@@ -40,7 +40,7 @@ struct Stage<'a> {
 impl<'a> Stage<'a> {
     async fn new(plane: &ControlPlane, host: &'a SimHost) -> Result<Self> {
         let path = plane.node_kubeconfig(host.name())?.path;
-        let kubelet = berth_agent::clients::agent_client(Some(&path), &path, "/".as_ref()).await?;
+        let kubelet = berth_agent::clients::client_of(&path).await?;
         let maps: Api<ConfigMap> = Api::namespaced(plane.admin_client(), "default");
         let map = serde_json::from_value(json!({"metadata": {"name": host.name()}}))?;
         let uid = maps.create(&PostParams::default(), &map).await?.uid();

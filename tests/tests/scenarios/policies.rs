@@ -24,6 +24,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 mod berths;
+mod tokens;
 
 use berths::{forgeries, licences, nonsense, thefts, turns};
 

@@ -12,6 +12,7 @@ const NONE: &[Caller] = &[];
 const OWN: &[Caller] = &[AgentInPod, AgentAsService, Controller];
 const CONTROLLER: &[Caller] = &[Controller];
 const KUBELET: &[Caller] = &[Kubelet];
+const AGENT_SERVICE: &[Caller] = &[AgentAsService];
 const KUBELET_AND_CONTROLLER: &[Caller] = &[Kubelet, Controller];
 /// The agent's account, even if its token names no node, and the controller.
 const BERTH: &[Caller] = &[AgentInPod, AgentAsService, AgentWithoutNode, Controller];
@@ -26,6 +27,9 @@ const ALL: &[Caller] = &[
     Kubelet,
     Anonymous,
 ];
+
+/// Seconds of a day.
+const DAY: u32 = 24 * 3600;
 
 const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -457,9 +461,19 @@ fn token_for(kind: &str, pod: &Value) -> Value {
     })
 }
 
+/// Request for a token that is bound to a Node.
+fn of_node(name: &str, uid: &str, seconds: u32) -> Value {
+    let reference = json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid});
+    let mut request = token_for("TokenRequest", &reference);
+    request["spec"]["expirationSeconds"] = seconds.into();
+    request
+}
+
 fn secrets(objects: &Objects) -> Vec<Attempt> {
     let reference = |name: &str, uid: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid});
     let token = |account: &str| format!("{ACCOUNTS}/{account}/token");
+    let mut elsewhere = of_node("n1", &objects.uid, DAY);
+    elsewhere["spec"]["audiences"] = json!(["https://kubernetes.default.svc", "sts.amazonaws.com"]);
     let own = token_for("TokenRequest", &reference(&objects.agent_pod, &objects.agent_pod_uid));
     let other = token_for("TokenRequest", &reference("agent-n2", &objects.other_agent_pod_uid));
     let controller = token_for(
@@ -503,7 +517,35 @@ fn secrets(objects: &Objects) -> Vec<Attempt> {
             controller,
             NONE,
         ),
-        create("request a token bound to nothing", &token("berth-agent"), unbound, NONE),
+        create("request a token bound to nothing", &token("berth-agent"), unbound, NONE).by_policy(),
+        create(
+            "request a token bound to own Node",
+            &token("berth-agent"),
+            of_node("n1", &objects.uid, DAY),
+            AGENT_SERVICE,
+        )
+        .by_policy(),
+        create(
+            "request a token bound to own Node, for a year",
+            &token("berth-agent"),
+            of_node("n1", &objects.uid, 365 * DAY),
+            NONE,
+        )
+        .by_policy(),
+        create(
+            "request a token bound to own Node, for another audience",
+            &token("berth-agent"),
+            elsewhere,
+            NONE,
+        )
+        .by_policy(),
+        create(
+            "request a token bound to another Node",
+            &token("berth-agent"),
+            of_node("n2", &objects.other_uid, DAY),
+            NONE,
+        )
+        .by_policy(),
     ]
 }
 

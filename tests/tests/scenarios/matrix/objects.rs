@@ -40,6 +40,7 @@ pub struct Objects {
     /// n2's Lease.
     pub other_heartbeat: Value,
     pub uid: String,
+    pub other_uid: String,
 }
 
 const SURROUNDINGS: &str = r#"
@@ -125,6 +126,7 @@ impl Objects {
             heartbeat: plain_lease(&admin, "kube-node-lease", "n1").await?,
             other_heartbeat: plain_lease(&admin, "kube-node-lease", "n2").await?,
             uid: uid.to_string(),
+            other_uid: other_uid.to_string(),
         })
     }
 }
