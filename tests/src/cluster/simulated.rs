@@ -50,6 +50,8 @@ pub struct ClusterOptions {
     pub scheduler: bool,
     /// Other options of the control plane.
     pub control_plane: Options,
+    /// If true, the agents' tokens are in files that their kubeconfigs name, as for services of the host.
+    pub token_files: bool,
     /// If set, kubelets' kubeconfigs name a program that issues tokens, which this webhook checks.
     pub node_tokens: Option<Arc<NodeTokens>>,
     /// Controller program to run instead of the default one.
@@ -95,6 +97,7 @@ impl Default for ClusterOptions {
             agent: None,
             scheduler: true,
             control_plane: Options::simulated_nodes(),
+            token_files: false,
             node_tokens: None,
             controller: None,
             controller_env: vec![],
@@ -393,9 +396,13 @@ async fn host(
         .create(&PostParams::default(), &node)
         .await
         .context("cannot create a Node")?;
-    let token = control_plane
-        .service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(name))
-        .await?;
+    let token = if options.token_files {
+        control_plane.agent_service_kubeconfig(name).await?
+    } else {
+        control_plane
+            .service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(name))
+            .await?
+    };
     let kubelet = control_plane.node_kubeconfig(name)?;
     let borrowed = match options.node_tokens {
         Some(_) => control_plane.node_kubeconfig_with_program(name)?,

@@ -1,13 +1,19 @@
 //! Kubeconfigs for the identities that a test needs: users, nodes, service accounts.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
+use serde_json::Value;
 
 use super::kubeconfig::Kubeconfig;
-use super::pki::{Credential, kubeconfig};
+use super::pki::{self, Credential, kubeconfig};
 use super::plane::ControlPlane;
 use crate::hosts::sim::credentials;
 
@@ -64,6 +70,22 @@ impl ControlPlane {
         self.kubeconfig_with(&file, &Credential::Token(token))
     }
 
+    /// Kubeconfig of an agent that is a service of this node. Its token, bound to the Node, is in a file,
+    /// which this replaces.
+    pub async fn agent_service_kubeconfig(&self, node: &str) -> Result<Kubeconfig> {
+        let token = self
+            .service_account_token("berth-system", "berth-agent", Bound::Node(node))
+            .await?;
+        let path = self.agent_token_file(node);
+        std::fs::write(&path, token + "\n")?;
+        self.kubeconfig_with(&format!("{node}-agent-service"), &Credential::TokenFile(path))
+    }
+
+    /// The file of [`Self::agent_service_kubeconfig`] with the token.
+    pub fn agent_token_file(&self, node: &str) -> PathBuf {
+        self.layout.directory().join(format!("{node}.agent.token"))
+    }
+
     /// Token of a service account, valid for a day. Creates the account if it is missing.
     pub async fn service_account_token(&self, namespace: &str, name: &str, bound: Bound<'_>) -> Result<String> {
         self.ensure_account(namespace, name).await?;
@@ -81,6 +103,20 @@ impl ControlPlane {
             .await
             .with_context(|| format!("requesting a token for {namespace}/{name}"))?;
         Ok(answer.status.context("the TokenRequest has no status")?.token)
+    }
+
+    /// A copy of a service account's token with these times of issue and expiry, signed with the control plane's key.
+    /// The API server issues no token for less than ten minutes.
+    pub fn with_times(&self, token: &str, issued: Timestamp, expires: Timestamp) -> Result<String> {
+        let payload = token.split('.').nth(1).context("the token has no payload")?;
+        let mut payload: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?;
+        for (name, time) in [("iat", issued), ("nbf", issued), ("exp", expires)] {
+            payload[name] = time.as_second().into();
+        }
+        let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256"}"#);
+        let text = format!("{header}.{}", URL_SAFE_NO_PAD.encode(payload.to_string()));
+        let signature = pki::sign_token(self.layout.directory(), text.as_bytes())?;
+        Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
     async fn reference(&self, namespace: &str, bound: Bound<'_>) -> Result<Option<BoundObjectReference>> {

@@ -5,13 +5,15 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose,
 };
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 
 /// A certificate and its key, in PEM.
 #[derive(Debug, Clone)]
@@ -114,6 +116,16 @@ pub fn write_token_keys(directory: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((private, public))
 }
 
+/// Signs the text of a service account's token with the private key of [`write_token_keys`].
+pub fn sign_token(directory: &Path, text: &[u8]) -> Result<Vec<u8>> {
+    let key = KeyPair::from_pem(&fs::read_to_string(directory.join("sa.key"))?)?;
+    let random = SystemRandom::new();
+    let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &key.serialize_der(), &random);
+    let key = key.map_err(|error| anyhow!("cannot use the key for tokens: {error}"))?;
+    let signature = key.sign(&random, text).map_err(|_| anyhow!("cannot sign a token"))?;
+    Ok(signature.as_ref().to_vec())
+}
+
 /// Credential in a kubeconfig.
 #[derive(Debug, Clone)]
 pub enum Credential {
@@ -121,6 +133,8 @@ pub enum Credential {
     Certificate(Pair),
     /// A bearer token.
     Token(String),
+    /// A file with a bearer token.
+    TokenFile(std::path::PathBuf),
     /// A program that issues credentials: an `exec` entry.
     Program(serde_json::Value),
     /// Nothing: the API server sees an anonymous caller.
@@ -135,6 +149,7 @@ pub fn kubeconfig(server: &str, ca: &str, credential: &Credential) -> Result<Str
             "client-key-data": STANDARD.encode(&pair.key),
         }),
         Credential::Token(token) => serde_json::json!({ "token": token }),
+        Credential::TokenFile(path) => serde_json::json!({ "tokenFile": path }),
         Credential::Program(exec) => serde_json::json!({ "exec": exec }),
         Credential::Nothing => serde_json::json!({}),
     };
