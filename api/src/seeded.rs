@@ -128,6 +128,8 @@ bugs! {
     PermitsUncounted => "permits-uncounted",
     /// Count a pull against `maxStaging` however long the node reports it.
     EndlessPullCounts => "endless-pull-counts",
+    /// Offer berths without regard to the offers that each node has had.
+    BadTurnsForgotten => "bad-turns-forgotten",
     /// Retry a Lease write in every pass although the API server rejects it.
     RefusedTriedAgain => "refused-tried-again",
     /// Count a closed berth as free although the API server rejects writes to it.

@@ -88,6 +88,7 @@ bugs! {
     PermitKept { staged: false, max_staging: 1, keep_blocked: true } [Idle: 1] breaks I10;
     SilentPulls { staged: false, max_staging: 1, keep_blocked: true } [Mute: 1] breaks I10;
     EndlessPullCounts { capacity: (2, 2), staged: false, max_staging: 1, max_failures: 2, liars: 1 } [Lie: 1] breaks I10;
+    BadTurnsForgotten { liars: 1, liars_first: true } [Lie: 2] breaks I10;
     PermitsUncounted { staged: false, max_staging: 1, keep_blocked: true } [] breaks judge::PERMITS;
     RefusedTriedAgain { capacity: (2, 2), keep_blocked: true } [Refuse: 1] breaks I10;
     RefusedNotCounted { capacity: (2, 2), keep_blocked: true } [Refuse: 1, Cordon: 1] breaks judge::I1B_OPEN;

@@ -133,6 +133,9 @@ pub fn heal(world: &World, state: &mut State) {
     let mut kept = Number::try_from(state.unwritable.len() + world.liars).unwrap_or(NO_NUMBER);
     for node in 0..world.nodes {
         heal_node(world, state, node);
+        if capacity == 1 && state.nodes[node].labels.liar.is_some() {
+            liar::come_up(state, node);
+        }
         let here = &mut state.nodes[node];
         if here.ghost.admin {
             kept += 1;

@@ -184,6 +184,14 @@ pub fn adopt(state: &mut State, habit: Option<Habit>) {
     }
 }
 
+/// Makes the node Ready and schedulable. With a capacity of 1, an unavailable node stops the pool until an admin excludes
+/// it, so I10 does not hold.
+pub fn come_up(state: &mut State, node: usize) {
+    for lie in [Lie::Ready(true), Lie::Unschedulable(false), Lie::Cordon(Cordon::No)] {
+        report(state, node, lie);
+    }
+}
+
 /// A compromised node acts by its habit, for one round of the fair schedule.
 pub fn live(world: &World, state: &mut State, node: usize) -> Option<Broken> {
     let here = &state.nodes[node];

@@ -69,8 +69,10 @@ pub struct World {
     pub guards: bool,
     /// Number of failures that halts the rollout.
     pub max_failures: usize,
-    /// Number of compromised nodes, which are the last nodes.
+    /// Number of compromised nodes.
     pub liars: usize,
+    /// True if the first nodes by name are compromised; otherwise the last ones are.
+    pub liars_first: bool,
     /// How often each fault may happen in one history.
     pub faults: Vec<(Fault, u8)>,
 }
@@ -203,7 +205,12 @@ impl World {
         node.labels.server = number < self.servers;
         node.labels.unlabelled = node.labels.server && self.unlabelled;
         node.labels.newer = self.newer && number == 0;
-        node.labels.liar = (number + self.liars >= self.nodes).then_some(Habit::Any);
+        let is_liar = if self.liars_first {
+            number < self.liars
+        } else {
+            number + self.liars >= self.nodes
+        };
+        node.labels.liar = is_liar.then_some(Habit::Any);
         (node.object.exists, node.object.ready, node.ghost.ready) = (true, true, true);
         (node.agent, node.other) = (Agent::fresh(self.tries_guard), Agent::fresh(self.tries_guard));
         (node.ghost.unguarded, node.ghost.other_unguarded) = (self.tries_guard, self.tries_guard);

@@ -34,6 +34,7 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         guards: false,
         max_failures: 9,
         liars: 0,
+        liars_first: false,
         faults: vec![],
     }
 }
@@ -189,6 +190,8 @@ worlds! {
     // A compromised node writes whatever the API server accepts from it.
     "liar" "a compromised node writes everything that it may write"
         { nodes: 2, capacity: (2, 2), max_failures: 2, liars: 1 } [Lie: 2] deep [Lie: 1, Election: 1];
+    "liar-alone" "a compromised node and one berth for all"
+        { nodes: 2, liars: 1 } [Lie: 2] deep [Lie: 1, Election: 1];
     "liar-pulls" "a compromised node pulls for ever, or reports so"
         { nodes: 2, capacity: (2, 2), staged: false, max_staging: 1, max_failures: 2, liars: 1 }
         [Lie: 1] deep [Lie: 1, Edit: 1, Election: 1];

@@ -61,6 +61,7 @@ pub fn known(bug: Bug) -> Known {
         Bug::PermitKept => OutOfReach("no node of a rollout leaves its permit to pull unused for 15 minutes"),
         Bug::SilentPulls => OutOfReach("the pools of a rollout let all nodes pull at once"),
         Bug::EndlessPullCounts => OutOfReach("the pools of a rollout let all nodes pull at once"),
+        Bug::BadTurnsForgotten => OutOfReach("no node of a rollout gives each berth back without an update"),
         Bug::PermitsUncounted => OutOfReach("the pools of a rollout let all nodes pull at once"),
         Bug::RefusedTriedAgain => OutOfReach("no webhook of a rollout refuses one Lease alone"),
         Bug::RefusedNotCounted => OutOfReach("no webhook of a rollout refuses one Lease alone"),
