@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use berth_api::BootId;
+use berth_api::decode::Decoded;
 use berth_api::node::BootcNode;
 use berth_api::pool::SignatureRule;
 use berth_core::agent::facts::{Desired, HostHealth, PullFacts};
@@ -20,7 +21,7 @@ const SILENT_HOST_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Agent {
     /// Reads the facts that every decision needs: the BootcNode's spec, and the rules, services and pull of the host.
-    pub(crate) async fn gather(&mut self, object: Option<&BootcNode>) -> Result<()> {
+    pub(crate) async fn gather(&mut self, object: Option<&Decoded<BootcNode>>) -> Result<()> {
         self.take_over(object);
         self.read_rules();
         if self.is_known_to_be_silent() {
@@ -71,8 +72,9 @@ impl Agent {
     }
 
     /// Stores the BootcNode's spec in the agent's knowledge. When the agent sees the object for the first time, also
-    /// stores the history in the object's status. An earlier agent process wrote that history.
-    fn take_over(&mut self, object: Option<&BootcNode>) {
+    /// stores the history in the object's status. An earlier agent process wrote that history. If the status cannot be
+    /// read, only the history in the host's own record remains.
+    fn take_over(&mut self, object: Option<&Decoded<BootcNode>>) {
         let token = self.knowledge.past.retry_token.clone();
         let uid = object.map(|object| object.spec.node_uid.as_str().into());
         // A history of another Node with the same name does not belong to this Node.
@@ -80,8 +82,13 @@ impl Agent {
             let adopted = self.api.status.adopt(object);
             adopted.filter(|status| status.node_uid.as_deref() == Some(&object.spec.node_uid))
         });
-        let desired = Desired::of(object);
-        let event = Event::Published { desired, uid, status };
+        let desired = Desired::of(object.map(|object| &object.object));
+        let event = Event::Published {
+            desired,
+            uid,
+            status,
+            is_unread: object.is_some_and(|object| object.status_error.is_some()),
+        };
         self.knowledge.after(event, &self.timers.now());
         if self.knowledge.past.retry_token != token {
             tracing::info!(

@@ -5,17 +5,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use berth_api::decode::{Decoded, MetaOnly};
+use berth_api::decode::Decoded;
 use berth_api::keys;
 use berth_api::names::NodeName;
 use berth_api::node::BootcNode;
 use berth_core::agent::facts::Guard;
+use berth_shell::names::list_names;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::{ListParams, ObjectList, Patch, PatchParams, PostParams, Request};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::core::Status;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use crate::clients::{RequestError, with_deadline};
@@ -127,12 +128,9 @@ impl GuardProbe {
     /// order, each check could begin with the same node, which may be about to be deleted.
     async fn others(&self) -> Result<Vec<String>, RequestError> {
         let page = ListParams::default().limit(PAGE);
-        let request = Request::new(BootcNode::url_path(&(), None)).list_metadata(&page);
-        let request = request.map_err(kube::Error::BuildRequest)?;
-        let client: Client = self.nodes.clone().into_client();
-        let list = with_deadline(TIMEOUT, client.request::<ObjectList<MetaOnly>>(request)).await?;
-        let names = list.items.into_iter().filter_map(|item| item.metadata.name);
-        let mut others: Vec<_> = names.filter(|name| *name != self.node.as_str()).collect();
+        let client = self.nodes.clone().into_client();
+        let mut others = with_deadline(TIMEOUT, list_names::<BootcNode>(&client, &page)).await?;
+        others.retain(|name| *name != self.node.as_str());
         fastrand::shuffle(&mut others);
         Ok(others)
     }
@@ -183,7 +181,6 @@ fn is_refusal(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-
     use http::Method;
 
     use super::*;

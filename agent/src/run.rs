@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use berth_api::decode::Decoded;
 use berth_api::duration;
 use berth_api::names::{BootId, NodeName};
 use berth_api::node::{BootcNode, BootcNodeStatus};
@@ -103,8 +104,8 @@ pub(crate) struct Pods {
 }
 
 impl ApiServer {
-    /// Returns the BootcNode that the watch received last; `None` if it does not exist or cannot be parsed.
-    pub(crate) fn object(&mut self) -> Option<BootcNode> {
+    /// Returns the BootcNode that the watch received last; `None` if it does not exist or its spec cannot be parsed.
+    pub(crate) fn object(&mut self) -> Option<Decoded<BootcNode>> {
         match &*self.object.borrow_and_update() {
             Seen::Is(object) => Some(object.as_ref().clone()),
             Seen::Unreadable(error) => {
@@ -213,7 +214,7 @@ impl Agent {
             self.learn(Event::Proves(parts));
         }
         let next = step(&facts);
-        self.telemetry.log(&facts, &next, object.as_ref());
+        self.telemetry.log(&facts, &next, object.as_deref());
         self.api.berths.watch(needs_watch(&facts, &next));
         // During a shutdown, the agent writes no new report. A host that has just stopped answering may be shutting
         // down too.
@@ -317,7 +318,7 @@ impl Agent {
         Ok(())
     }
 
-    async fn report(&mut self, facts: &AgentFacts, next: &Step, object: Option<&BootcNode>) {
+    async fn report(&mut self, facts: &AgentFacts, next: &Step, object: Option<&Decoded<BootcNode>>) {
         let Some(object) = object else { return };
         let subject = Subject {
             generation: object.metadata.generation,

@@ -53,6 +53,8 @@ pub struct StatusWriter {
     known: BootcNodeStatus,
     /// resourceVersion of the object with the status `known`.
     version: u64,
+    /// Why the stored status cannot be decoded.
+    unread: Option<String>,
     draft: Option<Draft>,
     progress: Option<(Instant, u64)>,
     blockers: Option<Instant>,
@@ -67,6 +69,7 @@ impl StatusWriter {
             uid: None,
             known: BootcNodeStatus::default(),
             version: 0,
+            unread: None,
             draft: None,
             progress: None,
             blockers: None,
@@ -75,20 +78,35 @@ impl StatusWriter {
 
     /// Takes over the status of an object. The first call for an object returns the status, for the agent's memory.
     /// Later calls only record changes by other clients. The next [`StatusWriter::write`] then overwrites these
-    /// changes.
-    pub fn adopt<'a>(&mut self, object: &'a BootcNode) -> Option<&'a BootcNodeStatus> {
+    /// changes. A status that cannot be decoded counts as empty, and the next write replaces it.
+    pub fn adopt<'a>(&mut self, object: &'a Decoded<BootcNode>) -> Option<&'a BootcNodeStatus> {
         let version = version(object);
         let first = self.uid != object.metadata.uid;
+        if !first && version <= self.version {
+            return None;
+        }
+        self.note_unread(object.status_error.as_deref());
         let status = own(object.status.clone().unwrap_or_default());
         if first {
             self.uid = object.metadata.uid.clone();
-        } else if version <= self.version || status == self.known {
+        } else if status == self.known {
             return None;
         }
         self.version = version;
         self.known = status;
         self.draft = None;
         object.status.as_ref().filter(|_| first)
+    }
+
+    /// Stores why the status cannot be decoded, and logs each error once.
+    fn note_unread(&mut self, error: Option<&str>) {
+        if self.unread.as_deref() == error {
+            return;
+        }
+        if let Some(error) = error {
+            tracing::warn!(error, "cannot parse the status of the BootcNode; replacing the status");
+        }
+        self.unread = error.map(str::to_owned);
     }
 
     /// Returns the status whose write is delayed, or else the status that was last written.
@@ -139,6 +157,9 @@ impl StatusWriter {
             "metadata": { "name": self.name, "uid": self.uid },
             "status": status,
         });
+        if self.unread.is_some() {
+            self.clear().await?;
+        }
         let params = PatchParams::apply(keys::MANAGER_AGENT).force();
         let patch = Patch::Apply(&body);
         let request = self.api.patch_status(&self.name, &params, &patch);
@@ -146,6 +167,19 @@ impl StatusWriter {
         self.version = version(&stored);
         self.known = status;
         self.draft = None;
+        Ok(())
+    }
+
+    /// Removes the stored status, which cannot be decoded. A server-side apply would leave the fields of other field
+    /// managers. The controller writes its own conditions again.
+    async fn clear(&mut self) -> anyhow::Result<()> {
+        let body = json!({ "metadata": { "uid": self.uid }, "status": null });
+        let (params, patch) = (PatchParams::default(), Patch::Merge(&body));
+        let request = self.api.patch_status(&self.name, &params, &patch);
+        let stored = with_deadline(TIMEOUT, request).await?;
+        self.version = version(&stored);
+        self.known = BootcNodeStatus::default();
+        self.unread = stored.status_error;
         Ok(())
     }
 
@@ -205,7 +239,69 @@ fn rate(bytes: u64, time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use berth_core::agent::step::WaitReason;
+    use serde_json::Value;
+
     use super::*;
+    use crate::fake_api_server;
+
+    /// A BootcNode. If its status is not `good`, the status cannot be decoded.
+    fn object(version: u64, good: bool) -> Value {
+        let time = if good {
+            "2026-01-01T00:00:00Z"
+        } else {
+            "9999-12-31T23:59:59Z"
+        };
+        json!({
+            "metadata": { "name": "n1", "uid": "u", "resourceVersion": version.to_string() },
+            "spec": {}, "status": { "phase": "Idle", "heartbeatTime": time },
+        })
+    }
+
+    #[tokio::test]
+    async fn a_status_that_cannot_be_decoded_is_removed_once() {
+        let sent = Arc::new(Mutex::new(vec![]));
+        let calls = sent.clone();
+        let client = fake_api_server::client(move |call| {
+            let mut calls = calls.lock().unwrap();
+            calls.push(call.body.clone());
+            let mut stored = object(7 + calls.len() as u64, true);
+            if call.body["status"].is_null() {
+                stored["status"] = Value::Null;
+            }
+            (200, stored)
+        });
+        let mut writer = StatusWriter::new(client, &"n1".into());
+        let bad = |version| serde_json::from_value(object(version, false)).unwrap();
+        assert_eq!(writer.adopt(&bad(7)), None);
+        assert!(writer.unread.as_deref().unwrap().starts_with("status: "));
+        let (phase, next) = (
+            Some(berth_api::node::Phase::Idle),
+            Step::Wait(WaitReason::NoBerth, None),
+        );
+        let status = BootcNodeStatus {
+            phase,
+            ..BootcNodeStatus::default()
+        };
+        // The second write changes nothing. The watch shows an old version of the object in between.
+        for _ in 0..2 {
+            writer.write(status.clone(), &next, Duration::ZERO).await.unwrap();
+            assert_eq!((&writer.unread, &writer.known), (&None, &status));
+            assert_eq!(writer.adopt(&bad(7)), None);
+        }
+        let bodies = std::mem::take(&mut *sent.lock().unwrap());
+        let [cleared, applied] = bodies.as_slice() else {
+            panic!("{bodies:?}")
+        };
+        assert_eq!(*cleared, json!({ "metadata": { "uid": "u" }, "status": null }));
+        assert_eq!(applied["status"]["phase"], "Idle");
+        // Another client writes such a status again.
+        writer.adopt(&bad(20));
+        writer.write(status.clone(), &next, Duration::ZERO).await.unwrap();
+        assert_eq!(sent.lock().unwrap().len(), 2);
+    }
 
     #[test]
     fn conditions_of_the_controller_are_not_repeated() {

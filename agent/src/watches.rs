@@ -32,20 +32,16 @@ pub enum Seen {
     Absent,
     /// The object exists, but its spec cannot be parsed for this reason.
     Unreadable(String),
-    /// The object as it was last received. If its status cannot be parsed, the object has no status, and the agent
-    /// writes its own.
-    Is(Box<BootcNode>),
+    /// The object as it was last received. If its status cannot be parsed, the object has the error instead.
+    Is(Box<Decoded<BootcNode>>),
 }
 
 impl Seen {
     fn of(object: Decoded<BootcNode>) -> Self {
-        if let Some(error) = object.spec_error {
-            return Self::Unreadable(error);
+        match object.spec_error {
+            Some(error) => Self::Unreadable(error),
+            None => Self::Is(Box::new(object)),
         }
-        if let Some(error) = object.status_error {
-            tracing::warn!(%error, "cannot parse the status of the BootcNode; replacing the status");
-        }
-        Self::Is(Box::new(object.object))
     }
 }
 
@@ -259,7 +255,9 @@ mod tests {
             "metadata": { "name": "n1" }, "spec": { "poolName": "p" }, "status": { "heartbeatTime": "9999-12-31T23:59:59Z" },
         });
         let seen = Seen::of(serde_json::from_value(object.clone()).unwrap());
-        assert!(matches!(&seen, Seen::Is(object) if object.spec.pool_name == "p" && object.status.is_none()));
+        assert!(
+            matches!(&seen, Seen::Is(object) if object.spec.pool_name == "p" && object.status.is_none() && object.error().is_some())
+        );
         object["spec"] = serde_json::json!({ "poolName": 7 });
         assert!(matches!(
             Seen::of(serde_json::from_value(object).unwrap()),

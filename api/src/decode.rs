@@ -4,7 +4,8 @@
 //! The API server accepts values that these types reject. For example, the latest time of [`jiff::Timestamp`] is
 //! earlier than the latest time that Go accepts. A compromised node could write such a value into its own objects, and
 //! so keep all programs from reading the objects of the other nodes. A decoded object therefore has errors instead of
-//! the parts that cannot be decoded. Managed fields are skipped, because their times can be set by every writer.
+//! the parts that cannot be decoded. Managed fields are skipped: a client that may write more than an object's status,
+//! such as a kubelet for its Node, can set their times.
 
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
@@ -24,10 +25,12 @@ use crate::pool::{BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus};
 
 mod metadata;
 mod part;
+mod stored;
 
-pub use metadata::MetaOnly;
+pub use metadata::DELETED_LATE;
 use metadata::Metadata;
 pub use part::Part;
+pub use stored::Stored;
 
 /// An object. A part that cannot be decoded has its default value. The decoded metadata has no managed fields.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,16 +6,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use berth_api::decode::MetaOnly;
 use berth_api::pool::BootcNodePool;
 use berth_judge::verdict::Terms;
+use berth_shell::names::list_names;
 use berth_shell::request::within;
 use clap::{CommandFactory, Parser};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ListParams, ObjectList, Request};
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, Resource, ResourceExt};
+use kube::{Client, Config};
 use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
 use kubectl_berth::arguments::{
     Arguments, Cluster, Command, Consent, Explain, History, NodeStory, OneOrAll, Output, Poll, Status, Timeline, Verify,
@@ -229,12 +229,9 @@ async fn named(words: &[String], names: Names) -> Result<Vec<String>> {
     let client = client(&cluster).await?;
     let all = ListParams::default();
     if names == Names::Nodes {
-        let request = Request::new(Node::url_path(&(), None)).list_metadata(&all)?;
-        let nodes: ObjectList<MetaOnly> = client.request(request).await?;
-        return Ok(nodes.items.into_iter().filter_map(|node| node.metadata.name).collect());
+        return Ok(list_names::<Node>(&client, &all).await?);
     }
-    let pools = Api::<BootcNodePool>::all(client).list_metadata(&all).await?;
-    Ok(pools.iter().map(ResourceExt::name_any).collect())
+    Ok(list_names::<BootcNodePool>(&client, &all).await?)
 }
 
 async fn status(cluster: &Cluster, what: &Status) -> Result<String> {

@@ -8,7 +8,7 @@ use berth_api::decode::Decoded;
 use berth_shell::request::{NoAnswer, within};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::{ApiResource, DynamicObject, ObjectList, Status};
+use kube::core::{ObjectList, Status};
 use kube::{Api, Client, Config, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -134,11 +134,6 @@ impl Kube {
     /// Client for a cluster-scoped kind.
     pub fn all<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
         Api::all(self.client.clone())
-    }
-
-    /// Untyped client for a cluster-scoped kind: objects keep the fields that are unknown to this program.
-    pub fn whole<K: Resource<DynamicType = ()>>(&self) -> Api<DynamicObject> {
-        Api::all_with(self.client.clone(), &ApiResource::erase::<K>(&()))
     }
 
     /// Client for the Leases of the berths.

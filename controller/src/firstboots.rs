@@ -24,8 +24,8 @@ const LIST_RETRY_MAX: Duration = Duration::from_secs(600);
 
 /// The fields of an event that Berth reads. Every node can write events, so no other field may fail the list.
 #[derive(Debug, Clone, Deserialize)]
-struct Report {
-    metadata: Created,
+struct RefusalEvent {
+    metadata: EventMetadata,
     reason: Option<String>,
     action: Option<String>,
     note: Option<String>,
@@ -35,7 +35,7 @@ struct Report {
 /// The metadata of an event. The API server sets this time.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Created {
+struct EventMetadata {
     creation_timestamp: Option<String>,
 }
 
@@ -123,7 +123,7 @@ async fn list(client: &Client) -> Result<Vec<Refusal>, String> {
         .limit(PAGE);
     let request = Request::new(Event::url_path(&(), Some(NAMESPACE))).list(&params);
     let request = request.map_err(|error| error.to_string())?;
-    match tokio::time::timeout(LIST_TIMEOUT, client.request::<ObjectList<Report>>(request)).await {
+    match tokio::time::timeout(LIST_TIMEOUT, client.request::<ObjectList<RefusalEvent>>(request)).await {
         Ok(Ok(list)) => Ok(list.items.iter().filter_map(refusal).collect()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!(
@@ -134,7 +134,7 @@ async fn list(client: &Client) -> Result<Vec<Refusal>, String> {
 }
 
 /// Reads an event. `None` if the event does not report a machine that is held back.
-fn refusal(event: &Report) -> Option<Refusal> {
+fn refusal(event: &RefusalEvent) -> Option<Refusal> {
     if event.reason.as_deref() != Some(EVENT_REFUSED) || event.action.as_deref() != Some(EVENT_HOLDS) {
         return None;
     }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn only_machines_with_a_held_kubelet_count() {
-        fn event(reason: &str, action: &str) -> Report {
+        fn event(reason: &str, action: &str) -> RefusalEvent {
             // Times that the API server accepts, but that cannot be decoded.
             let late = "9999-12-31T23:59:59Z";
             serde_json::from_value(json!({

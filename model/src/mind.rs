@@ -182,6 +182,7 @@ pub fn gather(knowledge: &mut Knowledge, view: &AgentView) {
         desired: desired(view.spec),
         uid: view.spec.map(|spec| rich::uid(0, spec.uid)),
         status: None,
+        is_unread: false,
     };
     knowledge.after(published, &now_on(host));
     remember(knowledge, view);

@@ -9,6 +9,7 @@ pub mod client;
 pub mod kubeconfig;
 pub mod listen;
 pub mod log;
+pub mod names;
 #[cfg(feature = "pages")]
 pub mod pages;
 mod proxy;

@@ -294,7 +294,11 @@ impl Agent {
 
     async fn drain_pass(&mut self) -> Result<Ending> {
         // Without the BootcNode, use the default settings, which move the fewest pods.
-        let pool = self.api.object().map(|object| object.spec.drain).unwrap_or_default();
+        let pool = self
+            .api
+            .object()
+            .map(|object| object.object.spec.drain)
+            .unwrap_or_default();
         let now = self.timers.now();
         let elapsed = self.knowledge.turn.drain.elapsed(&now);
         let settings = match Settings::new(&pool, elapsed) {

@@ -7,27 +7,11 @@ use serde::Deserialize;
 
 use super::part::Part;
 
-/// Metadata of an object, for a list that asks the API server for nothing else.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(from = "RawMeta")]
-pub struct MetaOnly {
-    /// The metadata, without the managed fields.
-    pub metadata: ObjectMeta,
-}
+/// Deletion time of an object whose own deletion time cannot be decoded: the object is being deleted all the same.
+pub const DELETED_LATE: Time = Time(jiff::Timestamp::MAX);
 
-#[derive(Deserialize)]
-struct RawMeta {
-    metadata: Option<Metadata>,
-}
-
-impl From<RawMeta> for MetaOnly {
-    fn from(raw: RawMeta) -> Self {
-        let metadata = raw.metadata.unwrap_or_default().into();
-        Self { metadata }
-    }
-}
-
-/// Metadata of an object. The API server sets the times, so an invalid one is only a missing detail.
+/// Metadata of an object. The API server sets the times. If one cannot be decoded, the object has no creation time, or
+/// the deletion time [`DELETED_LATE`].
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Metadata {
@@ -48,10 +32,11 @@ pub(super) struct Metadata {
 
 impl From<Metadata> for ObjectMeta {
     fn from(read: Metadata) -> Self {
-        let mut error = None;
-        let deleted = read.deletion_timestamp.take("deletionTimestamp", &mut error);
-        // An object with an invalid time of its deletion is being deleted too.
-        let deleted = deleted.or_else(|| error.take().map(|_| Time(jiff::Timestamp::MAX)));
+        let deleted = if read.deletion_timestamp.is_invalid() {
+            Some(DELETED_LATE)
+        } else {
+            read.deletion_timestamp.valid()
+        };
         Self {
             name: read.name,
             generate_name: read.generate_name,
@@ -59,7 +44,7 @@ impl From<Metadata> for ObjectMeta {
             uid: read.uid,
             resource_version: read.resource_version,
             generation: read.generation,
-            creation_timestamp: read.creation_timestamp.take("creationTimestamp", &mut error),
+            creation_timestamp: read.creation_timestamp.valid(),
             deletion_timestamp: deleted,
             deletion_grace_period_seconds: read.deletion_grace_period_seconds,
             labels: read.labels,

@@ -43,6 +43,16 @@ impl<T> Part<T> {
         }
     }
 
+    /// Returns the value, if there is one and it can be decoded.
+    pub(super) fn valid(self) -> Option<T> {
+        self.0.ok().flatten()
+    }
+
+    /// True if there is a value, but it cannot be decoded.
+    pub(super) fn is_invalid(&self) -> bool {
+        self.0.is_err()
+    }
+
     /// As [`Self::take`]. A missing value is an error too.
     pub(super) fn required(self, field: &str, error: &mut Option<String>) -> Option<T> {
         let value = self.take(field, error);

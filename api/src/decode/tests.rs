@@ -28,8 +28,8 @@ fn metadata_is_kept_without_its_managed_fields() {
     object["metadata"]["managedFields"] = json!([{ "manager": "x", "time": BAD, "fieldsV1": { "f:status": {} } }]);
     assert_eq!(read::<BootcNode>(object.clone()).whole().unwrap().metadata, expected);
     assert_eq!(read::<Node>(object.clone()).whole().unwrap().metadata, expected);
-    let only: MetaOnly = serde_json::from_value(object).unwrap();
-    assert_eq!(only.metadata, expected);
+    let stored: Stored<BootcNode> = serde_json::from_value(object).unwrap();
+    assert_eq!(stored.metadata, expected);
 }
 
 #[test]
@@ -50,10 +50,8 @@ fn times_of_the_metadata_fail_nothing() {
     assert_eq!((node.error(), node.creation_timestamp()), (None, None));
     assert_eq!(node.metadata.deletion_timestamp, None);
     object["metadata"]["deletionTimestamp"] = json!(BAD);
-    assert!(
-        read::<Node>(object).metadata.deletion_timestamp.is_some(),
-        "being deleted"
-    );
+    let deleted = read::<Node>(object).object.metadata.deletion_timestamp;
+    assert_eq!(deleted, Some(DELETED_LATE), "being deleted");
 }
 
 #[test]
@@ -201,4 +199,15 @@ fn one_object_fails_neither_a_list_nor_a_watch() {
         );
         assert!(node.error().is_some());
     }
+}
+
+#[test]
+fn a_stored_status_is_not_decoded() {
+    let status = json!({ "heartbeatTime": BAD, "ofALaterVersion": { "x": [1] } });
+    let mut object = json!({ "metadata": metadata(), "spec": 7, "status": status });
+    object["metadata"]["managedFields"] = json!([{ "time": BAD }]);
+    let stored: Stored<BootcNode> = serde_json::from_value(object).unwrap();
+    assert_eq!((stored.name_any().as_str(), &stored.status), ("n1", &status));
+    let stored: Stored<BootcNode> = serde_json::from_value(json!({ "metadata": metadata() })).unwrap();
+    assert_eq!(stored.status, Value::Null);
 }

@@ -1,7 +1,7 @@
 //! Phase 1 of a pass: turns a snapshot of the watches into a state that the pass may act on. If an object is missing
 //! from a watch, reads it from the API server before the pass acts on its absence.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use berth_api::decode::Decoded;
 use berth_api::pool::BootcNodePool;
@@ -10,6 +10,7 @@ use berth_core::Moment;
 use berth_core::controller::occupied::missing_nodes;
 use berth_core::controller::pool::Pool;
 use berth_core::controller::snapshot::Snapshot;
+use berth_core::controller::unreadable::{Unreadable, unreadable};
 use berth_core::controller::view::LeaseView;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -24,7 +25,7 @@ impl Reconciler {
     pub(super) async fn dereference(&mut self, snapshot: Snapshot) -> Result<(Observed, Berths), Lost> {
         let now = time::now();
         let berths = Berths::watched(&snapshot);
-        self.warn_unreadable(&snapshot);
+        self.warn_unreadable(&snapshot, &berths);
         let confirmed_gone = self.confirm_nodes(&snapshot, &berths, now).await?;
         let mut pools = Pool::readable(&snapshot.pools);
         // While the BootcFleet cannot be read, all gates are closed and no image is resolved.
@@ -124,44 +125,19 @@ impl Reconciler {
     }
 
     /// Logs each object that cannot be read, when it becomes unreadable.
-    fn warn_unreadable(&mut self, snapshot: &Snapshot) {
-        let unreadable = unreadable(snapshot);
-        for ((kind, name), error) in &unreadable {
-            if !self.memory.seen.unreadable.contains(&(*kind, name.clone())) {
+    fn warn_unreadable(&mut self, snapshot: &Snapshot, berths: &Berths) {
+        let before = std::mem::take(&mut self.memory.seen.unreadable);
+        for Unreadable { kind, name, error } in unreadable(snapshot, &berths.leases) {
+            let key = (kind, name.to_owned());
+            if !before.contains(&key) {
                 tracing::warn!(
                     kind,
                     name,
                     error,
-                    "cannot read an object; repair it (reason UnreadableObjects in docs/conditions.md)"
+                    "cannot read an object; repair it (reasons UnreadableObjects and FleetUnreadable in docs/conditions.md)"
                 );
             }
-        }
-        self.memory.seen.unreadable = unreadable.into_keys().collect();
-    }
-}
-
-/// Returns the error of each object that cannot be read, by its kind and name.
-fn unreadable(snapshot: &Snapshot) -> BTreeMap<(&'static str, String), &str> {
-    let mut unreadable = BTreeMap::new();
-    for (name, entry) in snapshot.pools.iter() {
-        if let Err(error) = &entry.view.object {
-            unreadable.insert(("BootcNodePool", name.clone()), error.as_str());
+            self.memory.seen.unreadable.insert(key);
         }
     }
-    for (name, entry) in snapshot.bootc_nodes.iter() {
-        if let Some(error) = entry.view.error() {
-            unreadable.insert(("BootcNode", name.clone()), error);
-        }
-    }
-    for (name, entry) in snapshot.nodes.iter() {
-        if let Some(error) = &entry.view.error {
-            unreadable.insert(("Node", name.clone()), error);
-        }
-    }
-    for (name, entry) in snapshot.leases.iter() {
-        if let Err(error) = &entry.view.berth {
-            unreadable.insert(("Lease", name.clone()), error);
-        }
-    }
-    unreadable
 }

@@ -32,12 +32,9 @@ impl Reconciler {
         let Some(fleet) = &observed.snapshot.fleet else {
             return self.make_fleet(observed).await;
         };
-        let object = match &fleet.view.object {
-            Ok(object) => object,
-            Err(error) => {
-                tracing::warn!(%error, "cannot read the BootcFleet; no berth is offered in any pool until an admin repairs the object");
-                return Ok(());
-            }
+        // The log names a BootcFleet that cannot be read, and the pools have conditions with reason `FleetUnreadable`.
+        let Ok(object) = &fleet.view.object else {
+            return Ok(());
         };
         let old = object.status.clone().unwrap_or_default();
         let status = self.fleet_status(findings, (unreadable, agents), object, &old);

@@ -84,7 +84,6 @@ fn condition_body(name: &str, host: &BootcNodeView, (type_, verdict): (&str, Ver
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

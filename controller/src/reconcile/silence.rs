@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use berth_api::condition::node::OF_CONTROLLER;
+use berth_api::decode::{Decoded, Stored};
 use berth_api::keys;
 use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_core::controller::fleet::health::{Agent, silent_after};
 use berth_core::controller::silence::Silent;
 use jiff::Timestamp;
-use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::phases::{Findings, Observed};
@@ -65,8 +65,7 @@ impl Reconciler {
 /// Writes the insight in place of the agent, and returns true if the insight has changed. Fails if the BootcNode has
 /// changed since the snapshot, for example because the agent has reported.
 async fn stand_in(kube: &Kube, observed: &Observed, name: &str, silent: &Silent) -> Result<bool, CallError> {
-    let api = kube.whole::<BootcNode>();
-    let Some(object) = kube.get(&api, name).await? else {
+    let Some(object) = kube.get(&kube.all::<Stored<BootcNode>>(), name).await? else {
         return Err(CallError::Conflict(format!("BootcNode {name} is gone")));
     };
     let seen = observed.snapshot.bootc_nodes.get(name).map(|host| &host.version);
@@ -78,6 +77,7 @@ async fn stand_in(kube: &Kube, observed: &Observed, name: &str, silent: &Silent)
     let Some(body) = body(&object, silent, observed.wall) else {
         return Ok(false);
     };
+    let api = kube.all::<Decoded<BootcNode>>();
     kube.apply_status(keys::MANAGER_AGENT, &api, name, body).await?;
     Ok(true)
 }
@@ -89,8 +89,11 @@ fn is_of_controller(condition: &Value) -> bool {
 
 /// Body of a server-side apply as the agent's field manager: the agent's whole status with the new insight, including
 /// fields that are unknown to this program. `None` if the insight is unchanged or cannot be computed.
-fn body(object: &DynamicObject, silent: &Silent, now: Timestamp) -> Option<Value> {
-    let stored = object.data.get("status").cloned().unwrap_or_else(|| json!({}));
+fn body(object: &Stored<BootcNode>, silent: &Silent, now: Timestamp) -> Option<Value> {
+    let stored = match &object.status {
+        Value::Null => json!({}),
+        stored => stored.clone(),
+    };
     let known: BootcNodeStatus = serde_json::from_value(stored.clone()).ok()?;
     let insight = silent.insight(&known, now)?;
     if known.insight.as_ref() == Some(&insight) {
@@ -141,10 +144,10 @@ mod tests {
             host: Arc::new(BootcNodeView::of(serde_json::from_value(object.clone()).unwrap())),
         };
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        fn whole(object: &Value) -> DynamicObject {
+        fn stored(object: &Value) -> Stored<BootcNode> {
             serde_json::from_value(object.clone()).unwrap()
         }
-        let first = body(&whole(&object), &silent, now).unwrap();
+        let first = body(&stored(&object), &silent, now).unwrap();
         let mut status = first["status"].clone();
         let insight = status.as_object_mut().unwrap().remove("insight").unwrap();
         let mut kept = object["status"].clone();
@@ -160,7 +163,9 @@ mod tests {
         );
 
         object["status"]["insight"] = insight;
+        // A compromised node may write managed fields that cannot be decoded.
+        object["metadata"]["managedFields"] = json!([{ "manager": "x", "time": "9999-12-31T23:59:59Z" }]);
         let later = Timestamp::from_second(1_800_000_100).unwrap();
-        assert_eq!(body(&whole(&object), &silent, later), None, "it says so already");
+        assert_eq!(body(&stored(&object), &silent, later), None, "it says so already");
     }
 }

@@ -22,9 +22,6 @@ use crate::gauges::{Gauge, Series, families};
 
 /// Maximum number of agent versions with their own series. Only the most common versions get their own series.
 const MAX_VERSIONS: usize = 8;
-/// Label value for all other agent versions, and for reasons that the controller does not know. Agents may write any
-/// text as a reason, so only known reasons become label values.
-const OTHER: &str = "Other";
 
 /// Input for the gauges of one pool.
 #[derive(Debug)]
@@ -117,7 +114,7 @@ pub fn gauges(facts: &GaugeFacts<'_>) -> Vec<Gauge> {
     let rest: u32 = others.iter().map(|(_, count)| count).sum();
     families
         .agents
-        .add_some([("version", OTHER)], (rest > 0).then_some(rest));
+        .add_some([("version", CommonReason::Other.as_str())], (rest > 0).then_some(rest));
     families.all()
 }
 
@@ -255,8 +252,8 @@ fn of_members(families: &mut Families, pool: &MeasuredPool<'_>) {
     let mut degraded: BTreeMap<&str, u32> = BTreeMap::new();
     for content in &pool.members {
         let report = &content.report;
-        if let Some(found) = &report.degraded {
-            *degraded.entry(known(&found.reason)).or_default() += 1;
+        if let Some(reason) = content.trouble_reason() {
+            *degraded.entry(known(reason)).or_default() += 1;
         }
         if let Some(phase) = report.phase {
             let (count, longest) = phases.entry(phase.as_str()).or_default();
@@ -291,14 +288,16 @@ fn age(content: &BootcNodeContent, phase: Phase) -> u64 {
     u64::try_from(now.as_second().saturating_sub(since.as_second())).unwrap_or_default()
 }
 
-/// Returns the reason as a label value; [`OTHER`] if this version of the controller does not know the reason.
+/// Returns the reason as a label value; [`CommonReason::Other`] if this version of the controller does not know the
+/// reason. Agents may write any text as a reason, so only known reasons become label values.
 fn known(reason: &str) -> &'static str {
     let of_hosts = Reason::ALL.iter().map(|known| known.word());
     let others = CommonReason::ALL.iter().map(|known| known.word());
     let outcomes = berth_api::berth::Outcome::ALL.iter().map(|known| known.as_str());
     let of_registries = ResolveReason::ALL.iter().map(|known| known.as_str());
     let mut all = of_hosts.chain(others).chain(outcomes).chain(of_registries);
-    all.find(|known| *known == reason).unwrap_or(OTHER)
+    all.find(|known| *known == reason)
+        .unwrap_or(CommonReason::Other.as_str())
 }
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ pub mod statuses;
 mod throttle;
 pub mod troubles;
 pub mod turns;
+pub mod unreadable;
 pub mod unwritable;
 pub mod usage;
 pub mod view;

@@ -65,13 +65,13 @@ impl Holder<'_> {
     }
 }
 
-/// True if a holder's agent runs again and reports a problem. The controller then shows this problem instead of
-/// `RebootTimedOut`.
+/// True if a holder's agent runs again and reports a problem, or its BootcNode cannot be read. The controller then shows
+/// this problem instead of `RebootTimedOut`.
 pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Holding, lively: bool) -> bool {
     let report = host.and_then(BootcNodeView::report);
     let back = lively && (node.ready || report.is_some_and(|report| is_unproven(holding, report)));
     let says = match host.map(|host| &host.content) {
-        Some(Ok(content)) => content.report.degraded.is_some(),
+        Some(Ok(content)) => content.trouble_reason().is_some(),
         Some(Err(_)) => true,
         None => false,
     };

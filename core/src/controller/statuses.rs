@@ -15,6 +15,7 @@ use crate::controller::gates::Gates;
 use crate::controller::plan::Plan;
 use crate::controller::pool::Pool;
 use crate::controller::snapshot::{Entry, Snapshot};
+use crate::controller::unreadable::unreadable;
 use crate::controller::unwritable::Unwritable;
 use crate::controller::view::{BootcNodeView, LeaseView};
 
@@ -77,7 +78,7 @@ impl<'a> PassResults<'a> {
             away: &away,
             conflicts: self.membership.conflicts_of(&pool.name).collect(),
             plan,
-            unreadable: self.berths_of(pool).filter_map(read_error).collect(),
+            unreadable: self.berths_of(pool).filter_map(LeaseView::error).collect(),
             unwritable,
         };
         Some(aggregate::status(&facts, now))
@@ -114,7 +115,8 @@ impl<'a> PassResults<'a> {
     pub fn agents(&self, quiet: impl Fn(&str, &Entry<BootcNodeView>) -> Duration) -> Vec<Agent<'a>> {
         let committed = self.committed();
         let agents = self.snapshot.bootc_nodes.iter().filter_map(|(name, host)| {
-            let content = host.view.content.as_ref().ok()?;
+            // An unreadable status does not show whether the agent is guarded or when it reported; `Degraded` names it.
+            let content = host.view.readable()?;
             let uid = &self.snapshot.nodes.get(name)?.view.uid;
             is_member(&host.view).then(|| Agent {
                 node: name,
@@ -136,33 +138,9 @@ impl<'a> PassResults<'a> {
 
     /// Returns a message for each object that cannot be read.
     pub fn unreadable(&self) -> Vec<String> {
-        let mut unreadable = vec![];
-        for (name, pool) in self.snapshot.pools.iter() {
-            if let Err(error) = &pool.view.object {
-                unreadable.push(format!("BootcNodePool {name}: {error}"));
-            }
-        }
-        for lease in self.leases {
-            if let Some(error) = read_error(lease) {
-                unreadable.push(format!("Lease {}: {error}", lease.name()));
-            }
-        }
-        for (name, host) in self.snapshot.bootc_nodes.iter() {
-            if let Some(error) = host.view.error() {
-                unreadable.push(format!("BootcNode {name}: {error}"));
-            }
-        }
-        for (name, node) in self.snapshot.nodes.iter() {
-            if let Some(error) = &node.view.error {
-                unreadable.push(format!("Node {name}: {error}"));
-            }
-        }
-        unreadable
+        let unreadable = unreadable(self.snapshot, self.leases);
+        unreadable.iter().map(ToString::to_string).collect()
     }
-}
-
-fn read_error(lease: &LeaseView) -> Option<&str> {
-    lease.berth.as_ref().err().map(String::as_str)
 }
 
 fn is_member(host: &BootcNodeView) -> bool {
@@ -174,48 +152,35 @@ fn is_member(host: &BootcNodeView) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use berth_api::decode::Decoded;
-    use k8s_openapi::api::coordination::v1::Lease;
     use serde_json::json;
 
     use super::*;
     use crate::controller::view::NodeView;
 
     #[test]
-    fn each_unreadable_object_is_named() {
+    fn an_agent_with_an_unreadable_status_does_not_count_as_silent() {
         let mut snapshot = Snapshot::default();
-        let late = "9999-12-31T23:59:59Z";
-        for (name, time) in [("n1", late), ("n2", "2026-01-01T00:00:00Z")] {
+        for (name, time) in [("n1", "9999-12-31T23:59:59Z"), ("n2", "2026-01-01T00:00:00Z")] {
             let metadata = json!({ "name": name });
-            let conditions = json!([{ "type": "Ready", "status": "True", "lastHeartbeatTime": time }]);
-            let node = json!({ "metadata": metadata, "status": { "conditions": conditions } });
-            let node = NodeView::of(&serde_json::from_value(node).unwrap());
+            let node = NodeView::of(&serde_json::from_value(json!({ "metadata": metadata })).unwrap());
             Arc::make_mut(&mut snapshot.nodes).insert(name.to_owned(), Entry::new(node));
-            let host = json!({ "metadata": metadata, "spec": {}, "status": { "heartbeatTime": time } });
+            let host =
+                json!({ "metadata": metadata, "spec": { "poolName": "p" }, "status": { "heartbeatTime": time } });
             let host = BootcNodeView::of(serde_json::from_value(host).unwrap());
             Arc::make_mut(&mut snapshot.bootc_nodes).insert(name.to_owned(), Entry::new(host));
         }
-        let lease = json!({ "metadata": { "name": "p-0" }, "spec": { "renewTime": late } });
-        let lease = LeaseView::of(serde_json::from_value::<Decoded<Lease>>(lease).unwrap());
         let results = PassResults {
             snapshot: &snapshot,
             membership: &Membership::default(),
-            leases: &[lease],
+            leases: &[],
             gates: &BTreeMap::new(),
             plans: &BTreeMap::new(),
             heard: &BTreeSet::new(),
             timed_out: &BTreeSet::new(),
             holdings: BTreeMap::new(),
         };
-        let unreadable = results.unreadable();
-        let expected = ["Lease p-0: ", "BootcNode n1: status: ", "Node n1: status.conditions: "];
-        assert!(
-            unreadable.len() == 3
-                && unreadable
-                    .iter()
-                    .zip(expected)
-                    .all(|(found, start)| found.starts_with(start)),
-            "{unreadable:?}"
-        );
+        let agents = results.agents(|_, _| Duration::from_secs(3600));
+        let names: Vec<&str> = agents.iter().map(|agent| agent.node).collect();
+        assert_eq!(names, ["n2"]);
     }
 }

@@ -72,8 +72,7 @@ impl Troubles {
                 self.known.extend(known.map(|known| (uid.clone(), known)));
                 continue;
             };
-
-            let Some(trouble) = &content.report.degraded else {
+            let Some(trouble) = content.trouble(&node.view.name) else {
                 if known.is_some_and(|known| known.is_told) {
                     news.push(TroubleNews::of(&node.view, content, None));
                 }

@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, ObjectMeta};
 
 use crate::controller::usage::UseKind;
-use crate::finding::{self, Subject};
+use crate::finding::{self, Finding, Subject};
 
 mod report;
 
@@ -99,7 +99,7 @@ pub struct BootcNodeView {
 pub struct BootcNodeContent {
     /// Spec, as the controller published it.
     pub spec: BootcNodeSpec,
-    /// Report of the agent. If the status cannot be decoded, the report only has this error as its finding.
+    /// Report of the agent; empty if the status cannot be decoded.
     pub report: Report,
     /// Why the status cannot be decoded.
     pub status_error: Option<Box<str>>,
@@ -123,17 +123,31 @@ impl BootcNodeContent {
         let told = told.map(report::bounded).collect();
         let name = metadata.name.as_deref().unwrap_or_default();
         let node = Subject::Node(name.into(), spec.pool_name.as_str().into());
-        let mut report = Report::of(&node, status);
-        if let Some(error) = &status_error {
-            let message = format!("the BootcNode cannot be read: {error}");
-            report.degraded = Some(finding::node::degraded(node, CommonReason::UnreadableObjects, message));
-        }
         Self {
             spec,
-            report,
+            report: Report::of(&node, status),
             status_error: status_error.map(Box::from),
             heartbeat,
             told,
+        }
+    }
+
+    /// Returns the problem of this node: the status cannot be decoded, or else the problem that the agent reports.
+    pub fn trouble(&self, node: &NodeName) -> Option<Finding> {
+        match &self.status_error {
+            Some(error) => {
+                let subject = Subject::Node(node.clone(), self.spec.pool_name.as_str().into());
+                Some(finding::node::unreadable_status(subject, error))
+            }
+            None => self.report.degraded.clone(),
+        }
+    }
+
+    /// Returns the reason of [`Self::trouble`]; empty without a problem.
+    pub fn trouble_reason(&self) -> Option<&str> {
+        match &self.status_error {
+            Some(_) => Some(CommonReason::UnreadableObjects.as_str()),
+            None => self.report.degraded.as_ref().map(|found| &*found.reason),
         }
     }
 
@@ -276,6 +290,11 @@ impl View for FleetView {
 }
 
 impl FleetView {
+    /// Returns why the BootcFleet cannot be read.
+    pub fn error(&self) -> Option<&str> {
+        self.object.as_ref().err().map(String::as_str)
+    }
+
     /// Projects a BootcFleet. Keeps only the annotation that Berth uses.
     pub fn of(object: Decoded<BootcFleet>) -> Self {
         let object = object.whole().map(|mut fleet| {
@@ -408,8 +427,7 @@ impl BootcNodeView {
 impl LeaseView {
     /// Projects a Lease that carries the pool label.
     pub fn of(lease: impl Into<Decoded<Lease>>) -> Self {
-        let mut lease = lease.into();
-        lease.metadata.managed_fields = None;
+        let lease = lease.into();
         let pool = lease.metadata.labels.as_ref().and_then(|l| l.get(keys::LABEL_POOL));
         let pool = PoolName::new(pool.cloned().unwrap_or_default());
         let berth = lease.berth().map_err(|e| e.to_string());
@@ -425,6 +443,11 @@ impl LeaseView {
         let labels = lease.metadata.labels.get_or_insert_default();
         labels.insert(keys::LABEL_POOL.to_owned(), pool.to_string());
         Self::of(lease)
+    }
+
+    /// Returns why the berth cannot be read.
+    pub fn error(&self) -> Option<&str> {
+        self.berth.as_ref().err().map(String::as_str)
     }
 
     fn is_closed(&self) -> bool {
@@ -448,6 +471,11 @@ impl LeaseView {
 }
 
 impl PoolView {
+    /// Returns why the pool cannot be read.
+    pub fn error(&self) -> Option<&str> {
+        self.object.as_ref().err().map(String::as_str)
+    }
+
     /// Projects a pool.
     pub fn of(object: Decoded<BootcNodePool>) -> Self {
         let name = PoolName::new(object.metadata.name.clone().unwrap_or_default());

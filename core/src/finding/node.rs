@@ -16,6 +16,18 @@ pub fn degraded(node: Subject, reason: impl Into<Word>, message: impl Into<Strin
     Finding::new(Kind::NodeDegraded, node, reason, message)
 }
 
+/// Returns the finding about a BootcNode whose spec cannot be decoded.
+pub fn unreadable_spec(node: Subject, error: &str) -> Finding {
+    let message = format!("the BootcNode's spec cannot be read, so the node is offered no berth: {error}");
+    degraded(node, CommonReason::UnreadableObjects, message)
+}
+
+/// Returns the finding about a BootcNode whose status cannot be decoded.
+pub fn unreadable_status(node: Subject, error: &str) -> Finding {
+    let message = format!("the BootcNode's status cannot be read, so the node is offered no berth: {error}");
+    degraded(node, CommonReason::UnreadableObjects, message)
+}
+
 /// Returns the finding that the agent reports in the conditions of its BootcNode.
 pub fn reported(node: &Subject, conditions: &[Condition]) -> Option<Finding> {
     let own = condition::find_true(conditions, types::NODE_DEGRADED)?;

@@ -122,7 +122,7 @@ impl Waiting {
             Seen::Is(object) if object.metadata.generation != self.published.metadata.generation => object.clone(),
             _ => return Ok(()),
         };
-        self.published = *object;
+        self.published = object.object;
         self.facts.desired = Desired::of(Some(&self.published));
         self.report(false).await
     }
@@ -188,7 +188,7 @@ impl Waiting {
     /// Reports the image as staged and waiting for its turn, or as booted if `runs`.
     async fn report(&mut self, runs: bool) -> Result<()> {
         let object = &self.published;
-        self.status.adopt(object);
+        self.status.adopt(&object.clone().into());
         let os = self.facts.host.os.deployments().context("nothing is staged")?;
         let (booted, staged, phase, prepared, reason) = if runs {
             (os.staged.as_ref(), None, "Updated", "False", "Booted")
@@ -219,5 +219,5 @@ async fn published(object: &mut watch::Receiver<Seen>) -> Result<BootcNode> {
     let Seen::Is(object) = seen else {
         bail!("there is no BootcNode")
     };
-    Ok(*object)
+    Ok(object.object)
 }

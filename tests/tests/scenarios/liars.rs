@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use berth_api::condition::{fleet, pool};
+use berth_api::decode::Decoded;
 use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
@@ -11,18 +12,19 @@ use berth_tests::controlplane::Bound;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GetParams, Patch, PatchParams, Request};
 use kube::{Api, Client, Resource};
 use kubectl_berth::{Scope, Snapshot, report};
 use serde_json::{Value, json};
 
-/// A time that Go accepts. The latest time of Berth's programs is two hours earlier.
+/// A time that Go accepts. The latest time of Berth's programs is 26 hours before the end of that year.
 const LATE: &str = "9999-12-31T23:59:59Z";
 
 #[tokio::test]
 async fn liars() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
-        controller_args: vec!["--release-deadline=5s".into()],
+        controller_args: vec!["--release-deadline=5s".into(), "--agent-silence=30s".into()],
+        agent_args: vec!["--heartbeat=10".into()],
         ..ClusterOptions::of(5)
     })
     .await?;
@@ -159,16 +161,9 @@ async fn a_bad_status_does_not_keep_its_pool(part: &Part<'_>) -> Result<()> {
     let n1 = part.node(1);
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
     part.until_all_run(&v2, LONG).await?;
-    part.host(1).stop_agent().await;
-    let plane = &part.cluster.control_plane;
-    let agent = plane
-        .service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(n1))
-        .await?;
-    let failure = json!({ "reason": "R", "message": "m", "attempts": 5_000_000_000_u64, "nextTryTime": LATE });
-    let patch = Patch::Merge(json!({ "status": { "failure": failure } }));
-    untyped::<BootcNode>(agent.client().await?, None)
-        .patch_status(n1, &PatchParams::default(), &patch)
-        .await?;
+    an_agent_replaces_a_bad_status(part).await?;
+    an_insight_needs_no_managed_fields(part).await?;
+    write_status(part, n1).await?;
     until_named(part, &format!("BootcNode {n1}: status: ")).await?;
     part.until_true(pool::DEGRADED, "NodesDegraded", n1).await?;
     admin_reads(part, &format!("BootcNode {n1}: status: ")).await?;
@@ -179,4 +174,68 @@ async fn a_bad_status_does_not_keep_its_pool(part: &Part<'_>) -> Result<()> {
     })
     .await
     .context("an agent that does not answer keeps its pool")
+}
+
+/// Returns a client with the identity of the node's agent.
+async fn as_agent(part: &Part<'_>, node: &str) -> Result<Client> {
+    let plane = &part.cluster.control_plane;
+    let agent = plane
+        .service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(node))
+        .await?;
+    agent.client().await
+}
+
+/// Writes a status that cannot be decoded, as a field manager other than the agent.
+async fn write_status(part: &Part<'_>, node: &str) -> Result<()> {
+    let failure = json!({ "reason": "R", "message": "m", "attempts": 5_000_000_000_u64, "nextTryTime": LATE });
+    let patch = Patch::Merge(json!({ "status": { "failure": failure } }));
+    untyped::<BootcNode>(as_agent(part, node).await?, None)
+        .patch_status(node, &PatchParams::default(), &patch)
+        .await?;
+    Ok(())
+}
+
+/// The agent replaces a status that cannot be decoded, and the controller does not withdraw the node's image meanwhile.
+async fn an_agent_replaces_a_bad_status(part: &Part<'_>) -> Result<()> {
+    let n1 = part.node(1);
+    part.host(1).stop_agent().await;
+    write_status(part, n1).await?;
+    until_named(part, &format!("BootcNode {n1}: status: ")).await?;
+    part.host(1).start_agent();
+    until_all_readable(part).await?;
+    let object = untyped::<BootcNode>(part.cluster.client(), None).get(n1).await?;
+    let (spec, status) = (&object.data["spec"], &object.data["status"]);
+    ensure!(
+        spec["image"]["digest"].is_string() && status["failure"].is_null(),
+        "{spec} {status}"
+    );
+    Ok(())
+}
+
+/// The controller writes the insight of a silent agent, although a time of the managed fields cannot be decoded. Only a
+/// client that may write more than the status can write such a time: the API server ignores it in a write of the status.
+async fn an_insight_needs_no_managed_fields(part: &Part<'_>) -> Result<()> {
+    let n1 = part.node(1);
+    part.host(1).stop_agent().await;
+    let entry = json!({
+        "manager": "liar", "operation": "Update", "apiVersion": "berth.dev/v1alpha1", "time": LATE, "subresource": "status",
+        "fieldsType": "FieldsV1", "fieldsV1": { "f:status": { "f:phase": {} } },
+    });
+    let nodes: Api<Decoded<BootcNode>> = Api::all(part.cluster.client());
+    let patch = Patch::Merge(json!({ "metadata": { "managedFields": [entry] } }));
+    nodes.patch(n1, &PatchParams::default(), &patch).await?;
+    let request = Request::new(BootcNode::url_path(&(), None)).get(n1, &GetParams::default())?;
+    let stored = part.cluster.client().request_text(request).await?;
+    ensure!(stored.contains(LATE), "the API server did not keep the time: {stored}");
+    part.soon("the insight says that the agent is silent", || async {
+        let object = nodes.get(n1).await?.object;
+        let insight = object.status.and_then(|status| status.insight);
+        let silent = insight.is_some_and(|insight| insight.conditions.iter().any(|c| c.reason == "AgentSilent"));
+        Ok(silent)
+    })
+    .await?;
+    // The types of this test cannot decode the time either.
+    let patch = Patch::Merge(json!({ "metadata": { "managedFields": [{}] } }));
+    nodes.patch(n1, &PatchParams::default(), &patch).await?;
+    Ok(())
 }

@@ -156,6 +156,8 @@ pub enum Event<'a> {
         /// Status of the BootcNode, if this is the first time that this agent process reads the BootcNode; `None`
         /// later.
         status: Option<&'a BootcNodeStatus>,
+        /// True if the BootcNode has a status that cannot be read.
+        is_unread: bool,
     },
     /// The host's services answered.
     Services(Services),

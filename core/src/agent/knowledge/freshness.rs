@@ -89,7 +89,12 @@ impl Knowledge {
     /// Applies an event to the knowledge.
     pub fn after(&mut self, event: Event<'_>, now: &Now) {
         match event {
-            Event::Published { desired, uid, status } => self.published(desired, uid, status, now),
+            Event::Published {
+                desired,
+                uid,
+                status,
+                is_unread,
+            } => self.published(desired, uid, (status, is_unread), now),
             Event::Services(services) => self.answered(services, now),
             Event::Unreachable(why) => self.host.silent(why, now),
             Event::Memory(failure) => self.failures.memory = failure,
@@ -143,7 +148,13 @@ impl Knowledge {
         self.forget_backend();
     }
 
-    fn published(&mut self, desired: Desired, uid: Option<NodeUid>, status: Option<&BootcNodeStatus>, now: &Now) {
+    fn published(
+        &mut self,
+        desired: Desired,
+        uid: Option<NodeUid>,
+        (status, is_unread): (Option<&BootcNodeStatus>, bool),
+        now: &Now,
+    ) {
         let is_other = uid.is_some() && self.published_for != uid;
         if is_other {
             // The Node that was read may have been replaced by another one of the same name.
@@ -153,7 +164,8 @@ impl Knowledge {
         if let Some(status) = status {
             self.past.adopt(status);
         }
-        let is_new = is_other && status.is_none_or(|s| s.observed_generation.is_none());
+        // A status that cannot be read shows that the BootcNode is not new.
+        let is_new = is_other && !is_unread && status.is_none_or(|s| s.observed_generation.is_none());
         self.note_membership(&desired, is_new, now);
         if desired.backend() != self.desired.backend() {
             // The deployments were read with the old backend; the new rule may lead to another backend.

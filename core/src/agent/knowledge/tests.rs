@@ -132,6 +132,7 @@ fn ask_for(knowledge: &mut Knowledge, image: DesiredImage) {
         desired,
         uid: Some("u1".into()),
         status: None,
+        is_unread: false,
     };
     knowledge.after(event, &at(1));
 }
@@ -506,6 +507,7 @@ fn a_recreated_node_is_reread() {
             desired: Desired::Unknown,
             uid: Some(uid.into()),
             status,
+            is_unread: false,
         };
         knowledge.after(published, &at(second));
         assert_eq!(knowledge.past.failed_digests, [digest(9)]);

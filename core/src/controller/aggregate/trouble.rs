@@ -48,12 +48,8 @@ pub(super) fn trouble(
         return Some(finding::node::degraded(node, CommonReason::UnreadableObjects, message));
     }
     let own = match member.host.map(|host| &host.content) {
-        Some(Ok(content)) => content.report.degraded.clone(),
-        Some(Err(error)) => Some(finding::node::degraded(
-            node.clone(),
-            CommonReason::UnreadableObjects,
-            error,
-        )),
+        Some(Ok(content)) => content.trouble(&member.node.name),
+        Some(Err(error)) => Some(finding::node::unreadable_spec(node.clone(), error)),
         None => None,
     };
     if own.is_some() {

@@ -128,7 +128,7 @@ fn draft<'a>(
     let pool = facts.membership.pool_of(&node.name);
     let old = match host {
         Some(host) if is_stale(host, Some(node)) => return None,
-        // The controller does not change a BootcNode that it cannot read.
+        // The controller does not change a BootcNode whose spec it cannot read.
         Some(host) => Some(host.spec()?),
         None => None,
     };
@@ -148,6 +148,12 @@ fn draft<'a>(
     }
     // While the target's image is invalid, BootcNodes stay as they are. `ImageResolved` reports the error.
     if terms.target.as_ref().is_some_and(|target| target.image.get().is_err()) {
+        return None;
+    }
+    // The status has the CPU's variant. While it cannot be read, the image of an index with several variants is unknown,
+    // and a new spec would have no image. The node is offered no berth until then, so it keeps its spec.
+    let is_unread = host.is_some_and(|host| host.error().is_some());
+    if is_unread && old.is_some_and(|old| old.pool_name == pool.as_str()) {
         return None;
     }
     let platform = node.platform(host);

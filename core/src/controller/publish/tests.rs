@@ -666,3 +666,34 @@ fn finalizer_and_owner_are_restored() {
     world.report("n1", |report| report.released = true);
     assert!(world.step().is_empty(), "Berth's finalizer is removed already");
 }
+
+#[test]
+fn an_unreadable_status_keeps_the_spec() {
+    let mut world = world(&["n1"], 1);
+    let platforms = ["v2", "v3"].map(|variant| PlatformDigest {
+        architecture: "amd64".into(),
+        variant: Some(variant.into()),
+        digest: digest(if variant == "v2" { 2 } else { 3 }),
+    });
+    let target = world.terms.get_mut(&"a".into()).unwrap().target.as_mut().unwrap();
+    target.platforms = platforms.into();
+    world.step();
+    world.report("n1", |report| {
+        report.agent_version = Some("1".into());
+        report.host.platform_variant = Some("v3".into());
+    });
+    world.step();
+    let published = world.spec("n1").clone();
+    assert_eq!(published.image.as_ref().map(|image| &image.digest), Some(&digest(3)));
+    world.edit("n1", |host| {
+        let content = host.content.as_mut().unwrap();
+        (content.report, content.status_error) = (Report::default(), Some("status: bad".into()));
+    });
+    assert_eq!(world.step(), []);
+    assert_eq!(*world.spec("n1"), published);
+    // A node that moves to another pool gets the spec of that pool.
+    world.membership = Membership::default();
+    world.membership.join("n1".into(), "b".into());
+    world.step();
+    assert_eq!(world.spec("n1").pool_name, "b");
+}

@@ -279,7 +279,10 @@ fn a_status_that_cannot_be_decoded_is_an_empty_report() {
         assert_eq!((is_leaving(&view), made_for(&view)), (pool.is_empty(), Some("u")));
         assert!(!view.is_observed() && !view.is_released() && view.readable().is_none());
         assert!(view.differs(&before) && view.error().unwrap().starts_with("status: "));
-        let finding = view.report().unwrap().degraded.as_ref().unwrap();
+        assert!(view.report().unwrap().degraded.is_none());
+        let content = view.content.as_ref().unwrap();
+        let finding = content.trouble(&"n1".into()).unwrap();
+        assert_eq!(content.trouble_reason(), Some("UnreadableObjects"));
         assert!(
             finding.reason == "UnreadableObjects"
                 && finding.subject.name() == "n1"

@@ -109,6 +109,7 @@ fn an_excluded_or_released_node_is_its_admins() {
         desired: Desired::Release,
         uid: Some("u1".into()),
         status: None,
+        is_unread: false,
     };
     released.after(gone, &at(5));
     assert_eq!(released.past.last_booted, None);

@@ -332,6 +332,7 @@ fn a_returning_node_joins_its_pool_again() {
             desired: desired.clone(),
             uid: (*desired != Desired::Unknown).then(|| "u1".into()),
             status: None,
+            is_unread: false,
         };
         knowledge.after(event, &at(seconds));
         assert_eq!(joined(&knowledge), expected, "{seconds}");
@@ -349,20 +350,22 @@ fn an_unseen_start_of_membership_is_unknown() {
         timeline: rebooting().past.timeline,
         ..BootcNodeStatus::default()
     };
-    for (status, expected) in [
-        (None, Some(("p", 5))),
-        (Some(BootcNodeStatus::default()), Some(("p", 5))),
-        (Some(old), None),
-        (Some(known), Some(("p", 1))),
+    for (status, is_unread, expected) in [
+        (None, false, Some(("p", 5))),
+        (None, true, None),
+        (Some(BootcNodeStatus::default()), false, Some(("p", 5))),
+        (Some(old), false, None),
+        (Some(known), false, Some(("p", 1))),
     ] {
         let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
         let event = Event::Published {
             desired: next_process(&rebooting(), "b1", 0).desired,
             uid: Some("u1".into()),
             status: status.as_ref(),
+            is_unread,
         };
         knowledge.after(event, &at(5));
-        assert_eq!(joined(&knowledge), expected, "{status:?}");
+        assert_eq!(joined(&knowledge), expected, "{status:?} {is_unread}");
     }
 }
 
@@ -397,6 +400,7 @@ fn a_node_joins_each_pool_once() {
                 desired,
                 uid: Some("u1".into()),
                 status: Some(&status),
+                is_unread: false,
             };
             knowledge.after(event, &at(second));
             assert_eq!(joined(&knowledge), expected, "{pool} at {second}");

@@ -81,6 +81,7 @@ fn another_backend_has_the_host_reread() {
             })),
             uid: Some("u1".into()),
             status: None,
+            is_unread: false,
         }
     }
     let mut knowledge = knowing(&offered());
