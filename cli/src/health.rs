@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::condition::{self, CommonReason, fleet as of_fleets, pool as of_pools};
+use berth_api::decode::Decoded;
 use berth_api::insight::conditions::{DRAINING, REBOOTING, WORKING};
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
@@ -20,6 +21,7 @@ use crate::insights::NodeLine;
 use crate::nodes::silent_since;
 use crate::snapshot::Snapshot;
 use crate::text::clean;
+use crate::unreadable::{pool_of, subject, unreadable};
 use crate::view::PoolView;
 
 /// Maximum number of nodes named in a message.
@@ -158,8 +160,8 @@ fn of_nodes_of_pool(
     nodes: &BTreeMap<&str, &Node>,
     now: Timestamp,
 ) -> Vec<Vec<Finding>> {
-    let bootcs = snapshot.bootc_nodes.iter().filter(|b| b.spec.pool_name == view.name);
-    let bootcs: BTreeMap<String, &BootcNode> = bootcs.map(|bootc| (bootc.name_any(), &bootc.object)).collect();
+    let bootcs = snapshot.bootc_nodes.iter().filter(|bootc| pool_of(bootc) == view.name);
+    let bootcs: BTreeMap<String, &Decoded<BootcNode>> = bootcs.map(|bootc| (bootc.name_any(), bootc)).collect();
     // If the fleet's condition AgentsHealthy already reports silent agents, do not report them here again.
     let agents = condition::find(conditions_of_fleet(snapshot), of_fleets::AGENTS_HEALTHY);
     let is_silence_reported = agents.is_some_and(|c| c.status == "False");
@@ -178,8 +180,10 @@ fn of_nodes_of_pool(
     groups.into_values().collect()
 }
 
-fn of_node(line: &NodeLine, bootc: &BootcNode, node: Option<&Node>, now: Timestamp) -> Vec<Finding> {
-    let Some(status) = &bootc.status else { return vec![] };
+fn of_node(line: &NodeLine, bootc: &Decoded<BootcNode>, node: Option<&Node>, now: Timestamp) -> Vec<Finding> {
+    if bootc.status.is_none() && bootc.error().is_none() {
+        return vec![];
+    }
     let mut found = troubles(bootc, now);
     found.retain(|found| found.kind == Kind::AgentSilent || line.is(Assessment::Degraded));
     // If the node has a worse problem, do not list its silent agent or blocked drain.
@@ -194,17 +198,18 @@ fn of_node(line: &NodeLine, bootc: &BootcNode, node: Option<&Node>, now: Timesta
         found.extend(finding::unavailable::findings(&subject, node, now));
     }
     if line.phase() == DRAINING && !is_off {
-        found.extend(finding::node::drain(&subject, status, now));
+        let status = bootc.status.as_ref();
+        found.extend(status.and_then(|status| finding::node::drain(&subject, status, now)));
     }
     found
 }
 
-pub(crate) fn subject(bootc: &BootcNode) -> Subject {
-    Subject::Node(bootc.name_any().as_str().into(), bootc.spec.pool_name.as_str().into())
-}
-
-/// Returns the problems that a BootcNode reports, the most severe first. A silent agent comes last.
-pub(crate) fn troubles(bootc: &BootcNode, now: Timestamp) -> Vec<Finding> {
+/// Returns the problems that a BootcNode reports, the most severe first. A silent agent comes last. If the BootcNode
+/// cannot be decoded completely, this is its only known problem.
+pub(crate) fn troubles(bootc: &Decoded<BootcNode>, now: Timestamp) -> Vec<Finding> {
+    if let Some(found) = unreadable(bootc) {
+        return vec![found];
+    }
     let subject = subject(bootc);
     let status = bootc.status.clone().unwrap_or_default();
     let (conditions, is_unpublished) = (&status.conditions, bootc.spec.image.is_none());
@@ -215,4 +220,63 @@ pub(crate) fn troubles(bootc: &BootcNode, now: Timestamp) -> Vec<Finding> {
         found.push(finding::node::silent(subject, "its agent does not report", since));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::admin::exclude;
+    use crate::{report, story};
+
+    #[test]
+    fn an_unreadable_bootcnode_is_degraded_in_its_pool() {
+        let status = json!({ "heartbeatTime": "9999-12-31T23:59:59Z" });
+        for (spec, status, what) in [
+            (
+                json!({ "poolName": "p" }),
+                status,
+                "the BootcNode's status cannot be read, ",
+            ),
+            (
+                json!(7),
+                json!({ "phase": "Idle" }),
+                "the BootcNode's spec cannot be read, ",
+            ),
+        ] {
+            let snapshot: Snapshot = serde_json::from_value(json!({
+                "pools": [{ "metadata": { "name": "p" }, "spec": { "nodeSelector": {}, "image": { "ref": "quay.io/example/os:1" } } }],
+                "nodes": [{ "metadata": { "name": "n1", "uid": "u" } }],
+                "bootcNodes": [{
+                    "metadata": { "name": "n1", "labels": { "berth.dev/pool": "p" } }, "spec": spec, "status": status,
+                }],
+            }))
+            .unwrap();
+            let now = Timestamp::UNIX_EPOCH;
+            let shown = report(&snapshot, now);
+            assert!(shown.nodes_of_no_pool.is_empty());
+            let line = &shown.pools[0].nodes[0];
+            assert_eq!(line.assessment, Some("Degraded"));
+            let expected = format!("UnreadableObjects: {what}");
+            assert!(line.row.message.starts_with(&expected), "{}", line.row.message);
+            assert!(
+                shown.health.iter().any(|found| found.description.contains(what)),
+                "{:?}",
+                shown.health
+            );
+            assert!(!format!("{:?}", shown.health).contains("does not report"));
+            assert_eq!(story(&snapshot, "n1", now).unwrap().pool, "p");
+            let preview = crate::render_preview(&snapshot, now, 0);
+            assert!(
+                preview.contains(&expected) && !preview.contains("has reported yet"),
+                "{preview}"
+            );
+            let plan = exclude(&snapshot, "n1", now).unwrap();
+            assert!(
+                plan.warnings.iter().any(|warning| warning.contains("BootcNode n1: ")),
+                "{plan:?}"
+            );
+        }
+    }
 }

@@ -1,6 +1,9 @@
 //! Assessment of each node and pool, with the rules and words of `oc adm upgrade status`.
 
-use berth_api::condition;
+use std::borrow::Cow;
+
+use berth_api::condition::{self, Verdict};
+use berth_api::decode::Decoded;
 use berth_api::insight::conditions::{AVAILABLE, DRAINING, PAUSED, PENDING, REBOOTING, UPDATED, WORKING};
 use berth_api::insight::{NodeInsight, ScopeType};
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
@@ -15,6 +18,7 @@ use serde::Serialize;
 
 use crate::nodes::{self, NodeMessage, NodeRow, silence};
 use crate::text::{clean, seconds};
+use crate::unreadable::{pool_of, unreadable};
 
 /// Number of nodes in each state. A node may count in several states.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -93,9 +97,8 @@ pub(crate) struct PoolContext {
 }
 
 /// Returns the line of one node. `node` is `None` if the Node could not be read.
-pub(crate) fn line(of_pool: PoolContext, bootc: &BootcNode, node: Option<&Node>, now: Timestamp) -> NodeLine {
-    let unknown = BootcNodeStatus::default();
-    let status = bootc.status.as_ref().unwrap_or(&unknown);
+pub(crate) fn line(of_pool: PoolContext, bootc: &Decoded<BootcNode>, node: Option<&Node>, now: Timestamp) -> NodeLine {
+    let status = &*status(bootc, now);
     let name = bootc.name_any();
     // A rebooting node may be silent for longer; the controller decides when that is too long.
     let is_reported = status.insight.as_ref().is_some_and(is_silent);
@@ -103,7 +106,7 @@ pub(crate) fn line(of_pool: PoolContext, bootc: &BootcNode, node: Option<&Node>,
     let silent = silent.map(|age| nodes::silent(Some(&age)).text);
     let facts = Inputs {
         node: &name,
-        pool: &bootc.spec.pool_name,
+        pool: pool_of(bootc),
         scope: if node.is_some_and(|n| waves::is_control_plane(n.labels())) {
             ScopeType::ControlPlane
         } else {
@@ -142,6 +145,24 @@ pub(crate) fn line(of_pool: PoolContext, bootc: &BootcNode, node: Option<&Node>,
         row,
         insight: Some(insight),
     }
+}
+
+/// Returns the status for the insight. If the BootcNode cannot be decoded completely, the status reports this.
+fn status(bootc: &Decoded<BootcNode>, now: Timestamp) -> Cow<'_, BootcNodeStatus> {
+    let status = bootc.status.as_ref().map_or_else(Cow::default, Cow::Borrowed);
+    let Some(found) = unreadable(bootc) else {
+        return status;
+    };
+    let mut status = status.into_owned();
+    let verdict = Verdict::yes(found.reason, found.message);
+    condition::set(
+        &mut status.conditions,
+        condition::node::NODE_DEGRADED,
+        verdict,
+        None,
+        now,
+    );
+    Cow::Owned(status)
 }
 
 /// Returns the message for the table: the agent's own message (`own`) or the insight's message. The insight's message

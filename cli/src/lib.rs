@@ -25,6 +25,7 @@ mod story;
 mod table;
 mod text;
 mod timeline;
+mod unreadable;
 mod verify;
 mod view;
 pub mod watch;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::decode::Decoded;
 use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_api::platform::{Machine, Variant};
 use berth_api::pool::Target;
@@ -17,7 +18,7 @@ use crate::world::World;
 pub(crate) struct Member<'a> {
     pub(crate) name: String,
     pub(crate) node: &'a Node,
-    pub(crate) bootc: Option<&'a BootcNode>,
+    pub(crate) bootc: Option<&'a Decoded<BootcNode>>,
 }
 
 impl Member<'_> {
@@ -82,11 +83,8 @@ pub(crate) struct Roster<'a> {
 
 impl<'a> Roster<'a> {
     pub(crate) fn of(snapshot: &'a Snapshot, now: Timestamp) -> Self {
-        let bootcs = snapshot
-            .bootc_nodes
-            .iter()
-            .map(|bootc| (bootc.name_any(), &bootc.object));
-        let bootcs: BTreeMap<String, &BootcNode> = bootcs.collect();
+        let bootcs = snapshot.bootc_nodes.iter().map(|bootc| (bootc.name_any(), bootc));
+        let bootcs: BTreeMap<String, &Decoded<BootcNode>> = bootcs.collect();
         let nodes = snapshot.nodes.iter().map(|node| {
             let name = node.name_any();
             let bootc = bootcs.get(&name).copied();

@@ -2,6 +2,7 @@
 
 use berth_api::Digest;
 use berth_api::condition;
+use berth_api::decode::Decoded;
 use berth_api::insight::conditions::DEGRADED;
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment, DesiredImage, Phase, Staging};
 use berth_core::insight::is_silent;
@@ -10,6 +11,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::text::{age, clean, short, until};
+use crate::unreadable::unreadable;
 
 /// An agent counts as silent after this many seconds without a heartbeat. By default, an agent sends a heartbeat every
 /// 120 seconds.
@@ -49,7 +51,7 @@ pub struct ProgressView {
     pub bytes_per_second: u64,
 }
 
-pub(crate) fn row(node: &BootcNode, now: Timestamp) -> NodeRow {
+pub(crate) fn row(node: &Decoded<BootcNode>, now: Timestamp) -> NodeRow {
     let unknown = BootcNodeStatus::default();
     let status = node.status.as_ref().unwrap_or(&unknown);
     let (version, target) = versions(status.booted.as_ref(), node.spec.image.as_ref());
@@ -144,7 +146,10 @@ pub(crate) fn silent(age: Option<&str>) -> NodeMessage {
 }
 
 /// Returns the most important message about a node, from its BootcNode.
-pub(crate) fn message(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> NodeMessage {
+pub(crate) fn message(node: &Decoded<BootcNode>, status: &BootcNodeStatus, now: Timestamp) -> NodeMessage {
+    if let Some(found) = unreadable(node) {
+        return NodeMessage::new(&format!("{}: {}", found.reason, found.message));
+    }
     if node.status.is_none() {
         return silent(None);
     }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::decode::Decoded;
+use berth_api::decode::{DELETED_LATE, Decoded};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -147,8 +147,7 @@ fn node(read: NodeMessage) -> Decoded<Node> {
 }
 
 fn metadata(read: MetaMessage) -> ObjectMeta {
-    // An object with an invalid time of its deletion is being deleted too.
-    let deleted = time(read.deletion_timestamp).unwrap_or(Some(Time(Timestamp::MAX)));
+    let deleted = time(read.deletion_timestamp).unwrap_or(Some(DELETED_LATE));
     ObjectMeta {
         name: read.name,
         uid: read.uid,
@@ -351,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_time_out_of_range_fails_only_its_conditions() {
-        // The year 9999 ends two hours after the last time that jiff accepts.
+        // The last time that jiff accepts is 26 hours before the end of the year 9999.
         let late = number(1, 253_402_300_799);
         let condition = [field(1, "Ready"), field(2, "True"), field(4, late.clone())].concat();
         let heartbeat = [field(1, "Ready"), field(2, "True"), field(3, late.clone())].concat();

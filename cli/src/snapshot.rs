@@ -115,29 +115,30 @@ impl Snapshot {
         Ok(this)
     }
 
-    /// Returns notes on objects that cannot be decoded completely. Names at most [`NAMED`] of them.
+    /// Returns notes on objects that cannot be decoded completely. Names at most [`NAMED`] of them, Leases first: an
+    /// unreadable Lease counts as held, so it stops other nodes of its pool.
     pub(crate) fn undecoded(&self) -> Vec<String> {
-        let hosts = self
-            .bootc_nodes
-            .iter()
-            .map(|host| ("BootcNode", host.name_any(), host.error()));
-        let nodes = self.nodes.iter().map(|node| ("Node", node.name_any(), node.error()));
-        let leases = self
-            .leases
-            .iter()
-            .map(|lease| ("Lease", lease.name_any(), lease.error()));
-        let mut notes = vec![];
-        for (kind, name, error) in hosts.chain(nodes).chain(leases) {
-            if let Some(error) = error {
-                notes.push(format!("cannot read all of {kind} {name}: {error}"));
-            }
-        }
-        let more = notes.len().saturating_sub(NAMED);
-        notes.truncate(NAMED);
-        if more > 0 {
-            notes.push(format!("{more} more objects cannot be read completely"));
+        let leases = self.leases.iter().filter_map(|lease| undecoded("Lease", lease));
+        let nodes = self.nodes.iter().filter_map(|node| undecoded("Node", node));
+        let hosts = self.bootc_nodes.iter().filter_map(|host| undecoded("BootcNode", host));
+        let mut found = leases.chain(nodes).chain(hosts);
+        let mut notes: Vec<String> = found.by_ref().take(NAMED).collect();
+        match found.count() {
+            0 => {}
+            1 => notes.push("1 more object cannot be read completely".to_owned()),
+            more => notes.push(format!("{more} more objects cannot be read completely")),
         }
         notes
+    }
+
+    /// Returns notes on the Node and the BootcNode with this name that cannot be decoded completely.
+    pub(crate) fn undecoded_of(&self, name: &str) -> Vec<String> {
+        let nodes = self.nodes.iter().filter(|node| node.name_any() == name);
+        let hosts = self.bootc_nodes.iter().filter(|host| host.name_any() == name);
+        let nodes = nodes.filter_map(|node| undecoded("Node", node));
+        nodes
+            .chain(hosts.filter_map(|host| undecoded("BootcNode", host)))
+            .collect()
     }
 
     /// Returns a copy with the mark's label added to a node (`on` is true) or removed from the node.
@@ -186,6 +187,12 @@ impl Snapshot {
         shown.sort_by_key(|pool| pool.name_any());
         shown
     }
+}
+
+/// Returns a note if the object cannot be decoded completely.
+fn undecoded<K: Resource<DynamicType = ()>>(kind: &str, object: &Decoded<K>) -> Option<String> {
+    let error = object.error()?;
+    Some(format!("cannot read all of {kind} {}: {error}", object.name_any()))
 }
 
 /// Returns the name if it is in `pools`, otherwise an error that lists the pools.
@@ -259,5 +266,44 @@ pub(crate) fn explained(error: kube::Error) -> anyhow::Error {
         )
     } else {
         error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const LATE: &str = "9999-12-31T23:59:59Z";
+
+    #[test]
+    fn leases_are_named_before_nodes() {
+        let mut snapshot = Snapshot::default();
+        for i in 0..7 {
+            let host =
+                json!({ "metadata": { "name": format!("n{i}") }, "spec": {}, "status": { "heartbeatTime": LATE } });
+            snapshot.bootc_nodes.push(serde_json::from_value(host).unwrap());
+        }
+        let lease = json!({ "metadata": { "name": "p-0" }, "spec": { "renewTime": LATE } });
+        snapshot.leases.push(serde_json::from_value(lease).unwrap());
+        let notes = snapshot.undecoded();
+        assert!(
+            notes[0].starts_with("cannot read all of Lease p-0: spec.renewTime: "),
+            "{notes:?}"
+        );
+        assert_eq!(
+            (notes.len(), &*notes[5]),
+            (6, "3 more objects cannot be read completely")
+        );
+        let last = snapshot.undecoded_of("n6");
+        assert!(
+            last.len() == 1 && last[0].starts_with("cannot read all of BootcNode n6: status: "),
+            "{last:?}"
+        );
+        snapshot.bootc_nodes.truncate(5);
+        assert_eq!(snapshot.undecoded()[5], "1 more object cannot be read completely");
+        snapshot.bootc_nodes.truncate(4);
+        assert_eq!(snapshot.undecoded().len(), 5);
     }
 }

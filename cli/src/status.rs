@@ -19,6 +19,7 @@ use crate::insights::{NodeLine, PoolAssessment, PoolContext, counts, line, sort}
 use crate::members::{Roster, is_excluded};
 use crate::snapshot::Snapshot;
 use crate::text::clean;
+use crate::unreadable::pool_of;
 use crate::view::{Berths, ClosedBerth, PoolView, Warning, WaveView};
 
 /// Everything that `status` shows.
@@ -122,7 +123,7 @@ fn lines<'a>(
     }
     let mut lines: BTreeMap<&str, Vec<NodeLine>> = BTreeMap::new();
     for bootc in &snapshot.bootc_nodes {
-        let pool = bootc.spec.pool_name.as_str();
+        let pool = pool_of(bootc);
         let node = bootc.metadata.name.as_deref().and_then(|name| nodes.get(name).copied());
         let of_pool = pools.get(pool).copied().unwrap_or_default();
         lines.entry(pool).or_default().push(line(of_pool, bootc, node, now));

@@ -16,11 +16,12 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::health::{subject, troubles};
+use crate::health::troubles;
 use crate::nodes::{self, NodeRow};
 use crate::snapshot::Snapshot;
 use crate::table::columns;
 use crate::text::{age, clean, cut, seconds, short, wrapped};
+use crate::unreadable::{pool_of, subject};
 use crate::view::Warning;
 
 /// Conditions that, if True, explain why a node makes no progress.
@@ -93,7 +94,7 @@ pub fn story(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Story, S
     let turn = status.last_turn.as_ref().map(|t| &t.next_try_time);
     Ok(Story {
         row: nodes::row(found, now),
-        pool: clean(&found.spec.pool_name),
+        pool: clean(pool_of(found)),
         joined: status.timeline.joined.as_ref().map(|joined| joined.start_time.0),
         firstboot: status.firstboot.clone(),
         first_chapter: status.timeline.firstboot.clone(),
@@ -135,7 +136,7 @@ fn berth_line(lease: &Decoded<Lease>, node: &str) -> Option<BerthLine> {
 }
 
 /// Returns advice about a node: the remedy of each problem. Without a problem, returns advice for the node's phase.
-fn advice(node: &BootcNode, phase: Option<Phase>, now: Timestamp) -> Vec<String> {
+fn advice(node: &Decoded<BootcNode>, phase: Option<Phase>, now: Timestamp) -> Vec<String> {
     let troubles = troubles(node, now);
     if troubles.is_empty() {
         let phase = phase.map_or(CommonReason::CannotDetermine.as_str(), Phase::as_str);

@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use crate::snapshot::Snapshot;
 use crate::story::from_to;
 use crate::text::{clean, cut, seconds};
+use crate::unreadable::pool_of;
 
 /// Least width of the picture, in columns.
 const LEAST_WIDTH: usize = 80;
@@ -73,8 +74,8 @@ pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Pictur
     let members: Vec<&BootcNode> = snapshot
         .bootc_nodes
         .iter()
+        .filter(|bootc| pool_of(bootc) == pool)
         .map(|bootc| &bootc.object)
-        .filter(|n| n.spec.pool_name == pool)
         .collect();
     let target = found.status.as_ref().and_then(|status| status.target.as_ref());
     let targets: BTreeSet<&Digest> = target.iter().flat_map(|t| &t.platforms).map(|p| &p.digest).collect();

@@ -27,7 +27,7 @@ pub(super) struct Claims<'a> {
     /// Berths that a former Node with this name holds.
     pub(super) former: Vec<Held<'a>>,
     pub(super) offered: Vec<String>,
-    /// Errors from Leases that name the node but cannot be read.
+    /// Notes on the Node, its BootcNode and the Leases that name the node, if they cannot be read.
     pub(super) unreadable: Vec<String>,
 }
 
@@ -35,7 +35,11 @@ impl<'a> Claims<'a> {
     /// Finds the node's berths in all pools. A node that has moved to another pool may still hold a berth of its former
     /// pool.
     pub(super) fn of(snapshot: &'a Snapshot, member: &Member<'_>) -> Self {
-        let mut claims = Self::default();
+        let notes = snapshot.undecoded_of(&member.name);
+        let mut claims = Self {
+            unreadable: notes.iter().map(|note| clean(note)).collect(),
+            ..Self::default()
+        };
         let uid = member.node.uid().unwrap_or_default();
         let name = NodeName::from(member.name.as_str());
         for lease in &snapshot.leases {

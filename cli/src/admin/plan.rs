@@ -134,10 +134,15 @@ impl Plan {
         out
     }
 
-    /// Adds warnings about objects that could not be read.
+    /// Adds warnings about objects that could not be read, unless the plan already has them.
     #[must_use]
     pub fn noting(mut self, snapshot: &Snapshot) -> Self {
-        self.warnings.extend(snapshot.notes.iter().map(|note| clean(note)));
+        for note in &snapshot.notes {
+            let note = clean(note);
+            if !self.warnings.contains(&note) {
+                self.warnings.push(note);
+            }
+        }
         self
     }
 

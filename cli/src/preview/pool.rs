@@ -23,6 +23,7 @@ use crate::members::{Member, Roster};
 use crate::nodes::{silence, versions};
 use crate::snapshot::Snapshot;
 use crate::text::{clean, short, until};
+use crate::unreadable::unreadable;
 use crate::world::Room;
 
 /// Maximum number of nodes that are named in one line, or in successive lines with one node each.
@@ -203,7 +204,9 @@ impl<'a> Outlook<'a> {
             blocks.push("the node has no BootcNode yet".to_owned());
             return blocks;
         };
-        if bootc.status.is_none() {
+        if let Some(found) = unreadable(bootc) {
+            blocks.push(format!("{}: {}", found.reason, clean(&found.message)));
+        } else if bootc.status.is_none() {
             blocks.push("no agent has reported yet".to_owned());
         }
         blocks.extend(silence(status, self.now).map(|age| format!("the node's agent has not reported for {age}")));

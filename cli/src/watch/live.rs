@@ -405,12 +405,12 @@ mod tests {
         live.take(WatchEvent::BootcNode(Box::new(Ok(Event::Apply(host)))), at(1));
         let lease = serde_json::from_value(lease).unwrap();
         live.take(WatchEvent::Lease(Box::new(Ok(Event::Apply(lease)))), at(1));
-        assert_eq!(names(&mut live), ["a", "b"]);
+        assert_eq!(names(&mut live), ["b", "a"], "a degraded node comes first");
         let notes = live.report(at(2)).notes;
         let of = [
-            "BootcNode b: status: ",
-            "Node a: status.conditions: ",
             "Lease p-0: spec.renewTime: ",
+            "Node a: status.conditions: ",
+            "BootcNode b: status: ",
         ];
         assert!(
             notes.len() == 3 && notes.iter().zip(of).all(|(note, of)| note.contains(of)),
