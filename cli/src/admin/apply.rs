@@ -98,11 +98,21 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
     }
 }
 
+/// Adds or removes the label of a mark. A compromised kubelet can write times that are in the year 10000 in UTC. The API
+/// server cannot parse them again, so it refuses each patch of that Node. The second try therefore replaces the managed
+/// fields, and leaves out the status, which the API server then takes from the stored Node.
 async fn label(client: &Client, (node, uid): (&str, &str), mark: Mark, on: bool) -> Result<()> {
     let value = if on { json!("true") } else { Value::Null };
-    let patch = json!({ "metadata": { "uid": uid, "labels": { mark.key(): value } } });
+    let mut patch = json!({ "metadata": { "uid": uid, "labels": { mark.key(): value } } });
     let nodes = Api::<Decoded<Node>>::all(client.clone());
-    let patched = nodes.patch(node, &params(), &Patch::Merge(patch)).await;
+    let mut patched = nodes.patch(node, &params(), &Patch::Merge(&patch)).await;
+    if let Err(kube::Error::Api(refused)) = &patched
+        && refused.code == 422
+    {
+        patch["metadata"]["managedFields"] = json!([{}]);
+        patch["status"] = Value::Null;
+        patched = nodes.patch(node, &params(), &Patch::Merge(&patch)).await;
+    }
     patched.map(drop).with_context(|| format!("cannot change Node {node}"))
 }
 

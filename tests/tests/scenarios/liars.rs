@@ -17,6 +17,8 @@ use kube::{Api, Client, Resource};
 use kubectl_berth::{Scope, Snapshot, report};
 use serde_json::{Value, json};
 
+use crate::said::berth;
+
 /// A time that Go accepts. The latest time of Berth's programs is 26 hours before the end of that year.
 const LATE: &str = "9999-12-31T23:59:59Z";
 
@@ -42,7 +44,8 @@ async fn unreadable_objects_stop_no_other(cluster: &Cluster) -> Result<()> {
     forged.until_all_run(&target, LONG).await?;
     a_late_node_stops_no_other(&late).await?;
     a_forged_lease_stops_only_its_pool(&forged, &late).await?;
-    a_bad_status_does_not_keep_its_pool(&deleted).await
+    a_bad_status_does_not_keep_its_pool(&deleted).await?;
+    a_node_that_refuses_patches_is_excluded(&late, late.node(3)).await
 }
 
 /// Returns an API without types: a test cannot decode these values either.
@@ -237,5 +240,30 @@ async fn an_insight_needs_no_managed_fields(part: &Part<'_>) -> Result<()> {
     // The types of this test cannot decode the time either.
     let patch = Patch::Merge(json!({ "metadata": { "managedFields": [{}] } }));
     nodes.patch(n1, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+/// A kubelet writes times that are in the year 10000 in UTC. Then the API server refuses each patch of the Node that keeps
+/// them. An admin can exclude the node all the same.
+async fn a_node_that_refuses_patches_is_excluded(part: &Part<'_>, node: &str) -> Result<()> {
+    let time = "9999-12-31T23:59:59-12:00";
+    let owner = json!({
+        "manager": "liar", "operation": "Update", "apiVersion": "v1", "time": time, "fieldsType": "FieldsV1",
+        "fieldsV1": { "f:metadata": { "f:annotations": {} } },
+    });
+    let kubelet = part.cluster.control_plane.node_kubeconfig(node)?.client().await?;
+    write_time(part, node, time).await?;
+    let patch = Patch::Merge(json!({ "metadata": { "managedFields": [owner] }, "status": null }));
+    let own: Api<Decoded<Node>> = Api::all(kubelet);
+    own.patch(node, &PatchParams::default(), &patch).await?;
+    let nodes: Api<Decoded<Node>> = Api::all(part.cluster.client());
+    let plain = Patch::Merge(json!({ "metadata": { "labels": { "plain": "true" } } }));
+    let refused = nodes.patch(node, &PatchParams::default(), &plain).await;
+    ensure!(refused.is_err(), "the API server can parse Node {node}");
+    for (act, label) in [("exclude", true), ("include", false)] {
+        berth(part.cluster, &[act, node, "--yes"]).await?.well(&[])?;
+        let labels = nodes.get(node).await?.object.metadata.labels.unwrap_or_default();
+        ensure!(labels.contains_key(keys::LABEL_EXCLUDE) == label, "{act}: {labels:?}");
+    }
     Ok(())
 }
