@@ -51,6 +51,7 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
         order: facts.order.clone(),
         fleet: facts.fleet.clone(),
         waves: progress.status(facts),
+        unproven: progress.unproven(facts),
         vain: vain(facts),
         ..Plan::default()
     };

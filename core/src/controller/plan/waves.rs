@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_api::NodeName;
 use berth_api::pool::{WaveState, WaveStatus};
 
 use super::facts::{Member, PoolFacts, Wave};
@@ -84,6 +85,13 @@ impl Progress {
             return None;
         }
         (member.place.wave > self.active).then(|| self.states.get(self.active).copied().unwrap_or(WaveState::Active))
+    }
+
+    /// Returns the members of the active wave that are not proven.
+    pub(super) fn unproven(&self, facts: &PoolFacts) -> Vec<NodeName> {
+        let active = facts.members.iter().filter(|member| member.place.wave == self.active);
+        let unproven = active.filter(|member| !member.abandoned && !is_proven(member));
+        unproven.map(|member| member.name.clone()).collect()
     }
 
     /// Returns the waves for the pool's status. Empty if the spec names no wave and all members are in one wave.

@@ -121,6 +121,8 @@ pub struct Plan {
     pub fleet: Option<FleetUse>,
     /// Progress of each wave.
     pub waves: Vec<WaveStatus>,
+    /// Members of the active wave that are not proven. The members of later waves wait for them.
+    pub unproven: Vec<NodeName>,
     /// Members that had at least [`MANY_OFFERS`] offers of the desired digest and do not run it, and the number of
     /// offers.
     pub vain: BTreeMap<NodeName, u32>,
@@ -137,18 +139,18 @@ impl Plan {
         self.writes.iter().any(|write| write.lease() == lease)
     }
 
-    /// Returns the reason `why` as a message about the members in `waiting`. If they wait for other control plane
-    /// nodes, the message names those nodes.
+    /// Returns the reason `why` as a message about the members in `waiting`. If they wait for other nodes of the control
+    /// plane or of an earlier wave, the message names those nodes.
     pub fn wait_words(&self, why: BlockReason, waiting: &[&NodeName]) -> String {
         let words = why.words().to_owned();
-        let BlockReason::ControlPlane(cause) = why else {
-            return words;
+        let waited_for = match why {
+            BlockReason::ControlPlane(cause) => self.waited_for.get(&cause),
+            BlockReason::Wave => Some(&self.unproven),
+            _ => None,
         };
-        let Some(nodes) = self.waited_for.get(&cause) else {
-            return words;
-        };
-        let others: Vec<String> = nodes
-            .iter()
+        let others: Vec<String> = waited_for
+            .into_iter()
+            .flatten()
             .filter(|node| !waiting.contains(node))
             .map(ToString::to_string)
             .collect();

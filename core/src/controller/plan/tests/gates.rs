@@ -15,10 +15,13 @@ fn a_later_wave_waits_for_the_earlier_one() {
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Offer n3"], "the canary");
     assert_eq!(plan.waiting[&"n1".into()], BlockReason::Wave);
+    let said = plan.wait_words(BlockReason::Wave, &[&"n1".into(), &"n2".into()]);
+    assert_eq!(said, "waits for an earlier wave (n3)");
     f.members[2].agent.booted = Some(digest(2));
     let plan = now(&f);
     assert!(plan.writes.is_empty());
     assert_eq!(plan.waiting[&"n2".into()], BlockReason::Soaking);
+    assert!(plan.unproven.is_empty());
     let states: Vec<_> = plan
         .waves
         .iter()
@@ -34,6 +37,7 @@ fn a_later_wave_waits_for_the_earlier_one() {
     f.members[2].node.ready = false;
     let plan = now(&f);
     assert!(plan.writes.is_empty(), "a canary that is down again stops the rest");
+    assert_eq!(plan.unproven, ["n3".into()]);
     assert_eq!(plan.waves[0].soaked_seconds, 60, "no second soak");
     f.members[2].node.ready = true;
     f.members[1].agent.booted = Some(digest(2));
