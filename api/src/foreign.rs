@@ -124,10 +124,11 @@ fn scrub(word: &str, before: Before) -> (String, Before) {
     (shown, next)
 }
 
-/// Replaces the first run of a token's characters that has at least this length.
+/// Replaces the first run of a token's characters if it has at least this length. An asterisk counts as such a character,
+/// so a hidden token stays as it is.
 fn without_token(word: &str, least: usize) -> String {
     fn is_part(c: char) -> bool {
-        c.is_ascii_alphanumeric() || "+/=._~-".contains(c)
+        c.is_ascii_alphanumeric() || "+/=._~-*".contains(c)
     }
     let start = word.find(is_part).unwrap_or(word.len());
     let (head, rest) = word.split_at(start);

@@ -64,6 +64,7 @@ fn tokens_of_headers_are_removed() {
         ("authorization: https://me:hush@r.io", "authorization: ***://***@r.io"),
     ] {
         assert_eq!(scrubbed(text), shown);
+        assert_eq!(scrubbed(shown), shown, "a second time: {text}");
     }
     assert_eq!(
         scrubbed(&format!("sent Bearer {token}, refused")),
