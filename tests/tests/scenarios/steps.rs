@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use berth_tests::programs::workspace_root;
-use nix::sys::signal::killpg;
-use nix::unistd::Pid;
 
 use crate::said::Said;
 
@@ -187,8 +185,19 @@ fn nothing_outlives_the_script() -> Result<()> {
     Ok(())
 }
 
+/// True if each process of the group has ended. An ended process may wait for process 1 to collect its exit status.
 fn is_gone(group: i32) -> bool {
-    killpg(Pid::from_raw(group), None).is_err()
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats = processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    !stats.into_iter().any(|stat| runs_in(&stat, group))
+}
+
+/// True if `stat`, the file of that name in `/proc/PID`, shows a process of the group that has not ended.
+fn runs_in(stat: &str, group: i32) -> bool {
+    // The name before the last parenthesis may contain spaces.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let fields: Vec<&str> = fields.split_whitespace().take(3).collect();
+    matches!(fields[..], [state, _, own] if state != "Z" && own == group.to_string())
 }
 
 /// The rows of `make flaky`, worst first.
