@@ -37,7 +37,7 @@ test-real: ## Run every scenario on real hosts (root, x86_64), and the simulated
 flaky: ## Run scenarios again and again on a busy machine, and count how often each failed. TEST=name, TIMES=20.
 	@scripts/run.sh flaky
 
-soak: ## Run rollouts while everything around them fails. SEED=n replays or continues, FROM=n, ROLLOUTS=200, BUG=name or all.
+soak: ## Run rollouts while everything around them fails. SEED=n replays or continues, FROM=n, ROLLOUTS=200, BUG=name or all, LIAR=0 or 1, LIES=names.
 	@scripts/run.sh soak
 
 check: ## Check format, lints, generated files, dependencies and licences.

@@ -91,10 +91,10 @@ demo() {
     exec cargo run --quiet -p berth-tests --bin berth-demo -- --hosts "$1"
 }
 
-# Passes SEED, FROM, ROLLOUTS and BUG to the program; an empty one counts as unset.
+# Passes SEED, FROM, ROLLOUTS, BUG, LIAR and LIES to the program; an empty one counts as unset.
 soak() {
     local name
-    for name in SEED FROM ROLLOUTS BUG; do
+    for name in SEED FROM ROLLOUTS BUG LIAR LIES; do
         [ -n "${!name:-}" ] || unset "$name"
     done
     build 'build of the soak' cargo build -p berth-tests --bin berth-soak

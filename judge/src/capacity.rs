@@ -48,7 +48,10 @@ impl Judge<'_> {
         let mut wrong = vec![];
         for state in in_order(history) {
             let (pool, lease) = (state.berth.pool.as_str(), state.berth.name());
-            wrong.extend(second_berth(&now, &lease, state, |s| self.lasts(s)));
+            let is_by_liar = state.claim.as_deref().is_some_and(|node| self.is_liar(node));
+            if !is_by_liar {
+                wrong.extend(second_berth(&now, &lease, state, |s| self.lasts(s)));
+            }
             let before = now.insert(lease.clone(), state).map(|s| &s.berth.state);
             let Some((since, k)) = published(&totals, pool, state.version) else {
                 continue;

@@ -50,7 +50,7 @@ impl Judge<'_> {
         let pods = self.pods();
         let mut wrong = vec![];
         for (host, at, boot) in self.downs() {
-            if licence(history, host, at, &boot).is_none() || self.is_excused(host, at) {
+            if licence(history, host, at, &boot).is_none() || self.is_excused(host, at) || self.is_liar(host) {
                 continue;
             }
             let known_by = at - LAST_LOOK - self.lag;

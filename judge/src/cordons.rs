@@ -42,6 +42,9 @@ impl Judge<'_> {
                 continue;
             }
             let name = &record.name;
+            if self.is_liar(name) {
+                continue;
+            }
             if *state && !unschedulable {
                 let text = format!(
                     "{name} was uncordoned at {} although an admin had cordoned it",

@@ -84,7 +84,12 @@ pub(super) fn history(audit: &[Record]) -> History {
 }
 
 fn recorded_state(record: &Record, object: &Value) -> Option<(String, RecordedState)> {
-    let lease: Lease = serde_json::from_value(object.clone()).ok()?;
+    let mut timeless = object.clone();
+    // No rule reads `renewTime`. An agent may have written one that cannot be parsed, to hide its write.
+    if let Some(spec) = timeless.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("renewTime");
+    }
+    let lease: Lease = serde_json::from_value(timeless).ok()?;
     let berth = lease::read(&lease).ok()?;
     let program = if record.user.ends_with(":berth-controller") {
         CONTROLLER

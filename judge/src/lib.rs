@@ -70,7 +70,9 @@ impl Judge<'_> {
     /// Finds Berth's writes of berths that Berth's own permissions or admission policies rejected: Berth must not try
     /// such a write. A rejection by another policy or webhook is not a violation.
     fn refused(&self) -> impl Iterator<Item = Violation> {
-        self.audit.iter().filter(|r| is_refused_by_own_rules(r)).map(|r| {
+        let refused = self.audit.iter().filter(|r| is_refused_by_own_rules(r));
+        let honest = refused.filter(|r| !self.is_by_liar(r));
+        honest.map(|r| {
             let who = r.node_claim.as_deref().unwrap_or("the controller");
             let text = format!(
                 "{who} tried to write {} at {} and was refused: {}",
@@ -84,7 +86,7 @@ impl Judge<'_> {
     /// image. A host that another program reboots must boot the same image again.
     fn unlicensed_reboots(&self, history: &History) -> Vec<Violation> {
         let mut wrong = vec![];
-        for (host, at, boot) in self.downs() {
+        for (host, at, boot) in self.downs().filter(|(host, ..)| !self.is_liar(host)) {
             let (before, after) = self.around(host, at);
             let text = match licence(history, host, at, &boot) {
                 Some((target, from)) => {
@@ -263,7 +265,7 @@ impl Judge<'_> {
             let host = record.user.strip_prefix("system:node:").unwrap_or_default();
             let cordons = record.resource == "nodes" && record.unschedulable() == Some(true) && sets_cordon(record);
             let evicts = record.resource == "pods" && record.subresource == "eviction";
-            if !(cordons || evicts) {
+            if !(cordons || evicts) || self.is_liar(host) {
                 continue;
             }
             let at = record.received;

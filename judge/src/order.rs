@@ -55,10 +55,11 @@ impl Judge<'_> {
                 let Some(after) = self.settled(&orders, pool, state).filter(|after| !after.is_empty()) else {
                     continue;
                 };
-                if self.goes_first(offer, state) {
+                if self.goes_first(offer, state) || self.is_liar(offer.node.as_str()) {
                     continue;
                 }
-                let left = published.keys().find_map(|node| {
+                let mut honest = published.keys().filter(|node| !self.is_liar(node));
+                let left = honest.find_map(|node| {
                     let member = self.settled(&published, node, state)?;
                     // If the labels changed lately, the node may have been excluded or moved to another pool.
                     let is_known = self.settled(&labels, node, state).is_some();

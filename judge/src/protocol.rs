@@ -103,6 +103,9 @@ impl Judge<'_> {
                 if after.berth.epoch < before.berth.epoch {
                     wrong.push(change.wrong("Fence", "the epoch decreased"));
                 }
+                if after.claim.as_deref().is_some_and(|node| self.is_liar(node)) {
+                    continue;
+                }
                 wrong.extend(match after.program.as_str() {
                     "berth-agent" => self.by_agent(&change),
                     CONTROLLER => self.by_controller(&change),

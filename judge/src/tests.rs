@@ -13,6 +13,7 @@ use crate::audit::Record;
 use crate::hosts::{HostChange, HostEvent};
 
 mod capacity;
+mod liars;
 mod logs;
 mod order;
 mod protocol;
@@ -33,6 +34,7 @@ struct World {
     now: i64,
     berth: Option<Berth>,
     fleet: Option<usize>,
+    liars: Vec<String>,
 }
 
 const AGENT: &str = "berth-agent";
@@ -198,6 +200,7 @@ impl World {
             audit: &self.audit,
             excused: &[],
             swapped: &[],
+            liars: &self.liars,
             capacity,
             fleet: self.fleet,
             evidence: &Evidence::of_harness(),

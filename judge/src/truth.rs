@@ -20,6 +20,9 @@ pub struct Truth<'a> {
     pub excused: &'a [(String, Timestamp)],
     /// Excused reboots that also changed the booted image.
     pub swapped: &'a [(String, Timestamp)],
+    /// Nodes whose credentials an attacker uses. The rules ignore these nodes' own writes and reboots, but not the
+    /// controller's writes about these nodes.
+    pub liars: &'a [String],
     /// Maximum number of berths that may be held at once in each pool, at any time in the records.
     pub capacity: BTreeMap<String, usize>,
     /// Maximum number of nodes, in all pools together, that may hold a berth, be offered one or be unavailable at once,
@@ -66,6 +69,19 @@ impl Truth<'_> {
     pub(crate) fn most(&self, pool: &str) -> Option<usize> {
         let known = self.capacity.get(pool).copied();
         known.or_else(|| self.evidence.whole.then_some(0))
+    }
+
+    pub(crate) fn is_liar(&self, node: &str) -> bool {
+        self.liars.iter().any(|liar| liar == node)
+    }
+
+    /// True if a liar's identity sent the request: its agent's token or its kubelet's certificate.
+    pub(crate) fn is_by_liar(&self, record: &Record) -> bool {
+        let kubelet = record.user.strip_prefix("system:node:");
+        [record.node_claim.as_deref(), kubelet]
+            .into_iter()
+            .flatten()
+            .any(|node| self.is_liar(node))
     }
 
     pub(crate) fn is_excused(&self, host: &str, at: Timestamp) -> bool {

@@ -80,6 +80,7 @@ impl Log {
             audit: records,
             excused: &[],
             swapped: &[],
+            liars: &[],
             capacity: capacities(records),
             fleet: terms.fleet,
             evidence: &evidence,

@@ -6,13 +6,15 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use berth_api::seeded::Bug;
 use berth_tests::soak::known::{self, Known};
+use berth_tests::soak::liar::{self, Liars};
 use berth_tests::soak::plan::Plan;
 use berth_tests::soak::run::{self, HOSTS, Options, Outcome, Soak};
 use berth_tests::soak::state::{self, State};
 use clap::Parser;
 
 /// Soaks Berth: rollouts of twelve simulated hosts with a real API server, while agents and controllers are killed,
-/// the API server goes away, admins contradict each other, reboots get lost and nodes vanish.
+/// the API server goes away, admins contradict each other, reboots get lost and nodes vanish. In one rollout of six, a
+/// program with one node's credentials writes whatever the API server accepts.
 ///
 /// The seed and the number of a rollout determine its faults. To continue an interrupted run, start it again with its seed.
 #[derive(Debug, Parser)]
@@ -34,6 +36,12 @@ struct Arguments {
     /// `all`: every bug, each in its rollout.
     #[arg(long, env = "BUG", value_name = "NAME")]
     bug: Option<String>,
+    /// Rollouts in which one node's credentials are used by a liar.
+    #[arg(long, env = "LIAR", value_name = "WHICH", default_value = "some")]
+    liar: Liars,
+    /// Lies that a liar tells, separated by commas, in place of those that the seed determines. `-name`: all but this one.
+    #[arg(long, env = "LIES", value_name = "NAMES", allow_hyphen_values = true)]
+    lies: Option<String>,
     /// Keeps the evidence of every rollout, not only after a violation.
     #[arg(long)]
     keep: bool,
@@ -129,11 +137,7 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
         (from, _) => State::new(seed, from.unwrap_or(0)),
     };
     let rollouts = state.next..arguments.rollouts;
-    let plans: Vec<_> = if arguments.quiet {
-        rollouts.map(|rollout| Plan::quiet(seed, rollout)).collect()
-    } else {
-        rollouts.map(|rollout| Plan::new(seed, rollout, HOSTS, true)).collect()
-    };
+    let plans = plans(arguments, seed, rollouts)?;
     if arguments.dry_run {
         plans.iter().for_each(|plan| println!("{plan}"));
         return Ok(true);
@@ -154,6 +158,9 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
         report(&outcome, &plan, begin);
         let found = &outcome.verdict.violations;
         state.add(&plan, outcome.took.as_secs_f64(), outcome.verdict.licensed, found);
+        if let Some(report) = &outcome.attack {
+            state.add_liar(&plan, outcome.took.as_secs_f64(), report, found.len());
+        }
         if !found.is_empty() || arguments.keep {
             let evidence = run::keep_evidence(&soak, seed, &plan, &outcome)?;
             println!("           evidence: {}", evidence.display());
@@ -164,7 +171,9 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
             return Ok(true);
         }
         // After a deadlock (I10) the cluster is stuck in this rollout, so the next one gets a new cluster.
-        if found.iter().any(|v| v.starts_with("I10")) {
+        // So does one whose liar has broken something.
+        let is_broken = outcome.attack.is_some() && !found.is_empty();
+        if is_broken || found.iter().any(|v| v.starts_with("I10")) {
             soak = start(arguments).await?;
         }
         if arguments.bug.is_none() {
@@ -178,6 +187,26 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
         return Ok(false);
     }
     Ok(state.violations.is_empty())
+}
+
+fn plans(arguments: &Arguments, seed: u64, rollouts: std::ops::Range<u64>) -> Result<Vec<Plan>> {
+    let only = arguments.lies.as_deref().map(liar::Kind::named);
+    let only = only.transpose().map_err(anyhow::Error::msg)?;
+    // A deliberate bug is looked for in the rollouts that were known before there were liars.
+    let liars = if arguments.bug.is_some() {
+        Liars::None
+    } else {
+        arguments.liar
+    };
+    let plan = |rollout| {
+        if arguments.quiet {
+            Plan::quiet(seed, rollout)
+        } else {
+            Plan::new(seed, rollout, HOSTS, true)
+        }
+    };
+    let plans = rollouts.map(|rollout| plan(rollout).with_liar(HOSTS, liars, only.as_ref()));
+    Ok(plans.collect())
 }
 
 async fn start(arguments: &Arguments) -> Result<Soak> {
@@ -198,6 +227,13 @@ fn report(outcome: &Outcome, plan: &Plan, begin: Instant) {
         outcome.verdict.licensed,
         found.len()
     );
+    if let Some(report) = &outcome.attack {
+        let (accepted, refused) = (report.tally.accepted(), report.tally.refused());
+        println!("           the liar: {accepted} writes accepted, {refused} refused");
+    }
+    for act in outcome.attack.iter().flat_map(|report| &report.acts) {
+        println!("           the admin was needed: {act}");
+    }
     for violation in found {
         println!("           {violation}");
     }

@@ -401,6 +401,7 @@ impl Site {
             audit: audit.records(),
             excused: &excused,
             swapped: &swapped,
+            liars: &[],
             capacity,
             fleet: *locked(&self.fleet),
             evidence: &Evidence::of_harness(),

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use jiff::Timestamp;
 
+use super::bounds;
 use super::inject::{POOL, SPARE};
+use super::liar::Liar;
 use super::plan::Plan;
 use crate::audit::{AuditLog, Record};
 use crate::cluster::Cluster;
@@ -98,18 +100,23 @@ impl Judge {
             .filter(|(_, at)| *at >= self.since)
             .collect();
         let capacity = BTreeMap::from([(POOL.to_owned(), most), (SPARE.to_owned(), 1)]);
+        let liars: Vec<_> = plan.liar.iter().map(Liar::name).collect();
         let truth = Truth {
             hosts: &hosts,
             audit: &records,
             excused: &excused,
             swapped: &[],
+            liars: &liars,
             capacity,
             fleet: plan.fleet,
             evidence: &Evidence::of_harness(),
             lag: plan.lag(),
         };
-        let violations = truth.violations().iter().map(ToString::to_string).collect();
+        let mut violations: Vec<_> = truth.violations().iter().map(ToString::to_string).collect();
         let licensed = truth.licensed_reboots();
+        if let Some(liar) = &plan.liar {
+            violations.extend(bounds::violations(&records, self.since, liar));
+        }
         self.kept = last_writes(&records);
         self.since = Timestamp::now();
         Ok(Verdict {

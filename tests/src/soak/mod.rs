@@ -3,13 +3,19 @@
 //! A seed determines the faults ([`plan`]), [`inject`] executes them, and [`judge`] checks by the ground truth how
 //! Berth reacted. A rollout must also end soon after its faults (I10).
 
+pub mod attack;
+mod bounds;
 pub mod draw;
 mod draw_scene;
 pub mod fault;
 pub mod inject;
 pub mod judge;
 pub mod known;
+pub mod liar;
 pub mod plan;
+mod replaced;
 pub mod run;
 pub mod scene;
 pub mod state;
+mod told;
+mod untyped;

@@ -8,6 +8,7 @@ use berth_model::random::Random;
 
 use super::draw::{CAPACITY, Draw, Timed};
 use super::fault::{Fault, Kind, seconds};
+use super::liar::{self, Liar, Liars};
 use super::scene::Scene;
 
 /// Order of the two pools. An admin moves a node to the spare pool before the rollout, so that both pools have members.
@@ -36,7 +37,12 @@ pub struct Plan {
     pub faults: Vec<Timed>,
     /// Faults that wait for a certain moment.
     pub scene: Option<Scene>,
+    /// A node whose credentials an attacker uses.
+    pub liar: Option<Liar>,
 }
+
+/// When nodes are uncordoned whose cordon must not last.
+const UNCORDONED_AFTER: Duration = Duration::from_secs(5);
 
 /// Returns the seed of a rollout in a run.
 pub fn seed_of(run: u64, rollout: u64) -> u64 {
@@ -54,7 +60,7 @@ impl Plan {
             patience,
             disrupted: BTreeSet::new(),
         };
-        let cordoned = draw.cordoned();
+        let mut cordoned = draw.cordoned();
         let scene = (!draw.random.one_in(3)).then(|| draw.scene());
         let (scene, besides) = scene.unzip();
         draw.disrupted.extend(scene.as_ref().map(|scene| scene.node));
@@ -73,15 +79,42 @@ impl Plan {
             spare_first: of_order.one_in(2),
             node: of_order.below(nodes) + 1,
         });
-        Self {
+        let plan = Self {
             rollout,
             seed,
-            cordoned,
+            cordoned: (vec![], None),
             fleet,
             order,
             faults,
             scene,
+            liar: None,
+        };
+        let spare = plan.moved_to_the_end();
+        if spare.len() > 1 && cordoned.0.iter().any(|node| spare.contains(node)) {
+            // The spare pool has a capacity of 1: a member that stays cordoned would keep the others waiting.
+            cordoned.1.get_or_insert(UNCORDONED_AFTER);
         }
+        Self { cordoned, ..plan }
+    }
+
+    /// Adds a liar, if the seed gives this rollout one. A liar tells only lies of these kinds, if some are given.
+    #[must_use]
+    pub fn with_liar(mut self, nodes: usize, liars: Liars, only: Option<&BTreeSet<liar::Kind>>) -> Self {
+        if Liar::is_due(self.seed, liars) {
+            self.liar = Liar::drawn(&self, nodes);
+        }
+        if let (Some(liar), Some(only)) = (&mut self.liar, only) {
+            liar.repertoire.clone_from(only);
+        }
+        self
+    }
+
+    /// Nodes without a fault of their own.
+    pub(super) fn undisturbed(&self, nodes: usize) -> Vec<usize> {
+        let of_scene = self.scene.iter().map(|scene| scene.node);
+        let mut disturbed: BTreeSet<usize> = self.all_faults().filter_map(Fault::node).chain(of_scene).collect();
+        disturbed.extend(&self.cordoned.0);
+        (1..=nodes).filter(|node| !disturbed.contains(node)).collect()
     }
 
     /// A plan without faults.
@@ -94,6 +127,7 @@ impl Plan {
             order: None,
             faults: vec![],
             scene: None,
+            liar: None,
         }
     }
 
@@ -171,8 +205,11 @@ impl fmt::Display for Plan {
             faults.join(", ")
         };
         write!(f, " {faults}")?;
-        match &self.scene {
-            Some(scene) => write!(f, "; {scene}"),
+        if let Some(scene) = &self.scene {
+            write!(f, "; {scene}")?;
+        }
+        match &self.liar {
+            Some(liar) => write!(f, "; {liar}"),
             None => Ok(()),
         }
     }
@@ -252,6 +289,15 @@ mod tests {
                     assert!(lasts <= Duration::from_secs(5));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_cordoned_node_never_fills_the_spare_pool() {
+        for plan in plans(2_000) {
+            let spare = plan.moved_to_the_end();
+            let is_cordoned = plan.cordoned_to_the_end().iter().any(|node| spare.contains(node));
+            assert!(!is_cordoned || spare.len() == 1, "{plan}");
         }
     }
 

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use kube::api::ListParams;
 use serde_json::json;
 
+use super::attack::{Attack, Report};
 use super::draw::{CAPACITY, CONTROLLERS};
 use super::fault::{Fault, Rescue};
 use super::inject::{Injector, LABEL_SPARE, POOL, SPARE};
@@ -53,6 +54,8 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// State of the cluster, if there was a violation.
     pub state: Option<String>,
+    /// What the liar did, if there was one.
+    pub attack: Option<Report>,
 }
 
 /// A cluster for rollouts.
@@ -92,12 +95,19 @@ impl Soak {
         if let Some(order) = plan.order {
             injector.move_away(order.node).await?;
         }
+        Attack::prepare(&self.cluster, plan).await?;
         self.judge.next(&self.cluster)?;
         let start = Instant::now();
         self.ask_for(&target, plan).await?;
-        injector.run(plan).await?;
+        let attack = Attack::start(&self.cluster, plan, [&target, &self.before]).await?;
+        let struck = injector.run(plan).await;
         injector.calm().await?;
-        let settled = self.settle(&target, plan).await;
+        let settled = match (struck, &attack) {
+            (Ok(()), _) => self.settle(&target, plan, attack.as_ref()).await,
+            // An admin's command failed because of a lie.
+            (Err(error), Some(_)) => Err(error),
+            (Err(error), None) => return Err(error),
+        };
         let took = start.elapsed();
         let mut state = None;
         if settled.is_err() {
@@ -118,8 +128,19 @@ impl Soak {
         for node in plan.moved_to_the_end() {
             injector.move_back(node).await?;
         }
+        let attack = match attack {
+            Some(attack) => Some(attack.end().await?),
+            None => None,
+        };
+        let found = attack.iter().flat_map(|report| report.violations.clone());
+        verdict.violations.extend(found);
         self.before = target;
-        Ok(Outcome { took, verdict, state })
+        Ok(Outcome {
+            took,
+            verdict,
+            state,
+            attack,
+        })
     }
 
     async fn bad_image(&self, plan: &Plan) -> Result<Option<Published>> {
@@ -165,7 +186,7 @@ impl Soak {
     }
 
     /// Checks I10: after the faults, all nodes are updated, all berths are given back, and only admins' cordons remain.
-    async fn settle(&self, target: &Published, plan: &Plan) -> Result<()> {
+    async fn settle(&self, target: &Published, plan: &Plan, attack: Option<&Attack<'_>>) -> Result<()> {
         let token = json!({ "rollout": { "retryToken": format!("rollout-{}-again", plan.rollout) } });
         for pool in [POOL, SPARE] {
             self.cluster.patch_pool(pool, token.clone()).await?;
@@ -174,6 +195,9 @@ impl Soak {
             .all_faults()
             .any(|f| matches!(f, Fault::LostReboot(_, Rescue::Nothing, _)));
         let limit = if alone { LOST_REBOOT_TIMEOUT } else { SETTLE_TIMEOUT };
+        if let Some(attack) = attack {
+            return attack.settle(target, limit).await;
+        }
         let start = Instant::now();
         self.cluster.until_all_run(target, limit).await?;
         let left = limit.saturating_sub(start.elapsed()).max(Duration::from_secs(1));
@@ -243,8 +267,11 @@ pub fn keep_evidence(soak: &Soak, run: u64, plan: &Plan, outcome: &Outcome) -> R
     let hosts: Vec<_> = verdict.hosts.iter().map(|event| json!(event).to_string()).collect();
     let writes = verdict.records.iter().filter(|r| r.is_write() || !r.succeeded());
     let writes: Vec<_> = writes.map(|record| json!(record).to_string()).collect();
+    let lies = outcome.attack.as_ref();
+    let lies = lies.map(|report| format!("{}\n{}", report.tally, report.acts.join("\n")));
     for (name, text) in [
         ("plan.txt", format!("{plan}\n")),
+        ("lies.txt", lies.unwrap_or_default()),
         ("violations.txt", verdict.violations.join("\n")),
         ("state.txt", outcome.state.clone().unwrap_or_default()),
         ("hosts.jsonl", hosts.join("\n")),

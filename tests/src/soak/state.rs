@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use super::attack::Report;
 use super::plan::Plan;
 use crate::statistics::median;
 
@@ -27,6 +28,26 @@ pub struct State {
     pub faults: BTreeMap<String, u64>,
     /// Violations, with the rollout's number.
     pub violations: Vec<(u64, String)>,
+    /// Rollouts with a liar.
+    pub liars: Liars,
+}
+
+/// Figures of the rollouts with a liar.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Liars {
+    /// Number of these rollouts.
+    pub rollouts: u64,
+    /// Duration of each of them in seconds.
+    pub seconds: Vec<f64>,
+    /// Number of lies that the API server accepted.
+    pub accepted: u64,
+    /// Number of lies that it refused.
+    pub refused: u64,
+    /// Rollouts in which an admin had to act, with the reason.
+    pub acts: Vec<(u64, String)>,
+    /// Violations in these rollouts.
+    pub violations: u64,
 }
 
 impl State {
@@ -76,6 +97,42 @@ impl State {
             .extend(violations.iter().map(|v| (plan.rollout, v.clone())));
     }
 
+    /// Adds the figures of a liar.
+    pub fn add_liar(&mut self, plan: &Plan, seconds: f64, report: &Report, violations: usize) {
+        let liars = &mut self.liars;
+        liars.rollouts += 1;
+        liars.seconds.push((seconds * 10.0).round() / 10.0);
+        liars.accepted += report.tally.accepted();
+        liars.refused += report.tally.refused();
+        liars
+            .acts
+            .extend(report.acts.first().map(|act| (plan.rollout, act.clone())));
+        liars.violations += u64::try_from(violations).unwrap_or(0);
+    }
+
+    fn liars(&self) -> String {
+        let liars = &self.liars;
+        if liars.rollouts == 0 {
+            return String::new();
+        }
+        let acts: Vec<_> = liars
+            .acts
+            .iter()
+            .map(|(n, act)| format!("  rollout {n}: {act}\n"))
+            .collect();
+        format!(
+            "of these, {} rollouts with a liar: {} lies accepted, {} refused, {} violations, median {:.1} seconds; an \
+             admin was needed in {}\n{}",
+            liars.rollouts,
+            liars.accepted,
+            liars.refused,
+            liars.violations,
+            median(&liars.seconds),
+            liars.acts.len(),
+            acts.concat(),
+        )
+    }
+
     /// Summary for display.
     pub fn summary(&self) -> String {
         let total: f64 = self.seconds.iter().sum();
@@ -93,7 +150,7 @@ impl State {
         format!(
             "seed {}: {} rollouts, {} licensed reboots, {} faults, {} violations\n\
              seconds for each rollout: mean {:.1}, median {:.1}, longest {:.1}; {:.0} in all\n\
-             faults by kind:\n{}{}{}",
+             {}faults by kind:\n{}{}{}",
             self.seed,
             self.rollouts,
             self.reboots,
@@ -103,6 +160,7 @@ impl State {
             median(&self.seconds),
             longest,
             total,
+            self.liars(),
             faults.concat(),
             if violations.is_empty() { "" } else { "violations:\n" },
             violations.concat(),

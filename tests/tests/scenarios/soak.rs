@@ -3,15 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use berth_tests::soak::attack::ensure_lied;
 use berth_tests::soak::fault::{Fault, Kind};
+use berth_tests::soak::liar::Liars;
 use berth_tests::soak::plan::Plan;
-use berth_tests::soak::run::{HOSTS, Options, Soak, keep_evidence};
+use berth_tests::soak::run::{HOSTS, Options, Outcome, Soak, keep_evidence};
 
 const SEED: u64 = 1;
 /// Numbers of the rollouts that are short enough for a test. Their faults end soon, and together they contain every
 /// kind of fault.
 const ROLLOUTS: [u64; 10] = [14072, 17317, 17759, 6648, 3262, 15321, 5109, 7753, 7534, 266];
+/// Numbers of the rollouts with a liar. Their faults are few and end soon.
+const WITH_LIAR: [u64; 2] = [17317, 6648];
 /// No further rollout starts after this time; with fewer than ten rollouts the test fails.
 const ENOUGH: Duration = Duration::from_secs(520);
 
@@ -28,24 +32,44 @@ async fn ten_rollouts_survive_their_faults() -> Result<()> {
     let begin = Instant::now();
     for (made, rollout) in ROLLOUTS.into_iter().enumerate() {
         ensure!(begin.elapsed() < ENOUGH, "only {made} rollouts in {ENOUGH:?}");
-        let plan = Plan::new(SEED, rollout, HOSTS, false);
-        println!("seed {SEED} {plan}");
-        let outcome = soak.rollout(&plan).await?;
-        println!(
-            "  {:.1} s, {} licensed reboots",
-            outcome.took.as_secs_f64(),
-            outcome.verdict.licensed
+        judged(&mut soak, &Plan::new(SEED, rollout, HOSTS, false)).await?;
+    }
+    Ok(())
+}
+
+/// Runs a rollout. Fails if the judge finds a violation.
+async fn judged(soak: &mut Soak, plan: &Plan) -> Result<Outcome> {
+    println!("seed {SEED} {plan}");
+    let outcome = soak.rollout(plan).await?;
+    println!(
+        "  {:.1} s, {} licensed reboots",
+        outcome.took.as_secs_f64(),
+        outcome.verdict.licensed
+    );
+    if !outcome.verdict.violations.is_empty() {
+        let evidence = keep_evidence(soak, SEED, plan, &outcome)?;
+        let found = outcome.verdict.violations.join("\n  ");
+        bail!(
+            "the judge found violations:\n  {found}\n{}\nevidence: {}",
+            outcome.state.unwrap_or_default(),
+            evidence.display()
         );
-        if !outcome.verdict.violations.is_empty() {
-            let evidence = keep_evidence(&soak, SEED, &plan, &outcome)?;
-            let found = outcome.verdict.violations.join("\n  ");
-            panic!(
-                "the judge found violations:\n  {found}\n{}\nevidence: {}",
-                outcome.state.unwrap_or_default(),
-                evidence.display()
-            );
-        }
-        ensure!(outcome.verdict.licensed >= HOSTS / 2, "too few reboots");
+    }
+    ensure!(outcome.verdict.licensed >= HOSTS / 2, "too few reboots");
+    Ok(outcome)
+}
+
+/// Two rollouts in which a program with the credentials of one node lies. Runs only with `LIAR=1`.
+#[tokio::test]
+async fn two_rollouts_survive_a_liar() -> Result<()> {
+    if std::env::var_os("LIAR").is_none_or(|liar| liar != "1") {
+        return Ok(());
+    }
+    let mut soak = Soak::start(&Options::default()).await?;
+    for rollout in WITH_LIAR {
+        let plan = Plan::new(SEED, rollout, HOSTS, false).with_liar(HOSTS, Liars::All, None);
+        let outcome = judged(&mut soak, &plan).await?;
+        ensure_lied(outcome.attack.as_ref().context("the rollout has no liar")?)?;
     }
     Ok(())
 }

@@ -1,0 +1,145 @@
+//! The liar at work: reads what it may read, lies, and counts the answers.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use berth_api::BootId;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::credentials::Credentials;
+use super::request::{BOOTC_NODES, Identity, LEASES, NODES, PODS, View};
+use super::tally::Tally;
+use super::{Kind, Liar, Lie};
+use crate::cluster::{Cluster, Published};
+use crate::hosts::sim::SimHost;
+use crate::soak::untyped::items;
+
+/// How long the liar uses what it has read, except of berths.
+const REREAD: Duration = Duration::from_secs(1);
+/// How long a stopped liar may take for its last request.
+const LAST_WORDS: Duration = Duration::from_secs(15);
+
+/// A liar that runs. Dropping it ends it.
+#[derive(Debug)]
+pub struct Working {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<Tally>,
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Working {
+    /// Starts a liar. `images` are the rollout's image and the one before.
+    pub async fn start(liar: &Liar, cluster: &Cluster, images: [&Published; 2]) -> Result<Self> {
+        let name = liar.name();
+        let [target, before] = images.map(|image| image.digest.to_string());
+        let mut others: Vec<_> = cluster.fleet.hosts.iter().map(|host| host.name().to_owned()).collect();
+        others.retain(|other| *other != name);
+        let credentials = Credentials::of(&cluster.control_plane, &name).await?;
+        let view = View {
+            node: name,
+            others,
+            target,
+            before,
+            ..View::default()
+        };
+        let (stop, stopped) = watch::channel(false);
+        let work = Work {
+            liar: liar.clone(),
+            credentials,
+            host: cluster.host(liar.node).clone(),
+            view,
+            tally: Tally::default(),
+        };
+        let task = tokio::spawn(work.run(stopped));
+        Ok(Self { stop, task })
+    }
+
+    /// Ends the liar, and returns the counts of its lies.
+    pub async fn end(mut self) -> Result<Tally> {
+        let _ = self.stop.send(true);
+        let ended = timeout(LAST_WORDS, &mut self.task).await;
+        ended.context("the liar does not end")?.context("the liar failed")
+    }
+}
+
+struct Work {
+    liar: Liar,
+    credentials: Credentials,
+    host: SimHost,
+    view: View,
+    tally: Tally,
+}
+
+impl Work {
+    async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Tally {
+        let start = Instant::now();
+        let (mut number, mut read) = (0, None::<Instant>);
+        loop {
+            let is_over = self.liar.lasts.is_some_and(|lasts| start.elapsed() >= lasts);
+            let Some((at, lie)) = Lie::first_of(&self.liar.repertoire, self.liar.seed, number) else {
+                break;
+            };
+            if is_over || *stopped.borrow() {
+                break;
+            }
+            number = at + 1;
+            let next = Instant::now() + self.liar.pace;
+            if read.is_none_or(|read| read.elapsed() >= REREAD) {
+                self.look().await;
+                read = Some(Instant::now());
+            }
+            self.tell(&lie).await;
+            tokio::select! {
+                () = sleep_until(next) => {}
+                _ = stopped.changed() => break,
+            }
+        }
+        self.tally
+    }
+
+    /// Reads the liar's own objects and the host's boot.
+    async fn look(&mut self) {
+        let name = self.view.node.clone();
+        let bootc_node = format!("{BOOTC_NODES}/{name}");
+        self.view.bootc_node = self.credentials.read(Identity::Agent, &bootc_node).await;
+        let node = self
+            .credentials
+            .read(Identity::Kubelet, &format!("{NODES}/{name}"))
+            .await;
+        if let Some(uid) = node.pointer("/metadata/uid").and_then(Value::as_str) {
+            uid.clone_into(&mut self.view.uid);
+        }
+        let pods = format!("{PODS}?fieldSelector=spec.nodeName%3D{name}");
+        let pods = self.credentials.read(Identity::Kubelet, &pods).await;
+        let names = items(&pods)
+            .iter()
+            .filter_map(|pod| pod.pointer("/metadata/name")?.as_str());
+        self.view.pods = names.map(str::to_owned).collect();
+        if let Some(boot_id) = self.host.facts().boot_id {
+            self.view.boot_id = BootId::new(boot_id.as_str()).to_string();
+        }
+    }
+
+    async fn tell(&mut self, lie: &Lie) {
+        self.view.now = Timestamp::now().as_second();
+        if matches!(lie.kind, Kind::Take | Kind::Move | Kind::BerthTimes | Kind::Forbidden) {
+            let leases = self.credentials.read(Identity::Agent, LEASES).await;
+            self.view.leases = items(&leases).to_vec();
+        }
+        for request in lie.requests(&self.view) {
+            match self.credentials.send(&request).await {
+                Ok(answer) => self.tally.add(lie.kind, &request, answer),
+                Err(error) => tracing::error!(error = format!("{error:#}"), "a lie is not a valid request"),
+            }
+        }
+    }
+}
