@@ -48,9 +48,12 @@ impl Judge<'_> {
         let mut wrong = vec![];
         for state in in_order(history) {
             let (pool, lease) = (state.berth.pool.as_str(), state.berth.name());
-            let is_by_liar = state.claim.as_deref().is_some_and(|node| self.is_liar(node));
-            if !is_by_liar {
+            if !state.writer().is_some_and(|node| self.is_liar(node)) {
                 wrong.extend(second_berth(&now, &lease, state, |s| self.lasts(s)));
+            }
+            let was_closed = now.get(&lease).is_none_or(|s| s.berth.node().is_none());
+            if was_closed {
+                wrong.extend(second_offer(&now, &lease, state, |s| self.lasts(s)));
             }
             let before = now.insert(lease.clone(), state).map(|s| &s.berth.state);
             let Some((since, k)) = published(&totals, pool, state.version) else {
@@ -76,7 +79,7 @@ impl Judge<'_> {
                     all.extend(down.filter(|uid| pool_of(&members, uid, state.version) == Some(pool)));
                     let in_use = if used >= k {
                         format!("{used} of {k} berths were held or offered")
-                    } else if all.len() >= k && !all.contains(&uid) && !self.is_repaired(&cordoned, state, &uid) {
+                    } else if all.len() >= k && !all.contains(&uid) && !self.is_repaired(&cordoned, state, offer) {
                         format!("berths and cordoned nodes used {} of the capacity of {k}", all.len())
                     } else {
                         continue;
@@ -109,7 +112,7 @@ impl Judge<'_> {
             let mut all = nodes;
             let down = self.unavailable(&cordoned, state).into_iter();
             all.extend(down.filter(|uid| pool_of(&members, uid, state.version).is_some_and(|pool| !pool.is_empty())));
-            let is_down = all.contains(&uid) || self.is_repaired(&cordoned, state, &uid);
+            let is_down = all.contains(&uid) || self.is_repaired(&cordoned, state, offer);
             if used >= limit || all.len() >= limit && !is_down {
                 let in_use = format!(
                     "berths and cordoned nodes used {} of the fleet's limit of {limit}",
@@ -182,8 +185,11 @@ impl Judge<'_> {
 
     /// True if Berth may have counted the offered node itself as unavailable. Such a node may be offered a berth
     /// regardless of other unavailable nodes.
-    fn is_repaired(&self, cordoned: &[Cordoned], state: &RecordedState, uid: &str) -> bool {
-        self.lately_cordoned(cordoned, state, uid) || self.lately_joined(state, uid)
+    fn is_repaired(&self, cordoned: &[Cordoned], state: &RecordedState, offer: &Offer) -> bool {
+        let uid = offer.uid.to_string();
+        self.lately_cordoned(cordoned, state, &uid)
+            || self.lately_joined(state, &uid)
+            || self.claims_not_ready(offer.node.as_str(), state)
     }
 
     /// True if the node was unschedulable at any time before this state. Berth may then have counted it as
@@ -248,6 +254,27 @@ fn second_berth(
         "{} took {} at {} while the node already held {}",
         taken.node,
         state.berth.name(),
+        state.at,
+        other.berth.name()
+    );
+    Some(Violation::of_write("I1", state, text).and(&other.audit_id))
+}
+
+/// Returns a violation if a node is offered a berth while it has another berth of the same pool.
+fn second_offer(
+    now: &BTreeMap<String, &RecordedState>,
+    lease: &str,
+    state: &RecordedState,
+    lasts: impl Fn(&RecordedState) -> bool,
+) -> Option<Violation> {
+    let offer = state.berth.offer()?;
+    let (_, other) = now.iter().find(|(name, s)| {
+        let has_it = s.berth.node().is_some_and(|(_, uid)| *uid == offer.uid);
+        *name != lease && s.berth.pool == state.berth.pool && lasts(s) && has_it
+    })?;
+    let text = format!(
+        "{lease} was opened for {} at {} while the node already had {}",
+        offer.node,
         state.at,
         other.berth.name()
     );

@@ -121,6 +121,12 @@ fn unanswered(record: &Record, name: &str, built_on: u64) -> Option<RecordedStat
     })
 }
 
+/// True if a successful write of a berth stored a state that Berth cannot read.
+pub(super) fn is_unreadable(record: &Record) -> bool {
+    let object = record.response.as_ref().filter(|_| is_berth_write(record));
+    object.is_some_and(|object| recorded_state(record, object).is_none())
+}
+
 fn is_berth_write(record: &Record) -> bool {
     let writes = record.is_write() && !record.verb.starts_with("delete");
     writes && record.resource == "leases" && record.succeeded() && record.response.as_ref().is_some_and(has_pool)
@@ -143,6 +149,11 @@ pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) 
 }
 
 impl RecordedState {
+    /// Node whose agent wrote the state. The controller's token may name a node too.
+    pub(super) fn writer(&self) -> Option<&str> {
+        self.claim.as_deref().filter(|_| self.program != CONTROLLER)
+    }
+
     pub(super) fn is_of(&self, host: &str) -> bool {
         self.berth.node().is_some_and(|(node, _)| node.as_str() == host)
     }

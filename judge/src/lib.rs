@@ -25,9 +25,12 @@ pub use crate::violation::Violation;
 
 pub mod audit;
 mod capacity;
+mod claims;
 mod clear;
 mod cordons;
 mod evidence;
+mod failed;
+mod foreign;
 mod history;
 pub mod hosts;
 mod judge;
@@ -35,6 +38,8 @@ pub mod log;
 mod names;
 mod order;
 mod protocol;
+mod quorum;
+mod sender;
 pub mod sightings;
 #[cfg(test)]
 mod tests;
@@ -61,9 +66,13 @@ impl Judge<'_> {
         wrong.extend(self.beyond_capacity(history));
         wrong.extend(self.beyond_fleet(history));
         wrong.extend(self.out_of_order(history));
+        wrong.extend(self.failed_again(history));
+        wrong.extend(self.two_servers(history));
         wrong.extend(self.broken_cordons());
         wrong.extend(self.uncleared_reboots(history));
         wrong.extend(self.refused());
+        wrong.extend(self.foreign_writes());
+        wrong.extend(self.unreadable_berths());
         wrong
     }
 

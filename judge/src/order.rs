@@ -14,10 +14,10 @@ use crate::violation::Violation;
 use crate::write::text;
 
 /// Successive values of each object of one kind, by the object's name.
-type Changes<T> = BTreeMap<String, Vec<Change<T>>>;
+pub(super) type Changes<T> = BTreeMap<String, Vec<Change<T>>>;
 
 /// A value of an object, and the write that set it.
-struct Change<T> {
+pub(super) struct Change<T> {
     version: u64,
     at: Timestamp,
     value: T,
@@ -55,7 +55,7 @@ impl Judge<'_> {
                 let Some(after) = self.settled(&orders, pool, state).filter(|after| !after.is_empty()) else {
                     continue;
                 };
-                if self.goes_first(offer, state) || self.is_liar(offer.node.as_str()) {
+                if self.goes_first(offer, state) || self.claims_not_ready(offer.node.as_str(), state) {
                     continue;
                 }
                 let mut honest = published.keys().filter(|node| !self.is_liar(node));
@@ -83,7 +83,7 @@ impl Judge<'_> {
     }
 
     /// Returns the successive values of all objects of a kind, each with the write that set it.
-    fn changes<T: PartialEq>(&self, target: &'static str, value: impl Fn(&Value) -> T) -> Changes<T> {
+    pub(super) fn changes<T: PartialEq>(&self, target: &'static str, value: impl Fn(&Value) -> T) -> Changes<T> {
         let mut changes: Changes<T> = BTreeMap::new();
         for &(version, record, object) in self.writes(target) {
             let of = changes.entry(name_of(record, object).to_owned()).or_default();
@@ -98,7 +98,7 @@ impl Judge<'_> {
 
     /// Returns the value that an object had when a berth was written. `None` if the value was not older than the lag,
     /// or if the log may lack a newer value.
-    fn settled<'c, T>(&self, changes: &'c Changes<T>, name: &str, state: &RecordedState) -> Option<&'c T> {
+    pub(super) fn settled<'c, T>(&self, changes: &'c Changes<T>, name: &str, state: &RecordedState) -> Option<&'c T> {
         let last = changes.get(name)?.iter().rfind(|c| c.version < state.version)?;
         (last.at + self.lag < state.received && !self.misses(last.version, state.version)).then_some(&last.value)
     }

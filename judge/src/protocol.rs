@@ -103,7 +103,10 @@ impl Judge<'_> {
                 if after.berth.epoch < before.berth.epoch {
                     wrong.push(change.wrong("Fence", "the epoch decreased"));
                 }
-                if after.claim.as_deref().is_some_and(|node| self.is_liar(node)) {
+                if let Some(liar) = after.writer().filter(|node| self.is_liar(node)) {
+                    if !before.is_of(liar) {
+                        wrong.push(change.wrong("I6", "a node may write only a berth that it held or was offered"));
+                    }
                     continue;
                 }
                 wrong.extend(match after.program.as_str() {
@@ -369,7 +372,7 @@ impl Judge<'_> {
                 _ => vec![],
             },
             (BerthState::Closed(before), BerthState::Offered(_)) => match before.outcome {
-                Some(Outcome::Failed) => vec![change.wrong(
+                Some(Outcome::Failed) if !self.is_hidden(change, before) => vec![change.wrong(
                     "I8",
                     "the controller opened the berth before the pool's status recorded the failure",
                 )],
@@ -398,6 +401,12 @@ impl Judge<'_> {
             },
             _ => vec![change.wrong("I1", "a controller may not make this change")],
         }
+    }
+
+    /// True if a liar closed its berth as failed without its name, so that the controller cannot record the failure.
+    fn is_hidden(&self, change: &Change<'_>, closed: &Closed) -> bool {
+        let is_by_liar = change.before.writer().is_some_and(|node| self.is_liar(node));
+        is_by_liar && closed.last_node.is_none()
     }
 
     /// I8: the controller records a failure in the pool's status before it removes the failure from the berth.

@@ -17,6 +17,7 @@ mod liars;
 mod logs;
 mod order;
 mod protocol;
+mod quorum;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000 + second).unwrap()

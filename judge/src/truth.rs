@@ -8,6 +8,7 @@ use crate::audit::Record;
 use crate::evidence::Evidence;
 use crate::history::{history, licence};
 use crate::hosts::{HostChange, HostEvent};
+use crate::sender::sender;
 
 /// The records to judge, of a test or of a cluster's log.
 #[derive(Debug)]
@@ -20,8 +21,8 @@ pub struct Truth<'a> {
     pub excused: &'a [(String, Timestamp)],
     /// Excused reboots that also changed the booted image.
     pub swapped: &'a [(String, Timestamp)],
-    /// Nodes whose credentials an attacker uses. The rules ignore these nodes' own writes and reboots, but not the
-    /// controller's writes about these nodes.
+    /// Nodes whose credentials an attacker uses. These nodes' own writes and reboots need not follow the protocol, but
+    /// they must concern only these nodes (I6). The controller's writes about these nodes are judged.
     pub liars: &'a [String],
     /// Maximum number of berths that may be held at once in each pool, at any time in the records.
     pub capacity: BTreeMap<String, usize>,
@@ -77,11 +78,7 @@ impl Truth<'_> {
 
     /// True if a liar's identity sent the request: its agent's token or its kubelet's certificate.
     pub(crate) fn is_by_liar(&self, record: &Record) -> bool {
-        let kubelet = record.user.strip_prefix("system:node:");
-        [record.node_claim.as_deref(), kubelet]
-            .into_iter()
-            .flatten()
-            .any(|node| self.is_liar(node))
+        sender(record).is_some_and(|sender| self.is_liar(sender.node()))
     }
 
     pub(crate) fn is_excused(&self, host: &str, at: Timestamp) -> bool {

@@ -118,7 +118,7 @@ impl Log {
             ),
             (
                 evidence.nodes,
-                "I1 (cordoned before the reboot), I4: the log has no bodies of Node writes",
+                "I1 (cordoned before the reboot), I4, I11: the log has no bodies of Node writes",
             ),
             (
                 evidence.published,

@@ -185,6 +185,49 @@ fn a_failure_is_on_record_before_the_berth_opens() {
 }
 
 #[test]
+fn a_failed_digest_is_offered_again_only_after_a_retry() {
+    fn retry(world: &mut World, token: &str) {
+        let object = json!({ "metadata": { "name": "workers" }, "spec": { "rollout": { "retryToken": token } } });
+        world.write(ADMIN, "patch", "bootcnodepools", "workers", json!({}), object);
+    }
+    fn offered_again(target: u8, retries: &[&str]) -> Vec<String> {
+        let mut world = World::default();
+        retry(&mut world, "a");
+        world.offers().next(AGENT, take);
+        world.next(AGENT, |b| b.releasing(Outcome::Failed, BootId::from("b1")).unwrap());
+        world
+            .node(AGENT, "patch", "n1", false, false)
+            .next(AGENT, |b| b.given_back().unwrap());
+        let failures = json!([{ "digest": digest(2).to_string(), "nodes": ["n1"] }]);
+        let status = json!({ "status": { "berths": { "total": 1 }, "failures": failures }, "metadata": {} });
+        world
+            .write(
+                CONTROLLER,
+                "patch",
+                "bootcnodepools/status",
+                "workers",
+                json!({}),
+                status,
+            )
+            .next(CONTROLLER, |b| b.acknowledged().unwrap());
+        for token in retries {
+            retry(&mut world, token);
+        }
+        world.next(CONTROLLER, |b| b.offered(offer("n1", target)).unwrap());
+        world.judged()
+    }
+    for again in [offered_again(2, &[]), offered_again(2, &["a"])] {
+        let [one] = again.as_slice() else { panic!("{again:?}") };
+        assert!(
+            one.starts_with("I8: workers-0 was opened for n1") && one.contains("had failed there"),
+            "{one}"
+        );
+    }
+    assert_eq!(offered_again(2, &["b"]), Vec::<String>::new());
+    assert_eq!(offered_again(3, &[]), Vec::<String>::new());
+}
+
+#[test]
 fn a_deposed_leader_must_not_write() {
     let mut world = World::default();
     world
