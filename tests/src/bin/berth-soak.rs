@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use berth_api::seeded::Bug;
-use berth_tests::soak::known::{self, Known};
+use berth_tests::soak::known::{self, BESIDE_LIAR, Known};
 use berth_tests::soak::liar::{self, Liars};
 use berth_tests::soak::plan::Plan;
 use berth_tests::soak::run::{self, HOSTS, Options, Outcome, Soak};
@@ -36,10 +36,10 @@ struct Arguments {
     /// `all`: every bug, each in its rollout.
     #[arg(long, env = "BUG", value_name = "NAME")]
     bug: Option<String>,
-    /// Rollouts in which one node's credentials are used by a liar.
+    /// Rollouts with a liar, which uses the credentials of one node.
     #[arg(long, env = "LIAR", value_name = "WHICH", default_value = "some")]
     liar: Liars,
-    /// Lies that a liar tells, separated by commas, in place of those that the seed determines. `-name`: all but this one.
+    /// Kinds of lies, separated by commas, in place of the kinds that the seed determines. `-name`: all but this one.
     #[arg(long, env = "LIES", value_name = "NAMES", allow_hyphen_values = true)]
     lies: Option<String>,
     /// Keeps the evidence of every rollout, not only after a violation.
@@ -51,6 +51,17 @@ struct Arguments {
     /// Prints the faults of each rollout without running any.
     #[arg(long)]
     dry_run: bool,
+}
+
+impl Arguments {
+    /// A deliberate bug is looked for in the rollouts that were known before there were liars, unless all rollouts are
+    /// to have one.
+    fn liar_of_bug(&self) -> Liars {
+        match self.liar {
+            Liars::All => Liars::All,
+            Liars::Some | Liars::None => Liars::None,
+        }
+    }
 }
 
 #[tokio::main]
@@ -74,7 +85,8 @@ async fn soak(arguments: &Arguments) -> Result<bool> {
         Some(name) => {
             let bug = Bug::named(name).with_context(|| format!("there is no deliberate bug {name}"))?;
             match (known::known(bug), arguments.seed) {
-                (Known::FoundBy(rollout), None) => find(bug, rollout).await,
+                (Known::FoundBy(rollout), None) => find(bug, rollout, arguments.liar_of_bug()).await,
+                (Known::FoundBesideLiar(rollout), None) => find(bug, rollout, Liars::All).await,
                 _ => go_on(arguments).await,
             }
         }
@@ -89,10 +101,20 @@ async fn find_all() -> Result<bool> {
         match known::known(bug) {
             Known::OutOfReach(why) => println!("{}: out of reach: {why}", bug.name()),
             Known::FoundBy(rollout) => {
-                if !find(bug, rollout).await? {
+                if !find(bug, rollout, Liars::None).await? {
                     missed.push(bug.name());
                 }
             }
+            Known::FoundBesideLiar(rollout) => {
+                if !find(bug, rollout, Liars::All).await? {
+                    missed.push(bug.name());
+                }
+            }
+        }
+    }
+    for (bug, rollout) in BESIDE_LIAR {
+        if !find(bug, rollout, Liars::All).await? {
+            missed.push(bug.name());
         }
     }
     if missed.is_empty() {
@@ -104,11 +126,12 @@ async fn find_all() -> Result<bool> {
 }
 
 /// Runs a rollout with a bug enabled, up to [`TRIES`] times, until the judge finds a violation.
-async fn find(bug: Bug, rollout: u64) -> Result<bool> {
+async fn find(bug: Bug, rollout: u64, liars: Liars) -> Result<bool> {
     let mut plan = Plan::new(known::SEED, rollout, HOSTS, true);
     // Removes the fleet limit and the order of pools, which delay offers, unless the bug is about them.
     plan.fleet = plan.fleet.filter(|_| bug == Bug::FleetLimitIgnored);
     plan.order = plan.order.filter(|_| bug == Bug::OrderIgnored);
+    let plan = plan.with_liar(HOSTS, liars, None);
     println!("{}: seed {} {plan}", bug.name(), known::SEED);
     for tried in 1..=TRIES {
         // A new cluster for each try: in one cluster, only the first try would find the rollout's images new.
@@ -153,18 +176,8 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
     let elapsed = begin.elapsed().as_secs_f64();
     println!("{elapsed:>7.1} s  {HOSTS} hosts and a control plane are up");
     for plan in plans {
-        println!("{plan}");
-        let outcome = soak.rollout(&plan).await?;
-        report(&outcome, &plan, begin);
+        let outcome = run_one(&mut soak, &plan, arguments, &mut state, begin).await?;
         let found = &outcome.verdict.violations;
-        state.add(&plan, outcome.took.as_secs_f64(), outcome.verdict.licensed, found);
-        if let Some(report) = &outcome.attack {
-            state.add_liar(&plan, outcome.took.as_secs_f64(), report, found.len());
-        }
-        if !found.is_empty() || arguments.keep {
-            let evidence = run::keep_evidence(&soak, seed, &plan, &outcome)?;
-            println!("           evidence: {}", evidence.display());
-        }
         if let Some(bug) = arguments.bug.as_ref().filter(|_| !found.is_empty()) {
             let rollouts = state.rollouts;
             println!("the judge found a violation due to {bug} after {rollouts} rollouts");
@@ -186,15 +199,46 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
         println!("the judge found no violation due to {bug} in {rollouts} rollouts");
         return Ok(false);
     }
-    Ok(state.violations.is_empty())
+    // Selected lies are not all lies.
+    let untold = if arguments.lies.is_some() {
+        vec![]
+    } else {
+        state.untold()
+    };
+    for untold in &untold {
+        println!("the run shows little: {untold}");
+    }
+    Ok(state.violations.is_empty() && untold.is_empty())
+}
+
+/// Runs a rollout, prints its result and adds it to the state. Keeps its evidence after a violation.
+async fn run_one(
+    soak: &mut Soak,
+    plan: &Plan,
+    arguments: &Arguments,
+    state: &mut State,
+    begin: Instant,
+) -> Result<Outcome> {
+    println!("{plan}");
+    let outcome = soak.rollout(plan).await?;
+    report(&outcome, plan, begin);
+    let found = &outcome.verdict.violations;
+    state.add(plan, outcome.took.as_secs_f64(), outcome.verdict.licensed, found);
+    if let Some(report) = &outcome.attack {
+        state.add_liar(plan, outcome.took.as_secs_f64(), report, found.len());
+    }
+    if !found.is_empty() || arguments.keep {
+        let evidence = run::keep_evidence(soak, state.seed, plan, &outcome)?;
+        println!("           evidence: {}", evidence.display());
+    }
+    Ok(outcome)
 }
 
 fn plans(arguments: &Arguments, seed: u64, rollouts: std::ops::Range<u64>) -> Result<Vec<Plan>> {
     let only = arguments.lies.as_deref().map(liar::Kind::named);
     let only = only.transpose().map_err(anyhow::Error::msg)?;
-    // A deliberate bug is looked for in the rollouts that were known before there were liars.
     let liars = if arguments.bug.is_some() {
-        Liars::None
+        arguments.liar_of_bug()
     } else {
         arguments.liar
     };
@@ -229,10 +273,17 @@ fn report(outcome: &Outcome, plan: &Plan, begin: Instant) {
     );
     if let Some(report) = &outcome.attack {
         let (accepted, refused) = (report.tally.accepted(), report.tally.refused());
-        println!("           the liar: {accepted} writes accepted, {refused} refused");
+        let taken = report.tally.taken();
+        println!("           the liar: {accepted} writes accepted, {refused} refused, {taken} berths taken");
+        if let Some(block) = report.block {
+            println!("           the liar may keep others waiting: {block}");
+        }
     }
     for act in outcome.attack.iter().flat_map(|report| &report.acts) {
         println!("           the admin was needed: {act}");
+    }
+    if let Some(act) = outcome.attack.as_ref().and_then(|report| report.recovery.as_ref()) {
+        println!("           after the replacement of the liar's machine: {act}");
     }
     for violation in found {
         println!("           {violation}");

@@ -13,22 +13,16 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::draw::{CAPACITY, CONTROLLERS};
 use super::fault::{Fault, Rescue, Vanish, Who};
 use super::plan::Plan;
+use super::pools::{LABEL_SPARE, POOL};
+use super::replaced::{PENDING_REBOOT_MAX, join_again, uid};
 use super::scene::{self, Scene};
 use crate::cluster::{Cluster, Published};
 use crate::hosts::sim::SimHost;
 use crate::proxy::Weather;
 
-/// Pool of every soak.
-pub const POOL: &str = "workers";
-/// Pool that admins move nodes to temporarily.
-pub const SPARE: &str = "spare";
-/// Label of the nodes in that pool.
-pub const LABEL_SPARE: &str = "soak.berth.test/spare";
 const MOMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the added latency of a scene lasts after the start of its last fault.
 const SLOW_AFTER_FAULTS: Duration = Duration::from_secs(1);
-/// How long a host whose agent was stopped may still go down for a reboot that the agent had requested.
-const PENDING_REBOOT_MAX: Duration = Duration::from_secs(2);
 const REBOOT_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an admin's change of a Node is retried while the Node does not exist.
 const ADMIN_RETRY_MAX: Duration = Duration::from_secs(20);
@@ -359,7 +353,7 @@ impl Injector<'_> {
     }
 
     async fn vanish(&self, host: &SimHost, how: Vanish, lasts: Duration) -> Result<()> {
-        let before = self.uid(host).await?;
+        let before = uid(self.cluster, host).await;
         match how {
             Vanish::PowerLoss => {
                 self.cluster.excuse(host.name());
@@ -382,29 +376,7 @@ impl Injector<'_> {
                 .map(drop),
         )?;
         sleep(lasts).await;
-        match how {
-            Vanish::PowerLoss => host.power_on().await?,
-            Vanish::Stopped => host.register().await?,
-        }
-        self.cluster
-            .until(&format!("{} is back", host.name()), ADMIN_RETRY_MAX, || async {
-                Ok(self.uid(host).await?.is_some_and(|uid| Some(uid) != before))
-            })
-            .await?;
-        self.cluster.renew_agent_token(host).await?;
-        // An agent that another fault started meanwhile still has the old Node's token.
-        host.kill_agent();
-        host.start_agent();
-        Ok(())
-    }
-
-    async fn uid(&self, host: &SimHost) -> Result<Option<String>> {
-        Ok(self
-            .cluster
-            .nodes()
-            .get_opt(host.name())
-            .await?
-            .and_then(|node| node.metadata.uid))
+        join_again(self.cluster, host, how, &before).await
     }
 }
 

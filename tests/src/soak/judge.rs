@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use jiff::Timestamp;
 
-use super::bounds;
-use super::inject::{POOL, SPARE};
 use super::liar::Liar;
 use super::plan::Plan;
+use super::pools::{POOL, SPARE};
 use crate::audit::{AuditLog, Record};
 use crate::cluster::Cluster;
 use crate::hosts::{HostChange, HostEvent};
@@ -112,11 +111,8 @@ impl Judge {
             evidence: &Evidence::of_harness(),
             lag: plan.lag(),
         };
-        let mut violations: Vec<_> = truth.violations().iter().map(ToString::to_string).collect();
+        let violations = truth.violations().iter().map(ToString::to_string).collect();
         let licensed = truth.licensed_reboots();
-        if let Some(liar) = &plan.liar {
-            violations.extend(bounds::violations(&records, self.since, liar));
-        }
         self.kept = last_writes(&records);
         self.since = Timestamp::now();
         Ok(Verdict {
@@ -128,9 +124,25 @@ impl Judge {
     }
 }
 
-/// Last write of each berth, Node, BootcNode, pool and pool status: later writes are compared with them.
+/// Last write of each berth, Node, BootcNode, pool and pool status: later writes are compared with them. Also the
+/// bindings of the pods that exist.
 fn last_writes(records: &[Record]) -> Vec<Record> {
     let mut last: BTreeMap<(String, String), &Record> = BTreeMap::new();
+    for record in records.iter().filter(|r| r.is_write() && r.succeeded()) {
+        let key = (
+            "pods/binding".to_owned(),
+            format!("{}/{}", record.namespace, record.name),
+        );
+        match record.target().as_str() {
+            "pods/binding" => {
+                last.insert(key, record);
+            }
+            "pods" if record.verb == "delete" => {
+                last.remove(&key);
+            }
+            _ => {}
+        }
+    }
     for record in records
         .iter()
         .filter(|r| r.is_write() && r.succeeded() && r.response.is_some())

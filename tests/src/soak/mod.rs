@@ -3,8 +3,9 @@
 //! A seed determines the faults ([`plan`]), [`inject`] executes them, and [`judge`] checks by the ground truth how
 //! Berth reacted. A rollout must also end soon after its faults (I10).
 
+mod admin;
 pub mod attack;
-mod bounds;
+mod block;
 pub mod draw;
 mod draw_scene;
 pub mod fault;
@@ -13,9 +14,9 @@ pub mod judge;
 pub mod known;
 pub mod liar;
 pub mod plan;
+pub mod pools;
 mod replaced;
 pub mod run;
 pub mod scene;
 pub mod state;
-mod told;
 mod untyped;

@@ -97,11 +97,11 @@ impl Plan {
         Self { cordoned, ..plan }
     }
 
-    /// Adds a liar, if the seed gives this rollout one. A liar tells only lies of these kinds, if some are given.
+    /// Adds a liar, if the seed gives this rollout one. If some kinds are given, the liar has only these.
     #[must_use]
     pub fn with_liar(mut self, nodes: usize, liars: Liars, only: Option<&BTreeSet<liar::Kind>>) -> Self {
         if Liar::is_due(self.seed, liars) {
-            self.liar = Liar::drawn(&self, nodes);
+            self.liar = Liar::drawn(self.seed, self.undisturbed(nodes));
         }
         if let (Some(liar), Some(only)) = (&mut self.liar, only) {
             liar.repertoire.clone_from(only);
@@ -109,12 +109,21 @@ impl Plan {
         self
     }
 
-    /// Nodes without a fault of their own.
+    /// Nodes without a fault of their own, which are in the pool of the soak.
     pub(super) fn undisturbed(&self, nodes: usize) -> Vec<usize> {
         let of_scene = self.scene.iter().map(|scene| scene.node);
         let mut disturbed: BTreeSet<usize> = self.all_faults().filter_map(Fault::node).chain(of_scene).collect();
         disturbed.extend(&self.cordoned.0);
+        disturbed.extend(self.order.map(|order| order.node));
         (1..=nodes).filter(|node| !disturbed.contains(node)).collect()
+    }
+
+    /// Number of nodes that may fail without a lie: a violent fault may end a turn without a proof.
+    pub(super) fn may_fail(&self) -> usize {
+        let violent = self.all_faults().filter(|fault| fault.kind().is_violent());
+        let of_scene = self.scene.iter().map(|scene| scene.node);
+        let nodes: BTreeSet<_> = violent.filter_map(Fault::node).chain(of_scene).collect();
+        nodes.len()
     }
 
     /// A plan without faults.

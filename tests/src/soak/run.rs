@@ -10,9 +10,10 @@ use serde_json::json;
 use super::attack::{Attack, Report};
 use super::draw::{CAPACITY, CONTROLLERS};
 use super::fault::{Fault, Rescue};
-use super::inject::{Injector, LABEL_SPARE, POOL, SPARE};
+use super::inject::Injector;
 use super::judge::{Judge, Verdict};
 use super::plan::Plan;
+use super::pools::{LABEL_SPARE, POOL, SPARE};
 use crate::cluster::{Cluster, ClusterOptions, Published};
 use crate::hosts::sim::Settings;
 use crate::programs::{self, Programs};
@@ -54,7 +55,7 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// State of the cluster, if there was a violation.
     pub state: Option<String>,
-    /// What the liar did, if there was one.
+    /// The liar's acts, if there was one.
     pub attack: Option<Report>,
 }
 
@@ -104,43 +105,17 @@ impl Soak {
         injector.calm().await?;
         let settled = match (struck, &attack) {
             (Ok(()), _) => self.settle(&target, plan, attack.as_ref()).await,
-            // An admin's command failed because of a lie.
+            // With a liar, a command of an admin that fails is a violation.
             (Err(error), Some(_)) => Err(error),
             (Err(error), None) => return Err(error),
         };
-        let took = start.elapsed();
-        let mut state = None;
-        if settled.is_err() {
-            state = Some(self.cluster.describe().await);
-        }
-        let mut verdict = self.judge.judge(&self.cluster, most(plan), plan)?;
-        if let Err(error) = settled {
-            let what = format!("{error:#}");
-            let line = what.lines().next().unwrap_or_default();
-            verdict
-                .violations
-                .push(format!("I10: the rollout did not settle: {line}"));
-        }
-        if state.is_none() && !verdict.violations.is_empty() {
-            state = Some(self.cluster.describe().await);
-        }
+        let outcome = judged(&self.cluster, &mut self.judge, plan, settled, start.elapsed(), attack).await?;
         injector.cordon_all(&plan.cordoned.0, false).await?;
         for node in plan.moved_to_the_end() {
             injector.move_back(node).await?;
         }
-        let attack = match attack {
-            Some(attack) => Some(attack.end().await?),
-            None => None,
-        };
-        let found = attack.iter().flat_map(|report| report.violations.clone());
-        verdict.violations.extend(found);
         self.before = target;
-        Ok(Outcome {
-            took,
-            verdict,
-            state,
-            attack,
-        })
+        Ok(outcome)
     }
 
     async fn bad_image(&self, plan: &Plan) -> Result<Option<Published>> {
@@ -160,7 +135,7 @@ impl Soak {
             // Short, so that a holder that does not come back is sometimes overdue: that must have no effect.
             "rebootTimeout": "5s",
             // Nodes that vanish after their commit count as failures of the image; the new token retries them.
-            "maxFailures": HOSTS, "retryToken": format!("rollout-{}", plan.rollout), "paused": false,
+            "maxFailures": max_failures(plan), "retryToken": format!("rollout-{}", plan.rollout), "paused": false,
         });
         if self.cluster.pools().get_opt(POOL).await?.is_none() {
             self.cluster
@@ -194,10 +169,10 @@ impl Soak {
         let alone = plan
             .all_faults()
             .any(|f| matches!(f, Fault::LostReboot(_, Rescue::Nothing, _)));
-        let limit = if alone { LOST_REBOOT_TIMEOUT } else { SETTLE_TIMEOUT };
         if let Some(attack) = attack {
-            return attack.settle(target, limit).await;
+            return attack.settle(target, alone).await;
         }
+        let limit = if alone { LOST_REBOOT_TIMEOUT } else { SETTLE_TIMEOUT };
         let start = Instant::now();
         self.cluster.until_all_run(target, limit).await?;
         let left = limit.saturating_sub(start.elapsed()).max(Duration::from_secs(1));
@@ -228,6 +203,53 @@ impl Soak {
         });
         let all = self.cluster.fleet.hosts.len();
         Ok(nodes.items.len() == all && fine.count() == all)
+    }
+}
+
+/// Ends the attack, if there is one, and judges the rollout.
+async fn judged(
+    cluster: &Cluster,
+    judge: &mut Judge,
+    plan: &Plan,
+    settled: Result<()>,
+    took: Duration,
+    attack: Option<Attack<'_>>,
+) -> Result<Outcome> {
+    let mut state = None;
+    if settled.is_err() {
+        state = Some(cluster.describe().await);
+    }
+    let attack = match attack {
+        Some(attack) => Some(attack.end().await?),
+        None => None,
+    };
+    let mut verdict = judge.judge(cluster, most(plan), plan)?;
+    if let Err(error) = settled {
+        let what = format!("{error:#}");
+        let line = what.lines().next().unwrap_or_default();
+        verdict
+            .violations
+            .push(format!("I10: the rollout did not settle: {line}"));
+    }
+    let found = attack.iter().flat_map(|report| report.violations.clone());
+    verdict.violations.extend(found);
+    if state.is_none() && !verdict.violations.is_empty() {
+        state = Some(cluster.describe().await);
+    }
+    Ok(Outcome {
+        took,
+        verdict,
+        state,
+        attack,
+    })
+}
+
+/// `maxFailures` of a rollout. A liar counts as one failure, whatever it says, so one more than that and the honest
+/// failures never halts the rollout.
+fn max_failures(plan: &Plan) -> usize {
+    match plan.liar {
+        Some(_) => 2 + plan.may_fail(),
+        None => HOSTS,
     }
 }
 

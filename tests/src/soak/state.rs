@@ -7,8 +7,12 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::attack::Report;
+use super::liar::Kind;
 use super::plan::Plan;
 use crate::statistics::median;
+
+/// Number of liars that together must have used every kind of lie, and taken a berth.
+const ENOUGH_LIARS: u64 = 20;
 
 /// Results of a run so far.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -44,8 +48,16 @@ pub struct Liars {
     pub accepted: u64,
     /// Number of lies that it refused.
     pub refused: u64,
-    /// Rollouts in which an admin had to act, with the reason.
+    /// Accepted, refused and missed lies of each kind.
+    pub kinds: BTreeMap<String, [u64; 3]>,
+    /// Number of berths that liars took.
+    pub taken: u64,
+    /// Rollouts with a liar that may keep others waiting, although Berth works as designed.
+    pub may_block: u64,
+    /// Rollouts that needed an admin, with the reason.
     pub acts: Vec<(u64, String)>,
+    /// Number of replaced machines that an admin had to help with a retry.
+    pub retries: u64,
     /// Violations in these rollouts.
     pub violations: u64,
 }
@@ -104,10 +116,38 @@ impl State {
         liars.seconds.push((seconds * 10.0).round() / 10.0);
         liars.accepted += report.tally.accepted();
         liars.refused += report.tally.refused();
+        liars.taken += report.tally.taken();
+        liars.may_block += u64::from(report.block.is_some());
+        liars.retries += u64::from(report.recovery.is_some());
+        for (kind, count) in &report.tally.counts {
+            let all = liars.kinds.entry(kind.name().to_owned()).or_default();
+            for (sum, new) in all.iter_mut().zip([count.accepted, count.refused, count.missed]) {
+                *sum += new;
+            }
+        }
         liars
             .acts
             .extend(report.acts.first().map(|act| (plan.rollout, act.clone())));
         liars.violations += u64::try_from(violations).unwrap_or(0);
+    }
+
+    /// Returns what the liars of a long run never did: without it, the run shows little.
+    pub fn untold(&self) -> Vec<String> {
+        let liars = &self.liars;
+        let mut untold = vec![];
+        if liars.rollouts < ENOUGH_LIARS {
+            return untold;
+        }
+        if liars.taken == 0 {
+            untold.push("no liar took a berth".to_owned());
+        }
+        for kind in Kind::ALL.iter().filter(|kind| **kind != Kind::Forbidden) {
+            let accepted = liars.kinds.get(kind.name()).map_or(0, |[accepted, ..]| *accepted);
+            if accepted == 0 {
+                untold.push(format!("no lie of the kind {} was accepted", kind.name()));
+            }
+        }
+        untold
     }
 
     fn liars(&self) -> String {
@@ -115,22 +155,30 @@ impl State {
         if liars.rollouts == 0 {
             return String::new();
         }
-        let acts: Vec<_> = liars
-            .acts
-            .iter()
-            .map(|(n, act)| format!("  rollout {n}: {act}\n"))
-            .collect();
-        format!(
-            "of these, {} rollouts with a liar: {} lies accepted, {} refused, {} violations, median {:.1} seconds; an \
-             admin was needed in {}\n{}",
+        let mut text = format!(
+            "of these, {} rollouts with a liar: {} lies accepted, {} refused, {} berths taken, {} violations, median {:.1} \
+             seconds\nlies by kind, accepted, refused and missed:\n",
             liars.rollouts,
             liars.accepted,
             liars.refused,
+            liars.taken,
             liars.violations,
             median(&liars.seconds),
+        );
+        for (kind, [accepted, refused, missed]) in &liars.kinds {
+            text += &format!("  {accepted:>6} {refused:>6} {missed:>6}  {kind}\n");
+        }
+        text += &format!(
+            "a liar may keep others waiting by nature in {} rollouts; an admin was needed in {}; {} replaced machines \
+             needed a retry\n",
+            liars.may_block,
             liars.acts.len(),
-            acts.concat(),
-        )
+            liars.retries
+        );
+        for (n, act) in &liars.acts {
+            text += &format!("  rollout {n}: {act}\n");
+        }
+        text
     }
 
     /// Summary for display.
@@ -203,5 +251,22 @@ mod tests {
         );
         std::fs::write(&file, "{").unwrap();
         assert!(State::load(&file).is_err());
+    }
+
+    #[test]
+    fn a_long_run_without_a_kind_of_lie_shows_little() {
+        let mut state = State::new(7, 0);
+        state.liars.rollouts = ENOUGH_LIARS - 1;
+        assert!(state.untold().is_empty());
+        state.liars.rollouts = ENOUGH_LIARS;
+        assert_eq!(state.untold().len(), Kind::ALL.len());
+        state.liars.taken = 1;
+        for kind in Kind::ALL {
+            state.liars.kinds.insert(kind.name().to_owned(), [1, 0, 0]);
+        }
+        state.liars.kinds.insert(Kind::Forbidden.name().to_owned(), [0, 9, 0]);
+        assert!(state.untold().is_empty());
+        state.liars.kinds.insert(Kind::Move.name().to_owned(), [0, 9, 0]);
+        assert_eq!(state.untold(), ["no lie of the kind move was accepted"]);
     }
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 
 pub(super) const NODES: &str = "/api/v1/nodes";
+/// Pods of all namespaces.
 pub(super) const PODS: &str = "/api/v1/pods";
 pub(super) const POOLS: &str = "/apis/berth.dev/v1alpha1/bootcnodepools";
 pub(super) const BOOTC_NODES: &str = "/apis/berth.dev/v1alpha1/bootcnodes";
@@ -42,6 +43,12 @@ pub(super) fn items(list: &Value) -> &[Value] {
     list.pointer("/items")
         .and_then(Value::as_array)
         .map_or(&[], Vec::as_slice)
+}
+
+/// Conditions of an object.
+pub(super) fn conditions(object: &Value) -> &[Value] {
+    let found = object.pointer("/status/conditions").and_then(Value::as_array);
+    found.map_or(&[], Vec::as_slice)
 }
 
 /// A string in an object, or the empty string.

@@ -13,8 +13,6 @@ const ACCEPTED_TIMES: [&str; 3] = [
     "1969-12-31T23:59:59.000000Z",
     "2099-12-31T23:59:59.999999Z",
 ];
-/// A time that the controller's library cannot read.
-const UNREADABLE_TIME: &str = "9999-12-31T23:59:59.000000Z";
 
 pub(super) fn name(lease: &Value) -> &str {
     lease
@@ -119,8 +117,8 @@ fn release(draw: &mut Draw<'_>, lease: &mut Value) {
     annotate(lease, keys::ANNOTATION_OUTCOME, outcome.word());
 }
 
-/// Closes a berth whose release has begun.
-fn close(draw: &mut Draw<'_>, lease: &mut Value) {
+/// Closes a berth, as its holder does after its release has begun.
+pub(super) fn close(draw: &mut Draw<'_>, lease: &mut Value) {
     let has_failed = note(lease, keys::ANNOTATION_OUTCOME) == Some("Failed");
     lease["spec"]["holderIdentity"] = json!(if has_failed { "closed:failed" } else { "closed:released" });
     if draw.coin() {
@@ -162,20 +160,39 @@ pub(super) fn moved(draw: &mut Draw<'_>) -> Vec<Request> {
     vec![put(&next(draw, lease))]
 }
 
-/// Takes, moves or closes with an extreme `renewTime`.
-pub(super) fn times(draw: &mut Draw<'_>) -> Vec<Request> {
-    let offered = offered(draw).map(|lease| taken(draw, lease));
-    let Some(lease) = held(draw).or(offered) else {
-        return vec![];
-    };
-    let mut lease = next(draw, lease);
-    let is_closed = holder(&lease).starts_with("closed:");
-    let time = if is_closed {
-        UNREADABLE_TIME
+/// Gives a held berth back: a write that begins the release, then one that closes the berth. The outcome is seldom a
+/// failure: a failed node is offered no other berth for this image.
+pub(super) fn given_back(draw: &mut Draw<'_>) -> Vec<Request> {
+    let Some(mut lease) = held(draw) else { return vec![] };
+    if note(&lease, keys::ANNOTATION_PHASE) == Some("Releasing") {
+        close(draw, &mut lease);
     } else {
-        draw.one_of(&ACCEPTED_TIMES)
+        let outcomes = [Outcome::Updated, Outcome::Revoked, Outcome::NotApplied];
+        let outcome = outcomes[draw.random.below(outcomes.len())];
+        let outcome = if draw.random.one_in(8) {
+            Outcome::Failed
+        } else {
+            outcome
+        };
+        annotate(&mut lease, keys::ANNOTATION_PHASE, "Releasing");
+        annotate(&mut lease, keys::ANNOTATION_OUTCOME, outcome.word());
+    }
+    renew(draw, &mut lease);
+    vec![put(&lease)]
+}
+
+/// Moves or takes with an extreme `renewTime`.
+pub(super) fn times(draw: &mut Draw<'_>) -> Vec<Request> {
+    let next = match (held(draw), offered(draw)) {
+        (Some(lease), _) => next(draw, lease),
+        (None, Some(lease)) => taken(draw, lease),
+        (None, None) => return vec![],
     };
-    lease["spec"]["renewTime"] = json!(time);
+    let mut lease = next;
+    // The policy accepts no extreme time in a closed berth.
+    if !holder(&lease).starts_with("closed:") {
+        lease["spec"]["renewTime"] = json!(draw.one_of(&ACCEPTED_TIMES));
+    }
     if draw.random.one_in(4) {
         lease["metadata"]["managedFields"] = draw.field_owners("coordination.k8s.io/v1");
     }

@@ -23,6 +23,8 @@ pub enum Answer {
     Refused(String),
     /// The object has changed or gone, or a program that answers is not there.
     Missed(String),
+    /// The API server did not read the request: an error of the harness.
+    Invalid(String),
 }
 
 /// The identities of a node.
@@ -84,9 +86,11 @@ impl Credentials {
         let send = self.client(request.identity).request_text(sent);
         Ok(match tokio::time::timeout(TIMEOUT, send).await {
             Ok(Ok(_)) => Answer::Accepted,
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 400 | 401 | 403 | 405 | 413 | 422) => {
-                Answer::Refused(status.message)
-            }
+            Ok(Err(kube::Error::Api(status))) => match status.code {
+                403 | 405 | 413 | 422 => Answer::Refused(status.message),
+                400 | 401 => Answer::Invalid(format!("{}: {}", status.code, status.message)),
+                _ => Answer::Missed(status.message),
+            },
             Ok(Err(error)) => Answer::Missed(error.to_string()),
             Err(_) => Answer::Missed(format!("no answer in {TIMEOUT:?}")),
         })

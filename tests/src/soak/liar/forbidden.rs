@@ -3,21 +3,22 @@
 use berth_api::keys;
 use serde_json::{Value, json};
 
-use super::berths::{held, holder, is_berth, name, offered, put};
+use super::berths::{close, held, holder, is_berth, name, offered, put};
 use super::request::{BOOTC_NODES, Identity, LEASES, NODE_LEASES, NODES, PODS, POOLS, Request};
 use super::values::Draw;
 
 /// A forbidden write.
 pub(super) fn any(draw: &mut Draw<'_>) -> Vec<Request> {
-    let request = match draw.random.within(0..=2) {
+    let request = match draw.random.within(0..=3) {
         0 => of_berths(draw),
         1 => of_nodes(draw),
+        2 => of_pods(draw),
         _ => of_others(draw),
     };
     vec![request.forbidden()]
 }
 
-/// Writes of Leases. Without a berth of its own, the liar tries those of others.
+/// Writes of Leases. Without a berth of its own, the liar tries berths of others.
 fn of_berths(draw: &mut Draw<'_>) -> Request {
     let own = held(draw).or_else(|| offered(draw));
     match own {
@@ -49,7 +50,11 @@ fn forged(draw: &mut Draw<'_>, mut lease: Value) -> Value {
         9 => lease["metadata"]["labels"][keys::LABEL_POOL] = json!("other"),
         10 => lease["metadata"]["finalizers"] = json!(["example.com/never"]),
         _ => {
-            lease["spec"]["holderIdentity"] = json!(draw.view.node);
+            if draw.coin() {
+                lease["spec"]["holderIdentity"] = json!(draw.view.node);
+            } else {
+                close(draw, &mut lease);
+            }
             lease["spec"]["renewTime"] = json!("9999-12-31T23:59:59.000000Z");
         }
     }
@@ -92,6 +97,42 @@ fn of_foreign_berths(draw: &mut Draw<'_>) -> Request {
             taken["metadata"]["annotations"][keys::ANNOTATION_PHASE] = json!("Taken");
             put(&taken)
         }
+    }
+}
+
+/// Writes of pods of other nodes, of whole lists, and a request for the controller's token.
+fn of_pods(draw: &mut Draw<'_>) -> Request {
+    let identity = if draw.coin() {
+        Identity::Agent
+    } else {
+        Identity::Kubelet
+    };
+    let lists = [LEASES, NODES, BOOTC_NODES, POOLS, PODS];
+    let list = draw.one_of(&lists);
+    let at = draw.random.below(draw.view.other_pods.len());
+    let pod = draw.view.other_pods.get(at).cloned();
+    match (draw.random.within(0..=7), pod) {
+        (0 | 1, Some(pod)) => {
+            let eviction = json!({
+                "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": pod, "namespace": "default" },
+            });
+            Request::post(identity, &format!("{PODS}/{pod}/eviction"), eviction)
+        }
+        (2 | 3, Some(pod)) => Request::delete(identity, format!("{PODS}/{pod}")),
+        (4, Some(pod)) => {
+            let labels = json!({ "metadata": { "labels": { "app": "liar" } } });
+            Request::patch(identity, format!("{PODS}/{pod}"), labels)
+        }
+        (5, Some(pod)) => {
+            let status = json!({ "status": { "phase": "Failed" } });
+            Request::patch(identity, format!("{PODS}/{pod}/status"), status)
+        }
+        (6, _) => Request::delete(identity, list.to_owned()),
+        _ => Request::post(
+            identity,
+            "/api/v1/namespaces/berth-system/serviceaccounts/berth-controller/token",
+            json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": { "audiences": [] } }),
+        ),
     }
 }
 

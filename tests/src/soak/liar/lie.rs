@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use berth_model::random::Random;
 
+use super::kind::Kind;
 use super::request::{Request, View};
 use super::values::Draw;
-use super::{Kind, berths, forbidden, node, others, status};
+use super::{berths, forbidden, node, others, status};
 
 /// A lie of a rollout.
 #[derive(Debug, Clone)]
@@ -68,6 +69,7 @@ impl Lie {
             Kind::Bulk => status::bulk(draw),
             Kind::Take => berths::take(draw),
             Kind::Move => berths::moved(draw),
+            Kind::Return => berths::given_back(draw),
             Kind::BerthTimes => berths::times(draw),
             Kind::Forbidden => forbidden::any(draw),
             Kind::Labels => node::labels(draw),
@@ -124,6 +126,7 @@ mod tests {
                 lease("workers-3", "closed:released", json!({})),
             ],
             pods: vec!["web-1".to_owned()],
+            other_pods: vec!["web-2".to_owned()],
             now: 1_795_000_000,
         }
     }

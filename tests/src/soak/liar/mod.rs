@@ -10,11 +10,11 @@ use std::time::Duration;
 use berth_model::random::Random;
 
 use super::fault::seconds;
-use super::plan::Plan;
 
 mod berths;
 pub mod credentials;
 mod forbidden;
+mod kind;
 mod lie;
 mod node;
 mod others;
@@ -24,14 +24,19 @@ pub mod tally;
 mod values;
 pub mod work;
 
+pub use kind::Kind;
+use kind::names;
 pub use lie::Lie;
 
-/// Separates the liar's random numbers from those of the faults, so that a seed keeps its faults.
+/// Separates the liar's random numbers from the numbers of the faults, so that a seed keeps its faults.
 const STREAM: u64 = 0x11a2_7000;
-/// One rollout of this many has a liar, unless all have one.
+/// Number of rollouts for each liar, unless all rollouts have one.
 const ONE_IN: usize = 6;
-/// Pauses between two lies, one of which is drawn for a rollout.
-const PACES: [u64; 4] = [50, 100, 250, 1_000];
+/// Pauses between two lies. Each rollout draws one of them.
+const PACES: [u64; 3] = [50, 100, 250];
+
+/// Number of control plane nodes, if there are any.
+const SERVERS: usize = 3;
 
 /// Rollouts that have a liar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -39,131 +44,73 @@ pub enum Liars {
     /// No rollout.
     #[value(alias = "0")]
     None,
-    /// One rollout in six, drawn from the seed.
+    /// A sixth of the rollouts, drawn from the seed.
     Some,
     /// Every rollout.
     #[value(alias = "1")]
     All,
 }
 
-/// Declares the kinds of lies, each with its name and its weight.
-macro_rules! kinds {
-    ($($(#[doc = $doc:literal])* $kind:ident $name:literal $weight:literal)*) => {
-        /// Kinds of lies.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Kind {
-            $($(#[doc = $doc])* $kind,)*
-        }
-
-        impl Kind {
-            /// All kinds.
-            pub const ALL: &[Self] = &[$(Self::$kind),*];
-
-            /// Name of the kind, for options and statistics.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $name,)*
-                }
-            }
-
-            fn weight(self) -> u64 {
-                match self {
-                    $(Self::$kind => $weight,)*
-                }
-            }
-        }
-    };
+/// Use that a liar makes of a berth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Habit {
+    /// Any use, among lies of all kinds. Few of them let the node be offered a berth.
+    Any,
+    /// Takes each berth and gives it back at once.
+    Returns,
+    /// Takes a berth and keeps it.
+    Holds,
+    /// Takes each berth and moves it at random.
+    Moves,
 }
 
-kinds! {
-    /// A sign of life of the agent, and nothing else.
-    Heartbeat "heartbeat" 10
-    /// The status of a node that has staged its image and waits for a berth.
-    Prepared "prepared" 25
-    /// The status of a node that runs its image.
-    Updated "updated" 6
-    /// A pull that never ends.
-    Pulling "pulling" 6
-    /// Digests that failed on the node, often the target.
-    FailedDigests "failed-digests" 6
-    /// Any fields of the status.
-    Status "status" 10
-    /// Any conditions, with any reason and message.
-    Conditions "conditions" 8
-    /// Times of extreme years in the status.
-    Times "times" 4
-    /// Any boot image.
-    BootImage "boot-image" 4
-    /// Any record of the first boot.
-    FirstBoot "first-boot" 2
-    /// Any timeline, turns, deployments, failures, blockers and insight.
-    Record "record" 5
-    /// A status with the longest strings and lists that the CRD allows.
-    Bulk "bulk" 1
-    /// Takes an offer.
-    Take "take" 12
-    /// A move of a held berth that the protocol allows, at random.
-    Move "move" 20
-    /// The same with a `renewTime` of an extreme year.
-    BerthTimes "berth-times" 3
-    /// A write that the API server must refuse.
-    Forbidden "forbidden" 8
-    /// Labels of the Node: pool, zone, platform.
-    Labels "labels" 6
-    /// Annotations of the Node, those of Berth's cordon included.
-    Annotations "annotations" 5
-    /// Cordons or uncordons the Node.
-    Cordon "cordon" 4
-    /// Conditions of the Node: Ready, pressure, network.
-    Ready "ready" 6
-    /// Times of extreme years in the Node's status and its Lease.
-    NodeTimes "node-times" 3
-    /// Boot ID and platform of the Node.
-    NodeInfo "node-info" 4
-    /// Addresses of the Node, such as a server's.
-    Addresses "addresses" 4
-    /// A Node's status of nearly a megabyte.
-    NodeBulk "node-bulk" 1
-    /// Renews the kubelet's Lease.
-    NodeLease "node-lease" 2
-    /// Creates a mirror pod on the node.
-    MirrorPod "mirror-pod" 2
-    /// Deletes a pod of the node.
-    DeletePod "delete-pod" 1
-    /// An event, such as a machine that is held back on its first boot.
-    Event "event" 3
-    /// An event with times of extreme years.
-    EventTimes "event-times" 1
-}
+impl Habit {
+    fn drawn(random: &mut Random) -> Self {
+        match random.within(0..=3) {
+            0 => Self::Returns,
+            1 => Self::Holds,
+            2 => Self::Moves,
+            _ => Self::Any,
+        }
+    }
 
-impl Kind {
-    /// Returns the kinds with these names, separated by commas. A name after `-` removes the kind; a list that begins
-    /// so begins with all kinds.
-    pub fn named(list: &str) -> Result<BTreeSet<Self>, String> {
+    /// Draws the kinds of lies of a liar with this habit.
+    fn repertoire(self, random: &mut Random) -> BTreeSet<Kind> {
+        let tells_all = random.one_in(3);
         let mut kinds = BTreeSet::new();
-        if list.trim_start().starts_with('-') {
-            kinds.extend(Self::ALL);
-        }
-        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            let (name, is_removed) = word.strip_prefix('-').map_or((word, false), |name| (name, true));
-            let kind = Self::ALL.iter().find(|kind| kind.name() == name).ok_or_else(|| {
-                let known: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
-                format!("there is no lie {name}; known lies: {}", known.join(", "))
-            })?;
-            if is_removed {
-                kinds.remove(kind);
+        for kind in Kind::ALL {
+            // A habit needs few other lies, which may keep the node from being offered a berth.
+            let is_drawn = if self == Self::Any {
+                random.one_in(2)
             } else {
+                random.one_in(4)
+            };
+            if is_drawn || (tells_all && self == Self::Any) {
                 kinds.insert(*kind);
             }
         }
-        Ok(kinds)
+        if self != Self::Any {
+            kinds.extend([Kind::Prepared, Kind::Take]);
+            kinds.retain(|kind| !matches!(kind, Kind::Move | Kind::BerthTimes | Kind::Return));
+        }
+        match self {
+            Self::Returns => kinds.extend([Kind::Return]),
+            Self::Moves => kinds.extend([Kind::Move, Kind::BerthTimes]),
+            Self::Any | Self::Holds => {}
+        }
+        kinds
     }
 }
 
-/// Names of kinds, separated by commas.
-fn names(kinds: &BTreeSet<Kind>) -> String {
-    let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
-    names.join(",")
+impl fmt::Display for Habit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "",
+            Self::Returns => ", gives each berth back",
+            Self::Holds => ", keeps its berth",
+            Self::Moves => ", moves its berths",
+        })
+    }
 }
 
 /// The liar of a rollout.
@@ -177,45 +124,43 @@ pub struct Liar {
     pub pace: Duration,
     /// Time of the last lie after the start of the rollout. `None`: the liar continues until the rollout is judged.
     pub lasts: Option<Duration>,
-    /// Kinds of lies that it tells.
+    /// Use that it makes of a berth.
+    pub habit: Habit,
+    /// Kinds of its lies.
     pub repertoire: BTreeSet<Kind>,
-    /// Numbers of three other nodes that carry the control plane's label, or none.
+    /// Numbers of the three nodes that carry the control plane's label, or none. The liar may be one of them.
     pub servers: Vec<usize>,
     /// Seed of the lies.
     pub seed: u64,
 }
 
 impl Liar {
-    /// Draws the liar of a rollout; `None` if every node has a fault of its own.
-    pub(super) fn drawn(plan: &Plan, nodes: usize) -> Option<Self> {
-        let mut random = Random::new(plan.seed ^ STREAM);
+    /// Draws the liar of a rollout with this seed, among the nodes without a fault; `None` if there is no such node.
+    pub(super) fn drawn(seed: u64, mut free: Vec<usize>) -> Option<Self> {
+        let mut random = Random::new(seed ^ STREAM);
         // Drawn first, so that `Liars::All` gives a rollout the same liar.
         let _ = random.one_in(ONE_IN);
-        let mut free = plan.undisturbed(nodes);
         random.shuffle(&mut free);
         let has_agent = random.one_in(3);
         let pace = PACES[random.below(PACES.len())];
         let ends = random.within(5_000..=20_000);
         let lasts = random.one_in(2).then(|| Duration::from_millis(ends));
-        let tells_all = random.one_in(3);
-        let drawn: Vec<_> = Kind::ALL.iter().filter(|_| random.one_in(2)).copied().collect();
-        let repertoire = if tells_all { Kind::ALL.to_vec() } else { drawn };
+        let habit = Habit::drawn(&mut random);
+        let repertoire = habit.repertoire(&mut random);
         let has_servers = random.one_in(4);
+        let is_server = random.one_in(2);
         let seed = random.bits();
-        let mut free = free.into_iter();
-        let node = free.next()?;
-        let servers: Vec<_> = free.take(3).collect();
+        let node = *free.first()?;
+        let servers = free.into_iter().skip(usize::from(!is_server)).take(SERVERS);
+        let servers: Vec<_> = servers.filter(|_| has_servers).collect();
         Some(Self {
             node,
             has_agent,
             pace: Duration::from_millis(pace),
             lasts,
-            repertoire: repertoire.into_iter().collect(),
-            servers: if has_servers && servers.len() == 3 {
-                servers
-            } else {
-                vec![]
-            },
+            habit,
+            repertoire,
+            servers: if servers.len() == SERVERS { servers } else { vec![] },
             seed,
         })
     }
@@ -247,9 +192,10 @@ impl fmt::Display for Liar {
             .map_or("to the end".to_owned(), |lasts| format!("for {}", seconds(&lasts)));
         write!(
             f,
-            "node{} lies {agent} every {} ms {until}: ",
+            "node{} lies {agent} every {} ms {until}{}: ",
             self.node,
-            self.pace.as_millis()
+            self.pace.as_millis(),
+            self.habit
         )?;
         if self.repertoire.len() == Kind::ALL.len() {
             f.write_str("everything")?;
@@ -267,6 +213,7 @@ impl fmt::Display for Liar {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::soak::plan::Plan;
     use crate::soak::run::HOSTS;
 
     fn liars(liars: Liars) -> Vec<Option<Liar>> {
@@ -299,12 +246,13 @@ mod tests {
                 },
                 quiet
             );
-            let struck: Vec<_> = plan.all_faults().filter_map(|fault| fault.node()).collect();
+            let mut struck: Vec<_> = plan.all_faults().filter_map(|fault| fault.node()).collect();
+            struck.extend(plan.order.map(|order| order.node));
             for node in liar.servers.iter().chain([&liar.node]) {
                 assert!(!struck.contains(node) && !plan.cordoned.0.contains(node), "{plan}");
                 assert!((1..=HOSTS).contains(node), "{plan}");
             }
-            assert!(!liar.servers.contains(&liar.node));
+            assert!(liar.servers.is_empty() || liar.servers.len() == SERVERS, "{plan}");
         }
     }
 
@@ -320,17 +268,22 @@ mod tests {
             .map(|liar| (liar.has_agent, liar.lasts.is_some(), liar.servers.is_empty(), liar.pace))
             .collect();
         assert_eq!(ways.len(), 2 * 2 * 2 * PACES.len());
+        let habits: BTreeSet<_> = drawn
+            .iter()
+            .map(|liar| (liar.habit, liar.servers.contains(&liar.node)))
+            .collect();
+        assert_eq!(habits.len(), 4 * 2);
+        for liar in drawn.iter().filter(|liar| liar.habit != Habit::Any) {
+            let returns = liar.repertoire.contains(&Kind::Return);
+            assert_eq!(returns, liar.habit == Habit::Returns, "{liar}");
+            let moves = liar.repertoire.contains(&Kind::Move);
+            assert_eq!(moves, liar.habit == Habit::Moves, "{liar}");
+            assert!(liar.repertoire.contains(&Kind::Take), "{liar}");
+        }
     }
 
     #[test]
-    fn lies_are_selected_by_name() {
-        assert_eq!(
-            Kind::named("take, move").unwrap(),
-            BTreeSet::from([Kind::Take, Kind::Move])
-        );
-        let most = Kind::named("-times,-node-times").unwrap();
-        assert_eq!(most.len(), Kind::ALL.len() - 2);
-        assert!(Kind::named("tale").unwrap_err().contains("there is no lie tale"));
+    fn selected_lies_replace_the_drawn_ones() {
         let only = Kind::named("take").ok();
         let plan = Plan::new(42, 1, HOSTS, true).with_liar(HOSTS, Liars::All, only.as_ref());
         assert!(plan.to_string().contains(": take"), "{plan}");

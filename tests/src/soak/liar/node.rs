@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::request::{Identity, NODE_LEASES, NODES, Request};
 use super::values::Draw;
-use crate::soak::inject::LABEL_SPARE;
+use crate::soak::pools::LABEL_SPARE;
 
 fn metadata(draw: &Draw<'_>, body: Value) -> Vec<Request> {
     let path = format!("{NODES}/{}", draw.view.node);

@@ -1,13 +1,11 @@
-//! Requests of a liar, and what it knows of the cluster.
+//! Requests of a liar, and its knowledge of the cluster.
 
 use http::Method;
 use serde_json::Value;
 
-pub(super) const NODES: &str = "/api/v1/nodes";
+pub(super) use crate::soak::untyped::{BOOTC_NODES, LEASES, NODES, POOLS};
+
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
-pub(super) const BOOTC_NODES: &str = "/apis/berth.dev/v1alpha1/bootcnodes";
-pub(super) const POOLS: &str = "/apis/berth.dev/v1alpha1/bootcnodepools";
-pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/berth-system/leases";
 pub(super) const NODE_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 pub(super) const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
@@ -79,7 +77,7 @@ impl Request {
     }
 }
 
-/// What a liar knows of the cluster when it lies.
+/// Knowledge that a liar has of the cluster when it lies.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     /// Name of its node.
@@ -100,6 +98,8 @@ pub struct View {
     pub leases: Vec<Value>,
     /// Names of the pods of its node, in the namespace `default`.
     pub pods: Vec<String>,
+    /// Names of the pods of other nodes, in the same namespace.
+    pub other_pods: Vec<String>,
     /// Current time, in seconds since 1970.
     pub now: i64,
 }

@@ -249,7 +249,7 @@ fn insight(draw: &mut Draw<'_>) -> Value {
     })
 }
 
-/// Records of the past, from which the controller makes medians, histories and estimates.
+/// Records of the past. The controller makes medians, histories and estimates of them.
 pub(super) fn record(draw: &mut Draw<'_>) -> Vec<Request> {
     let deployments: Vec<_> = (0..draw.random.below(4))
         .map(|_| {

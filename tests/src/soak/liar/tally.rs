@@ -30,19 +30,25 @@ pub struct Tally {
     pub counts: BTreeMap<Kind, Count>,
     /// Forbidden writes that the API server stored.
     pub breaches: Vec<String>,
+    /// Requests that the API server did not read.
+    pub invalid: Vec<String>,
 }
 
 impl Tally {
     /// Records an answer.
     pub fn add(&mut self, kind: Kind, request: &Request, answer: Answer) {
         let count = self.counts.entry(kind).or_default();
+        let Request { method, path, body, .. } = request;
         match answer {
             Answer::Accepted => {
                 count.accepted += 1;
                 if request.is_forbidden {
-                    let Request { method, path, body, .. } = request;
                     self.breaches.push(format!("{method} {path} {body}"));
                 }
+            }
+            Answer::Invalid(message) => {
+                let example = format!("{}: {method} {path}: {message}", kind.name());
+                self.invalid.push(example.chars().take(EXAMPLE_MAX).collect());
             }
             Answer::Refused(message) => {
                 count.refused += 1;
@@ -62,6 +68,11 @@ impl Tally {
     /// Number of refused writes.
     pub fn refused(&self) -> u64 {
         self.counts.values().map(|count| count.refused).sum()
+    }
+
+    /// Number of berths that the liar took.
+    pub fn taken(&self) -> u64 {
+        self.counts.get(&Kind::Take).map_or(0, |count| count.accepted)
     }
 }
 
@@ -86,6 +97,9 @@ impl fmt::Display for Tally {
         for breach in &self.breaches {
             writeln!(f, "ACCEPTED ALTHOUGH FORBIDDEN: {breach}")?;
         }
+        for invalid in &self.invalid {
+            writeln!(f, "NOT A VALID REQUEST: {invalid}")?;
+        }
         Ok(())
     }
 }
@@ -103,13 +117,18 @@ mod tests {
         let request = Request::patch(Identity::Agent, "/x".to_owned(), json!({}));
         tally.add(Kind::Status, &request, Answer::Accepted);
         tally.add(Kind::Status, &request, Answer::Refused("no ".repeat(200)));
-        let forbidden = request.forbidden();
+        let forbidden = request.clone().forbidden();
         tally.add(Kind::Forbidden, &forbidden, Answer::Refused("no".to_owned()));
         tally.add(Kind::Forbidden, &forbidden, Answer::Missed("conflict".to_owned()));
         assert!(tally.breaches.is_empty());
         tally.add(Kind::Forbidden, &forbidden, Answer::Accepted);
         assert_eq!(tally.breaches, ["PATCH /x {}"]);
-        assert_eq!((tally.accepted(), tally.refused()), (2, 2));
+        assert_eq!((tally.accepted(), tally.refused(), tally.taken()), (2, 2, 0));
+        tally.add(Kind::Take, &request, Answer::Accepted);
+        assert_eq!((tally.accepted(), tally.taken()), (3, 1));
+        tally.add(Kind::Take, &request, Answer::Invalid("400: what?".to_owned()));
+        assert_eq!((tally.accepted(), tally.refused()), (3, 2));
+        assert_eq!(tally.invalid, ["take: PATCH /x: 400: what?"]);
         let text = tally.to_string();
         assert!(
             text.contains("forbidden") && text.contains("ACCEPTED ALTHOUGH FORBIDDEN: PATCH /x"),

@@ -22,8 +22,8 @@ const EXTREME: [&str; 10] = [
 
 /// Parts of texts that programs may misread.
 const PIECES: [&str; 12] = [
-    "node1",
-    "node12",
+    "node0",
+    "node99",
     "\u{1b}[2J\u{1b}[31m",
     "\n",
     "{{.}}",

@@ -1,10 +1,12 @@
-//! The liar at work: reads what it may read, lies, and counts the answers.
+//! The liar at work: reads the objects that it may read, lies, and counts the answers.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use berth_api::BootId;
 use jiff::Timestamp;
+use kube::Client;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -16,18 +18,20 @@ use super::tally::Tally;
 use super::{Kind, Liar, Lie};
 use crate::cluster::{Cluster, Published};
 use crate::hosts::sim::SimHost;
-use crate::soak::untyped::items;
+use crate::locked::locked;
+use crate::soak::untyped::{items, text};
 
-/// How long the liar uses what it has read, except of berths.
+/// How long the liar uses objects that it has read. It reads berths before each lie about them.
 const REREAD: Duration = Duration::from_secs(1);
-/// How long a stopped liar may take for its last request.
+/// How long a stopped liar may take for its last request. A slower one is ended without an answer.
 const LAST_WORDS: Duration = Duration::from_secs(15);
 
 /// A liar that runs. Dropping it ends it.
 #[derive(Debug)]
 pub struct Working {
     stop: watch::Sender<bool>,
-    task: JoinHandle<Tally>,
+    task: JoinHandle<()>,
+    tally: Arc<Mutex<Tally>>,
 }
 
 impl Drop for Working {
@@ -52,22 +56,27 @@ impl Working {
             ..View::default()
         };
         let (stop, stopped) = watch::channel(false);
+        let tally = Arc::new(Mutex::new(Tally::default()));
         let work = Work {
             liar: liar.clone(),
             credentials,
             host: cluster.host(liar.node).clone(),
+            admin: cluster.client(),
             view,
-            tally: Tally::default(),
+            tally: tally.clone(),
         };
         let task = tokio::spawn(work.run(stopped));
-        Ok(Self { stop, task })
+        Ok(Self { stop, task, tally })
     }
 
     /// Ends the liar, and returns the counts of its lies.
     pub async fn end(mut self) -> Result<Tally> {
         let _ = self.stop.send(true);
-        let ended = timeout(LAST_WORDS, &mut self.task).await;
-        ended.context("the liar does not end")?.context("the liar failed")
+        match timeout(LAST_WORDS, &mut self.task).await {
+            Ok(ended) => ended.context("the liar failed")?,
+            Err(_) => self.task.abort(),
+        }
+        Ok(locked(&self.tally).clone())
     }
 }
 
@@ -75,12 +84,14 @@ struct Work {
     liar: Liar,
     credentials: Credentials,
     host: SimHost,
+    /// Reads names that an attacker may guess: of other nodes' pods.
+    admin: Client,
     view: View,
-    tally: Tally,
+    tally: Arc<Mutex<Tally>>,
 }
 
 impl Work {
-    async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Tally {
+    async fn run(mut self, mut stopped: watch::Receiver<bool>) {
         let start = Instant::now();
         let (mut number, mut read) = (0, None::<Instant>);
         loop {
@@ -103,7 +114,6 @@ impl Work {
                 _ = stopped.changed() => break,
             }
         }
-        self.tally
     }
 
     /// Reads the liar's own objects and the host's boot.
@@ -124,20 +134,37 @@ impl Work {
             .iter()
             .filter_map(|pod| pod.pointer("/metadata/name")?.as_str());
         self.view.pods = names.map(str::to_owned).collect();
+        self.view.other_pods = self.other_pods().await.unwrap_or_default();
         if let Some(boot_id) = self.host.facts().boot_id {
             self.view.boot_id = BootId::new(boot_id.as_str()).to_string();
         }
     }
 
+    async fn other_pods(&self) -> Result<Vec<String>> {
+        let request = http::Request::get(PODS).body(vec![])?;
+        let pods = timeout(REREAD, self.admin.request::<Value>(request)).await??;
+        let mut names = vec![];
+        for pod in items(&pods) {
+            let node = text(pod, "/spec/nodeName");
+            if !node.is_empty() && node != self.view.node {
+                names.push(text(pod, "/metadata/name").to_owned());
+            }
+        }
+        Ok(names)
+    }
+
     async fn tell(&mut self, lie: &Lie) {
         self.view.now = Timestamp::now().as_second();
-        if matches!(lie.kind, Kind::Take | Kind::Move | Kind::BerthTimes | Kind::Forbidden) {
+        if matches!(
+            lie.kind,
+            Kind::Take | Kind::Move | Kind::Return | Kind::BerthTimes | Kind::Forbidden
+        ) {
             let leases = self.credentials.read(Identity::Agent, LEASES).await;
             self.view.leases = items(&leases).to_vec();
         }
         for request in lie.requests(&self.view) {
             match self.credentials.send(&request).await {
-                Ok(answer) => self.tally.add(lie.kind, &request, answer),
+                Ok(answer) => locked(&self.tally).add(lie.kind, &request, answer),
                 Err(error) => tracing::error!(error = format!("{error:#}"), "a lie is not a valid request"),
             }
         }
