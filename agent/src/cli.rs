@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use berth_core::agent::host_policy::registries;
 use berth_core::firstboot;
 use berth_shell::log::{self, LogFormat};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 const AFTER: &str = "\
 EXIT STATUS
@@ -17,7 +17,8 @@ EXIT STATUS
   is invalid, 1 if the host failed. After 1 and 2 the boot continues too.
 
 FILES, as the host sees them
-  /etc/kubernetes/kubelet.conf   the kubelet's identity, unless --kubelet-kubeconfig names another file
+  /etc/kubernetes/kubelet.conf   the kubelet's identity, unless --kubelet-kubeconfig names another file; not read with
+                                 --node-identity=impersonate
   /etc/berth/allowed-registries  prefixes of images that may be staged, one per line; without the file, all images may
   /etc/containers/policy.json, /usr/share/containers/policy.json   the signature policy, if the pool requires signatures
   /run/dbus/system_bus_socket    the system bus, unless --bus is given
@@ -33,12 +34,15 @@ ENVIRONMENT
   NODE_NAME, BERTH_LOG           same as --node-name and --log-level
   BERTH_READY_FILE               same as --ready-file; also the file that `ready` checks
   BERTH_AUTH_FILE                same as --auth-file
+  BERTH_NODE_IDENTITY            same as --node-identity
   BERTH_METRICS_ADDRESS          same as --metrics-address
   BERTH_HEALTH_ADDRESS           same as --health-address
   HTTPS_PROXY, NO_PROXY          proxy for the API server, and hosts to reach without a proxy; a proxy in the
                                  kubeconfig takes precedence. Pulls run as systemd units of the host, which do not
                                  get these variables: set them with Environment= in a drop-in for
                                  berth-pull-.service, and for `firstboot` also in one for berth-inspect-.service
+  KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT
+                                 the API server in a pod, with --node-identity=impersonate
   NOTIFY_SOCKET                  socket for notifying systemd that the agent is ready, and its watchdog that it is alive
 
 EXAMPLES
@@ -60,7 +64,8 @@ EXAMPLES
 /// agent may be stopped and started at any time, because it reads its state from the API objects and the host.
 ///
 /// The agent uses two identities: its own for the status of its BootcNode and for its berths, and the kubelet's for
-/// cordons and evictions. With both, the API server confines the agent to its own node.
+/// cordons and evictions. With both, the API server confines the agent to its own node. The kubelet's identity comes
+/// from the kubelet's files, or the agent impersonates its node; see --node-identity.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "berth-agent",
@@ -86,6 +91,21 @@ pub struct Args {
     /// Kubeconfig of the kubelet on this host. Paths in the file are looked up under --host-root.
     #[arg(long, value_name = "FILE", default_value = "/etc/kubernetes/kubelet.conf")]
     pub kubelet_kubeconfig: PathBuf,
+    /// Source of the kubelet's identity.
+    ///
+    /// With `kubeconfig`, the agent uses the credentials that --kubelet-kubeconfig names. With `impersonate`, it needs
+    /// none of the kubelet's files: it sends its own credentials and impersonates system:node:NAME. That requires
+    /// Kubernetes 1.36 or newer and the role in manifests/components/impersonation. The agent's token must be bound to
+    /// its pod or Node. In a pod, the agent then takes the API server's address from KUBERNETES_SERVICE_HOST and
+    /// KUBERNETES_SERVICE_PORT.
+    #[arg(
+        long,
+        env = "BERTH_NODE_IDENTITY",
+        value_enum,
+        value_name = "SOURCE",
+        default_value_t = NodeIdentity::Kubeconfig
+    )]
+    pub node_identity: NodeIdentity,
     /// Directory where the host's root is mounted: / for a service, /host in the pod of the shipped DaemonSet.
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub host_root: PathBuf,
@@ -160,6 +180,15 @@ pub struct Args {
     pub log_level: log::Filter,
 }
 
+/// Source of the kubelet's identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NodeIdentity {
+    /// The credentials in the kubelet's kubeconfig.
+    Kubeconfig,
+    /// Impersonation of the node by the agent.
+    Impersonate,
+}
+
 /// Subcommands of the program.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
@@ -210,6 +239,7 @@ mod tests {
         );
         let alone = Args::try_parse_from(["berth-agent", "--node-name=a"]).unwrap();
         assert!(alone.metrics_address.is_empty() && alone.health_address.is_empty());
+        assert_eq!(alone.node_identity, NodeIdentity::Kubeconfig);
         let both = ["berth-agent", "--node-name=a", "ready", "/ready/turned"];
         assert!(Args::try_parse_from(both).is_err());
         let first = Args::try_parse_from(["berth-agent", "firstboot"]).unwrap().command;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use berth_shell::kubeconfig;
 use berth_shell::request::{NoAnswer, within};
+use http::Uri;
 use kube::client::Body;
 use kube::config::{AuthInfo, KubeConfigOptions};
 use kube::core::Status;
@@ -74,14 +75,64 @@ pub async fn with_deadline<T>(
     within(deadline, request).await
 }
 
+/// A client with the agent's own identity.
+#[expect(missing_debug_implementations, reason = "kube::Client has none")]
+pub struct OwnClient {
+    /// The client.
+    pub client: Client,
+    /// URL of the API server.
+    pub server: Uri,
+}
+
+impl OwnClient {
+    pub(crate) fn new(config: Config) -> anyhow::Result<Self> {
+        let server = config.cluster_url.clone();
+        let client = build(config)?;
+        Ok(Self { client, server })
+    }
+}
+
+/// Returns the host and the port of an API server; `None` if the URL has no host.
+pub(crate) fn address(server: &Uri) -> Option<(String, u16)> {
+    let port = server.port_u16().unwrap_or(match server.scheme_str() {
+        Some("http") => 80,
+        _ => 443,
+    });
+    Some((server.host()?.to_owned(), port))
+}
+
 /// Returns a client with the pod's service account. It takes the API server's address from the kubelet's kubeconfig,
 /// because that address works even if service networking is broken.
-pub async fn pod_client(kubelet_kubeconfig: &Path, host_root: &Path) -> anyhow::Result<Client> {
+pub async fn pod_client(kubelet_kubeconfig: &Path, host_root: &Path) -> anyhow::Result<OwnClient> {
     // Read only the server's address and CA, so that an agent with unusable kubelet credentials can start and report
     // them.
     let root = HostRoot::new(host_root);
     let server = kubelet_config(&root, kubelet_kubeconfig, KubeconfigParts::Server).await?;
-    build(service_account(server.config, Path::new(SERVICE_ACCOUNT))?)
+    OwnClient::new(service_account(server.config, Path::new(SERVICE_ACCOUNT))?)
+}
+
+/// Returns a client with the pod's service account, for a pod without the kubelet's kubeconfig. It takes the API
+/// server's address from the environment, as all programs in pods do.
+pub fn in_cluster_client() -> anyhow::Result<OwnClient> {
+    let host = std::env::var("KUBERNETES_SERVICE_HOST").ok();
+    let port = std::env::var("KUBERNETES_SERVICE_PORT").ok();
+    let server = Config::new(service_url(host, port)?);
+    OwnClient::new(service_account(server, Path::new(SERVICE_ACCOUNT))?)
+}
+
+/// Returns the API server's URL from the values of these variables.
+fn service_url(host: Option<String>, port: Option<String>) -> anyhow::Result<Uri> {
+    let (Some(host), Some(port)) = (host, port) else {
+        bail!(
+            "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: outside a pod, give the agent its own --kubeconfig"
+        );
+    };
+    let is_bare_ipv6 = host.contains(':') && !host.starts_with('[');
+    let host = if is_bare_ipv6 { format!("[{host}]") } else { host };
+    let url = format!("https://{host}:{port}");
+    url.parse().with_context(|| {
+        format!("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not an address of an API server: {url}")
+    })
 }
 
 /// Returns a client for a kubeconfig.
@@ -148,7 +199,7 @@ pub(crate) fn prepared(mut config: Config) -> Config {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // Otherwise a watch of a dead server would hang forever. A live server ends each watch before this timeout.
     config.read_timeout = Some(READ_TIMEOUT);
-    // The agent also sends requests with the kubelet's credentials. In the audit log, this user agent distinguishes
+    // The agent also sends requests with the kubelet's identity. In the audit log, this user agent distinguishes
     // them from the kubelet's own requests.
     let agent = concat!("berth-agent/", env!("CARGO_PKG_VERSION"));
     config
@@ -302,6 +353,26 @@ current-context: x
             "the agent can start and say so"
         );
         fs::remove_dir_all(&scratch).unwrap();
+    }
+
+    #[test]
+    fn a_pod_without_kubelet_files_uses_the_service() {
+        fn url(host: &str, port: &str) -> anyhow::Result<Uri> {
+            service_url(Some(host.to_owned()), Some(port.to_owned()))
+        }
+        for (host, port, expected) in [
+            ("10.96.0.1", "443", ("10.96.0.1", 443)),
+            ("api.example.com", "6443", ("api.example.com", 6443)),
+            ("fd00::1", "6443", ("[fd00::1]", 6443)),
+        ] {
+            let url = url(host, port).unwrap();
+            let expected = (expected.0.to_owned(), expected.1);
+            assert_eq!((url.scheme_str(), address(&url)), (Some("https"), Some(expected)));
+        }
+        let refused = url("not a host", "443").unwrap_err().to_string();
+        assert!(refused.contains("KUBERNETES_SERVICE_HOST"), "{refused}");
+        let missing = service_url(None, Some("443".to_owned())).unwrap_err().to_string();
+        assert!(missing.contains("--kubeconfig"), "{missing}");
     }
 
     #[test]

@@ -8,8 +8,9 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
 
-/// A request to the fake server. `path` includes the query.
+/// A request to the fake server. `path` includes the query. `user` is the impersonated user.
 pub(crate) struct Call {
+    pub user: Option<String>,
     pub method: Method,
     pub path: String,
     pub body: Value,
@@ -23,7 +24,9 @@ pub(crate) fn client(answer: impl Fn(&Call) -> (u16, Value) + Send + Sync + 'sta
         async move {
             let (head, body) = request.into_parts();
             let body = body.collect_bytes().await.unwrap();
+            let user = head.headers.get("impersonate-user");
             let call = Call {
+                user: user.map(|value| value.to_str().unwrap().to_owned()),
                 method: head.method,
                 path: head.uri.to_string(),
                 body: serde_json::from_slice(&body).unwrap_or(Value::Null),

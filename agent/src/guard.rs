@@ -10,6 +10,8 @@ use berth_api::keys;
 use berth_api::names::NodeName;
 use berth_api::node::BootcNode;
 use berth_core::agent::facts::Guard;
+use berth_core::agent::impersonation;
+use berth_shell::client::impersonating_client;
 use berth_shell::names::list_names;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -32,9 +34,13 @@ const ACCOUNT: &str = "berth-agent";
 
 /// Advice if the API server accepts a write that a policy must reject.
 const POLICIES: &str = "apply manifests/admission-policies.yaml again, with its bindings";
-/// Advice if the kubelet's credentials permit too much.
+/// Advice if the kubelet's identity permits too much.
 const RESTRICTION: &str = "turn on NodeRestriction in the API server (--enable-admission-plugins), or set --kubelet-kubeconfig to \
      the kubelet's own kubeconfig";
+
+/// Advice if the agent may impersonate other nodes.
+const IMPERSONATION: &str = "remove the verbs impersonate and impersonate:arbitrary-node from all roles of the service \
+     account berth-agent";
 
 #[derive(Debug)]
 pub(crate) struct GuardProbe {
@@ -55,9 +61,9 @@ impl GuardProbe {
     }
 
     /// Sends dry-run writes that the API server must reject: one for each policy with the agent's own identity, and one
-    /// to another Node with the kubelet's identity. Returns [`Guard::NothingToTry`] if the cluster has no object for
-    /// one of these writes.
-    pub(crate) async fn ask(&self, kubelet: &Client) -> Result<Guard> {
+    /// to another Node with the kubelet's identity. If the agent `impersonates` its node, also one to another Node as
+    /// that node. Returns [`Guard::NothingToTry`] if the cluster has no object for one of these writes.
+    pub(crate) async fn ask(&self, kubelet: &Client, impersonates: bool) -> Result<Guard> {
         let berth = self
             .write_berth()
             .await
@@ -77,7 +83,8 @@ impl GuardProbe {
                 return Ok(status);
             }
             let node = write_another_node(kubelet, &other).await;
-            match node.context("cannot send the dry-run write of another Node with the kubelet's credentials")? {
+            match node.context("cannot send the dry-run write of another Node with the kubelet's identity")? {
+                Guard::Refuses if impersonates => return self.act_as(&other, berth).await,
                 Guard::Refuses => return Ok(berth),
                 // The Node was deleted, so the API server's answer shows nothing: try another node.
                 Guard::NothingToTry => {}
@@ -85,6 +92,18 @@ impl GuardProbe {
             }
         }
         Ok(Guard::NothingToTry)
+    }
+
+    /// Tries to write another node's Node as that node. Returns `berth` if the API server rejects it.
+    async fn act_as(&self, other: &str, berth: Guard) -> Result<Guard> {
+        let as_other = impersonating_client(&self.nodes.clone().into_client(), &impersonation::user(other))?;
+        let answer = guard(node::try_patch(&as_other, other).await, || {
+            format!("this node's agent could act as node {other}; {IMPERSONATION}")
+        });
+        match answer.context("cannot send the dry-run write of another Node as that node")? {
+            Guard::Refuses => Ok(berth),
+            other => Ok(other),
+        }
     }
 
     /// Tries to change the epoch of the first berth in the list. Only the controller may change an epoch, so the API
@@ -158,9 +177,7 @@ async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
         return Ok(Guard::NothingToTry);
     }
     guard(answer, || {
-        format!(
-            "this node's agent could write Node {other} of another node with the kubelet's credentials; {RESTRICTION}"
-        )
+        format!("this node's agent could write Node {other} of another node with the kubelet's identity; {RESTRICTION}")
     })
 }
 
@@ -239,12 +256,12 @@ mod tests {
             ),
             (
                 "/api/v1/nodes/n2",
-                "could write Node n2 of another node with the kubelet's credentials; turn on NodeRestriction",
+                "could write Node n2 of another node with the kubelet's identity; turn on NodeRestriction",
             ),
         ] {
             async fn ask(client: Client) -> Result<Guard> {
                 let probe = GuardProbe::new(client.clone(), "ns", &"n1".into());
-                probe.ask(&client).await
+                probe.ask(&client, false).await
             }
             match ask(server(end, 200)).await.unwrap() {
                 Guard::Allows(what) => assert!(what.contains(said), "{what}"),
@@ -254,8 +271,41 @@ mod tests {
             ask(server(end, 500)).await.unwrap_err();
         }
         let client = server("/api/v1/nodes/n2", 404);
-        let gone = GuardProbe::new(client.clone(), "ns", &"n1".into()).ask(&client).await;
+        let gone = GuardProbe::new(client.clone(), "ns", &"n1".into())
+            .ask(&client, false)
+            .await;
         assert_eq!(gone.unwrap(), Guard::NothingToTry, "its Node was deleted just now");
+    }
+
+    /// An agent that impersonates its node tries whether it could act as another one.
+    #[tokio::test]
+    async fn acting_as_another_node_is_tried() {
+        async fn ask(code: u16, impersonates: bool) -> Result<Guard> {
+            let own = fake_api_server::client(move |call| {
+                let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
+                let is_other = path == "/api/v1/nodes/n2" && call.user.as_deref() == Some("system:node:n2");
+                let (code, items) = match (call.method.clone(), path.ends_with("/bootcnodes")) {
+                    (Method::GET, true) => (200, json!([{"metadata": {"name": "n2"}}])),
+                    (Method::GET, false) => (200, json!([])),
+                    _ if is_other => (code, json!([])),
+                    _ => (403, json!([])),
+                };
+                let status = json!({"kind": "Status", "status": "Failure", "message": "no", "code": code});
+                let list = json!({"metadata": {}, "items": items});
+                (code, if code == 200 { list } else { status })
+            });
+            let kubelet = impersonating_client(&own, "system:node:n1").unwrap();
+            GuardProbe::new(own, "ns", &"n1".into())
+                .ask(&kubelet, impersonates)
+                .await
+        }
+        match ask(200, true).await.unwrap() {
+            Guard::Allows(what) => assert!(what.contains("could act as node n2; remove the verbs"), "{what}"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(ask(403, true).await.unwrap(), Guard::NothingToTry, "there is no berth");
+        assert_eq!(ask(200, false).await.unwrap(), Guard::NothingToTry, "not tried");
+        ask(500, true).await.unwrap_err();
     }
 
     #[tokio::test]
@@ -263,7 +313,9 @@ mod tests {
         for _ in 0..16 {
             let answers = vec![("/api/v1/nodes/n2", 404), ("/api/v1/nodes/n3", 200)];
             let client = server_of(&["n1", "n2", "n3"], answers);
-            let answer = GuardProbe::new(client.clone(), "ns", &"n1".into()).ask(&client).await;
+            let answer = GuardProbe::new(client.clone(), "ns", &"n1".into())
+                .ask(&client, false)
+                .await;
             match answer.unwrap() {
                 Guard::Allows(what) => assert!(what.contains("could write Node n3"), "{what}"),
                 other => panic!("{other:?}"),

@@ -1,4 +1,5 @@
-//! Client with the kubelet's identity, which the kubelet's kubeconfig gives as files or as a program that issues it.
+//! Client with the kubelet's identity. The kubelet's kubeconfig names its credentials, or a program that issues them.
+//! Or the agent impersonates its node, and needs none of the kubelet's files.
 
 use std::fmt;
 use std::fs;
@@ -10,15 +11,20 @@ use std::time::SystemTime;
 use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use berth_api::NodeName;
+use berth_api::condition::one_line;
 use berth_core::Now;
 use berth_core::agent::exec_credential::answer::{self, Credential};
 use berth_core::agent::exec_credential::command::{Command, Entry};
 use berth_core::agent::exec_credential::renewal::{Next, Renewal};
+use berth_core::agent::impersonation::{self, Refusal};
+use berth_shell::client::impersonating_client;
 use http::StatusCode;
 use kube::config::{AuthInfo, ExecConfig, ExecInteractiveMode};
+use kube::core::Status;
 use kube::{Client, Config};
 
-use crate::clients::{KubeconfigParts, KubeletConfig, kubelet_config, locate, prepared};
+use crate::clients::{KubeconfigParts, KubeletConfig, OwnClient, address, kubelet_config, locate, prepared};
 use crate::host::{CredentialPrograms, HostRoot};
 use crate::timers::Clock;
 
@@ -30,6 +36,15 @@ use crate::timers::Clock;
 pub struct ProgramFailure {
     program: String,
     why: String,
+}
+
+/// The API server does not let the agent impersonate its node.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("this node's agent cannot impersonate {node}: {refusal} (its answer: {message})")]
+pub struct ImpersonationRefused {
+    node: NodeName,
+    refusal: Refusal,
+    message: String,
 }
 
 /// Real path, modification time and size of a file, to detect changes. `None` if the file cannot be read.
@@ -45,15 +60,30 @@ fn fingerprint(root: &HostRoot, path: &Path) -> Fingerprint {
     Some((path, metadata.modified().ok()?, metadata.len()))
 }
 
-/// Client with the kubelet's identity. It is created again when a credential file changes: every few months the kubelet
+/// Client with the kubelet's identity.
+pub struct KubeletClient(Way);
+
+enum Way {
+    Credentials(Credentials),
+    Impersonation(Impersonation),
+}
+
+/// The kubelet's credentials. The client is created again when a credential file changes: every few months the kubelet
 /// renews its certificate, and points a symbolic link to the new file. With a program that issues credentials, it is
 /// created again with each credential.
-pub struct KubeletClient {
+struct Credentials {
     path: PathBuf,
     root: HostRoot,
     programs: CredentialPrograms,
     clock: Clock,
     made: Option<Source>,
+}
+
+/// A client that impersonates the agent's node.
+struct Impersonation {
+    client: Client,
+    node: NodeName,
+    server: Option<(String, u16)>,
 }
 
 /// The client, and the files that it was made from.
@@ -104,23 +134,74 @@ impl Verdict {
 }
 
 impl KubeletClient {
-    /// Creates the value without reading a file, because an agent may start before its node's kubelet has credentials.
+    /// A client with the credentials of the kubelet's kubeconfig. Reads no file yet, because an agent may start before
+    /// its node's kubelet has credentials.
     pub fn new(path: &Path, host_root: &Path, programs: CredentialPrograms) -> Self {
-        Self {
+        Self(Way::Credentials(Credentials {
             path: path.to_path_buf(),
             root: HostRoot::new(host_root),
             programs,
             clock: Clock::begin(),
             made: None,
-        }
+        }))
     }
 
-    /// Returns a client with the kubelet's current credentials.
+    /// A client that sends each request with the agent's own client, and impersonates the node.
+    ///
+    /// # Errors
+    /// If the node's name is invalid.
+    pub fn impersonating(own: &OwnClient, node: &NodeName) -> anyhow::Result<Self> {
+        Ok(Self(Way::Impersonation(Impersonation {
+            client: impersonating_client(&own.client, &impersonation::user(node.as_str()))?,
+            node: node.clone(),
+            server: address(&own.server),
+        })))
+    }
+
+    /// Returns a client with the kubelet's identity.
     ///
     /// # Errors
     /// [`ProgramFailure`] if a program issues the credentials and failed; another error if the kubeconfig cannot be
     /// used.
     pub async fn get(&mut self) -> anyhow::Result<&Client> {
+        match &mut self.0 {
+            Way::Credentials(credentials) => credentials.client().await,
+            Way::Impersonation(impersonation) => Ok(&impersonation.client),
+        }
+    }
+
+    /// Returns the host and the port of the API server; `None` if the kubelet's kubeconfig cannot be read.
+    pub async fn server(&self) -> Option<(String, u16)> {
+        match &self.0 {
+            Way::Credentials(credentials) => credentials.server().await,
+            Way::Impersonation(impersonation) => impersonation.server.clone(),
+        }
+    }
+
+    /// True if the client impersonates the node.
+    pub fn impersonates(&self) -> bool {
+        matches!(self.0, Way::Impersonation(_))
+    }
+
+    /// Interprets the API server's rejection of a read of the agent's own Node. Returns `None` if the client does not
+    /// impersonate the node, or if the API server rejected something else.
+    pub fn refusal(&self, rejection: &Status) -> Option<ImpersonationRefused> {
+        let Way::Impersonation(impersonation) = &self.0 else {
+            return None;
+        };
+        let details = rejection.details.as_ref();
+        let resource = details.map_or(("", ""), |details| (details.group.as_str(), details.kind.as_str()));
+        let refusal = impersonation::refusal(rejection.code, resource)?;
+        Some(ImpersonationRefused {
+            node: impersonation.node.clone(),
+            refusal,
+            message: one_line(&rejection.message),
+        })
+    }
+}
+
+impl Credentials {
+    async fn client(&mut self) -> anyhow::Result<&Client> {
         let stale = match &self.made {
             None => true,
             Some(made) => fingerprints(&self.root, &made.files) != made.fingerprints,
@@ -145,17 +226,11 @@ impl KubeletClient {
         }
     }
 
-    /// Returns the host and the port of the API server in the kubelet's kubeconfig; `None` if it cannot be read.
-    pub async fn server(&self) -> Option<(String, u16)> {
+    async fn server(&self) -> Option<(String, u16)> {
         let read = kubelet_config(&self.root, &self.path, KubeconfigParts::Server)
             .await
             .ok()?;
-        let url = read.config.cluster_url;
-        let port = url.port_u16().or_else(|| match url.scheme_str() {
-            Some("http") => Some(80),
-            _ => Some(443),
-        })?;
-        Some((url.host()?.to_owned(), port))
+        address(&read.config.cluster_url)
     }
 
     async fn read(&self) -> anyhow::Result<Source> {
@@ -296,7 +371,7 @@ fn auth_info(credential: &Credential) -> AuthInfo {
 impl fmt::Debug for KubeletClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KubeletClient")
-            .field("path", &self.path)
+            .field("impersonates", &self.impersonates())
             .finish_non_exhaustive()
     }
 }
@@ -305,7 +380,11 @@ impl fmt::Debug for KubeletClient {
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use serde_json::json;
+
     use super::*;
+    use crate::fake_api_server;
+    use crate::node::cordon::NodeError;
 
     #[test]
     fn a_link_that_leads_elsewhere_is_a_change() {
@@ -335,6 +414,46 @@ mod tests {
         assert_eq!(entry.env[1], ("B".to_owned(), String::new()));
         assert!(!entry.needs_terminal && entry.cluster.is_none());
         assert_eq!(entry.command().unwrap().argv, ["/usr/bin/env", "aws", "eks"]);
+    }
+
+    /// Returns a client that impersonates node n1, on an API server that answers each request with this status.
+    fn impersonating(code: u16, resource: (&'static str, &'static str)) -> KubeletClient {
+        let client = fake_api_server::client(move |call| {
+            assert_eq!(call.user.as_deref(), Some("system:node:n1"));
+            let (group, kind) = resource;
+            let details = json!({"name": "n1", "group": group, "kind": kind});
+            let status =
+                json!({"kind": "Status", "status": "Failure", "message": "no", "code": code, "details": details});
+            (code, status)
+        });
+        let server = "https://192.0.2.1:6443".parse().unwrap();
+        KubeletClient::impersonating(&OwnClient { client, server }, &"n1".into()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_refused_impersonation_is_explained() {
+        for (code, resource, said) in [
+            (403, ("", "users"), Some("upgrade all API servers to Kubernetes 1.36")),
+            (
+                403,
+                ("", "nodes"),
+                Some("apply manifests/components/impersonation again"),
+            ),
+            (401, ("", ""), None),
+        ] {
+            let mut kubelet = impersonating(code, resource);
+            let read = crate::node::cordon::read(kubelet.get().await.unwrap(), "n1").await;
+            let Err(NodeError::Forbidden(status)) = read else {
+                panic!("{read:?}");
+            };
+            let text = kubelet.refusal(&status).map(|refused| refused.to_string());
+            match (&text, said) {
+                (Some(text), Some(said)) => assert!(text.contains(said) && text.contains("(its answer: no)"), "{text}"),
+                (None, None) => {}
+                _ => panic!("{code}: {text:?}"),
+            }
+            assert_eq!(kubelet.server().await, Some(("192.0.2.1".to_owned(), 6443)));
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use berth_agent::cli::{Args, Command};
-use berth_agent::clients;
+use berth_agent::cli::{Args, Command, NodeIdentity};
+use berth_agent::clients::{self, OwnClient};
 use berth_agent::firstboot;
 use berth_agent::host::{AuthSource, Host, HostRoot};
 use berth_agent::kubelet::KubeletClient;
@@ -112,14 +112,14 @@ async fn start(args: Args) -> Result<()> {
         ready.forget()?;
         let metrics = Metrics::default();
         serve(&args, &metrics, &ready).await;
-        let kubelet = KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root, host.credential_programs());
-        let client = own_client(&args).await?;
+        let own = own_client(&args).await?;
+        let kubelet = kubelet_client(&args, &host, &own, &node)?;
         let heartbeat = Duration::from_secs(args.heartbeat);
         let namespace = args.namespace.clone();
         Agent::new(Setup {
             node,
             host,
-            client,
+            client: own.client,
             kubelet,
             namespace,
             heartbeat,
@@ -167,7 +167,7 @@ fn stopped() -> Result<impl Future<Output = ()>> {
 
 /// Returns a client with the agent's own identity. Retries, because the identity's files may appear late on a machine's
 /// first boot.
-async fn own_client(args: &Args) -> Result<kube::Client> {
+async fn own_client(args: &Args) -> Result<OwnClient> {
     let delays = retry::delays(Duration::from_millis(500), Duration::from_secs(10));
     (|| load_client(args))
         .retry(delays)
@@ -179,9 +179,21 @@ async fn own_client(args: &Args) -> Result<kube::Client> {
         .await
 }
 
-async fn load_client(args: &Args) -> Result<kube::Client> {
-    match &args.kubeconfig {
-        Some(path) => own_token::renewing_client(path, &args.host_root).await,
-        None => clients::pod_client(&args.kubelet_kubeconfig, &args.host_root).await,
+async fn load_client(args: &Args) -> Result<OwnClient> {
+    match (&args.kubeconfig, args.node_identity) {
+        (Some(path), _) => own_token::renewing_client(path, &args.host_root).await,
+        (None, NodeIdentity::Kubeconfig) => clients::pod_client(&args.kubelet_kubeconfig, &args.host_root).await,
+        (None, NodeIdentity::Impersonate) => clients::in_cluster_client(),
+    }
+}
+
+/// Returns the client with the kubelet's identity.
+fn kubelet_client(args: &Args, host: &Host, own: &OwnClient, node: &NodeName) -> Result<KubeletClient> {
+    match args.node_identity {
+        NodeIdentity::Kubeconfig => {
+            let programs = host.credential_programs();
+            Ok(KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root, programs))
+        }
+        NodeIdentity::Impersonate => KubeletClient::impersonating(own, node).context("cannot use --node-name"),
     }
 }

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::{Api, Client, Config};
 
-use crate::clients::{self, REQUEST_TIMEOUT, RequestError, with_deadline};
+use crate::clients::{self, OwnClient, REQUEST_TIMEOUT, RequestError, with_deadline};
 use crate::host::files;
 use crate::host::root::{HostRoot, STATE_DIR};
 
@@ -27,17 +27,17 @@ const RETRY_MAX: Duration = Duration::from_secs(120);
 
 /// Returns a client for the kubeconfig of an agent outside a pod. If the kubeconfig names a file with a token that the
 /// agent can renew, the client reads the agent's copy of the token, and a task keeps that copy up to date.
-pub async fn renewing_client(path: &Path, host_root: &Path) -> Result<Client> {
+pub async fn renewing_client(path: &Path, host_root: &Path) -> Result<OwnClient> {
     let mut config = clients::config_of(path).await?;
     let mut token = None;
     if let Some(file) = &config.auth_info.token_file {
         token = OwnToken::open(Path::new(file), &HostRoot::new(host_root));
     }
     let Some(token) = token else {
-        return clients::build(config);
+        return OwnClient::new(config);
     };
     config.auth_info.token_file = Some(token.kept.to_string_lossy().into_owned());
-    let client = clients::build(config.clone())?;
+    let client = OwnClient::new(config.clone())?;
     tokio::spawn(token.keep(config));
     Ok(client)
 }

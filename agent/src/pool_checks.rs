@@ -28,7 +28,7 @@ impl Agent {
             Err(error) => {
                 tracing::warn!(
                     error = format!("{error:#}"),
-                    "cannot run the pool's checks: the agent cannot use the kubelet's credentials"
+                    "cannot run the pool's checks: the agent cannot use the kubelet's identity"
                 );
                 return;
             }

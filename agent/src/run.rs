@@ -25,7 +25,7 @@ use crate::firstboot::record::RecordFile;
 use crate::guard::GuardProbe;
 use crate::host::clock::Clock as HostClock;
 use crate::host::{Host, HostError, cpu};
-use crate::kubelet::{KubeletClient, ProgramFailure};
+use crate::kubelet::{ImpersonationRefused, KubeletClient, ProgramFailure};
 use crate::ledger;
 use crate::metrics::Metrics;
 use crate::node::cordon::NodeError;
@@ -386,6 +386,9 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
 pub(crate) fn error_reason(error: &anyhow::Error) -> (Reason, String) {
     if error.downcast_ref::<ProgramFailure>().is_some() {
         return (Reason::CredentialProgramFailed, format!("{error:#}"));
+    }
+    if error.downcast_ref::<ImpersonationRefused>().is_some() {
+        return (Reason::ImpersonationRefused, format!("{error:#}"));
     }
     let reason = match (error.downcast_ref::<HostError>(), error.downcast_ref::<NodeError>()) {
         (Some(host), _) => host.reason(),

@@ -18,9 +18,10 @@ pub struct Record {
     pub stage: String,
     /// ID shared by all entries of one request.
     pub audit_id: String,
-    /// The user's name, for example `system:serviceaccount:…` or `system:node:…`.
+    /// The user's name, for example `system:serviceaccount:…` or `system:node:…`. If the sender impersonated another
+    /// user, that user's name.
     pub user: String,
-    /// Name of the node that the user's token is bound to (the token's node claim).
+    /// Name of the node that the sender's token is bound to (the token's node claim).
     pub node_claim: Option<String>,
     /// The whole user agent.
     pub user_agent: String,
@@ -112,6 +113,7 @@ struct Event {
     request_uri: String,
     verb: String,
     user: User,
+    impersonated_user: Option<User>,
     #[serde(default)]
     user_agent: String,
     #[serde(default)]
@@ -206,13 +208,14 @@ pub fn parse(line: &[u8]) -> serde_json::Result<Option<Record>> {
         }
     }
     let claim = event.user.extra.get("authentication.kubernetes.io/node-name");
+    let node_claim = claim.and_then(|values| values.first().cloned());
     Ok(Some(Record {
         received: event.request_received_timestamp,
         at: event.stage_timestamp,
         stage: event.stage,
         audit_id: event.audit_id,
-        node_claim: claim.and_then(|values| values.first().cloned()),
-        user: event.user.username,
+        node_claim,
+        user: event.impersonated_user.unwrap_or(event.user).username,
         user_agent: event.user_agent,
         verb: event.verb,
         group: event.object_ref.api_group,
@@ -232,6 +235,19 @@ pub fn parse(line: &[u8]) -> serde_json::Result<Option<Record>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An agent with the component `impersonation` cordons its Node as its node.
+    #[test]
+    fn a_request_counts_for_the_impersonated_user() {
+        let line = r#"{"kind":"Event","auditID":"a","stage":"ResponseComplete","requestURI":"/","verb":"patch",
+            "user":{"username":"system:serviceaccount:berth-system:berth-agent",
+                "extra":{"authentication.kubernetes.io/node-name":["n1"]}},
+            "impersonatedUser":{"username":"system:node:n1","groups":["system:nodes","system:authenticated"]},
+            "requestReceivedTimestamp":"2026-01-01T00:00:00Z","stageTimestamp":"2026-01-01T00:00:00Z"}"#;
+        let record = parse(line.as_bytes()).unwrap().unwrap();
+        assert_eq!(record.user, "system:node:n1");
+        assert_eq!(record.node_claim.as_deref(), Some("n1"));
+    }
 
     #[test]
     fn annotations_show_whose_rules_refused() {

@@ -4,7 +4,8 @@
 //! a new connection then waits until the server acknowledges the end of the TLS handshake, which the server delays by
 //! 40 ms. An agent that has waited an hour for a berth would lose these 40 ms, since it needs a new connection.
 
-use http::{Response, StatusCode};
+use anyhow::Context;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
 use hyper_util::rt::TokioExecutor;
@@ -27,6 +28,25 @@ pub fn noting_client(config: Config, note: impl Fn(StatusCode) + Clone + Send + 
 /// Creates a client for this configuration that uses no proxy, for servers on this machine.
 pub fn direct_client(config: Config) -> anyhow::Result<Client> {
     client_in(config, &Environment::default(), |_| {})
+}
+
+/// Header with the name of the user that a request impersonates.
+const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
+
+/// Returns a client that impersonates a user: it sends each request with `client`, and adds the user's name.
+///
+/// # Errors
+/// If the name has characters that a header cannot have.
+pub fn impersonating_client(client: &Client, user: &str) -> anyhow::Result<Client> {
+    let value = HeaderValue::from_str(user).context("the user's name is invalid")?;
+    let namespace = client.default_namespace().to_owned();
+    let client = client.clone();
+    let service = tower::service_fn(move |mut request: Request<Body>| {
+        request.headers_mut().insert(IMPERSONATE_USER, value.clone());
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    Ok(Client::new(service, namespace))
 }
 
 fn client_in(

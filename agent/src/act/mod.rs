@@ -252,6 +252,11 @@ impl Agent {
         let client = kubelet_client(&mut self.api.kubelet).await?;
         let read = cordon::read(client, self.node.as_str()).await;
         self.note_api_answer(!matches!(&read, Err(NodeError::Failed(error)) if !error.is_answer()));
+        if let Err(NodeError::Forbidden(rejection)) = &read
+            && let Some(refused) = self.api.kubelet.refusal(rejection)
+        {
+            return Err(refused.into());
+        }
         let node = read.context("cannot read the Node")?;
         self.learn(Event::NodeRead(node.map_or(ClusterNode::Gone, ClusterNode::Is)));
         Ok(Ending::Done)
@@ -259,8 +264,9 @@ impl Agent {
 
     /// Checks that the API server rejects forbidden writes. If the API server does not answer, the step still succeeds.
     async fn try_guard(&mut self) -> Ending {
+        let impersonates = self.api.kubelet.impersonates();
         let answer = match kubelet_client(&mut self.api.kubelet).await {
-            Ok(kubelet) => self.api.guard.ask(kubelet).await,
+            Ok(kubelet) => self.api.guard.ask(kubelet, impersonates).await,
             Err(error) => Err(error),
         };
         let answer = answer.map_err(|error| format!("{error:#}"));
@@ -406,5 +412,5 @@ impl Agent {
 
 /// Returns a client with the kubelet's identity, for writes of the Node and evictions.
 async fn kubelet_client(kubelet: &mut KubeletClient) -> Result<&Client> {
-    kubelet.get().await.context("cannot use the kubelet's credentials")
+    kubelet.get().await.context("cannot use the kubelet's identity")
 }

@@ -14,6 +14,7 @@ use berth_api::{BootId, NodeUid};
 use berth_core::agent::lifecycle::Lifecycle;
 use berth_core::agent::node::{CordonRecord, GUARDED, Guard, GuardChange, Guarded, NodeFacts, Signs};
 use kube::Client;
+use kube::core::Status;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -34,8 +35,8 @@ pub enum NodeError {
     #[error("the Node does not exist")]
     Gone,
     /// The API server does not permit the request to the kubelet's identity.
-    #[error("the API server refuses this request with the kubelet's credentials: {0}")]
-    Forbidden(String),
+    #[error("the API server refuses this request with the kubelet's identity: {}", .0.message)]
+    Forbidden(Box<Status>),
     /// The API server failed or is unreachable.
     #[error(transparent)]
     Failed(#[from] RequestError),
@@ -280,7 +281,7 @@ pub(super) fn node_error(error: RequestError) -> NodeError {
     match status.code {
         404 => NodeError::Gone,
         409 => NodeError::Conflict,
-        403 | 401 => NodeError::Forbidden(status.message.clone()),
+        403 | 401 => NodeError::Forbidden(Box::new(status.clone())),
         // The name now belongs to a re-created Node.
         422 if status.message.contains("metadata.uid") => NodeError::Conflict,
         _ => NodeError::Failed(error),

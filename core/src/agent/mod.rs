@@ -5,7 +5,8 @@
 //! the BootcNode's status. [`rollback_guard`] prepares the rollback that the host makes without the agent. [`past`]
 //! records failures, [`timeline`] records the node's updates. [`pace`] delays the write of a status that may change
 //! within a second, and [`gauges`] exports the status to Prometheus. [`exec_credential`] reads the credentials that a
-//! program of the host issues for the kubelet, and [`own_token`] decides when an agent outside a pod renews its token.
+//! program of the host issues for the kubelet, and [`impersonation`] interprets why an agent may not act as its node
+//! without them. [`own_token`] decides when an agent outside a pod renews its token.
 
 pub mod backend;
 pub mod deployments;
@@ -13,6 +14,7 @@ pub mod exec_credential;
 pub mod facts;
 pub mod gauges;
 pub mod host_policy;
+pub mod impersonation;
 pub mod knowledge;
 pub mod lifecycle;
 pub mod maintenance;

@@ -89,10 +89,12 @@ reasons! {
         HostBusy,
         /// The backend's status output does not list the host's deployments.
         StatusFailed,
-        /// The kubelet's credentials do not permit a request that the agent must make about its own Node or pods.
+        /// The kubelet's identity does not permit a request that the agent must make about its own Node or pods.
         KubeletForbidden,
         /// The program that issues the kubelet's credentials, as on EKS, failed or its answer cannot be used.
         CredentialProgramFailed,
+        /// The API server does not let the agent impersonate its node.
+        ImpersonationRefused,
         /// A request to the API server failed.
         StepFailed,
     }

@@ -52,6 +52,10 @@ pub struct ClusterOptions {
     pub control_plane: Options,
     /// If true, the agents' tokens are in files that their kubeconfigs name, as for services of the host.
     pub token_files: bool,
+    /// If true, the agents impersonate their nodes and have no kubeconfig of a kubelet.
+    pub impersonation: bool,
+    /// Files of `manifests/` to apply in addition to the base.
+    pub manifests: Vec<&'static str>,
     /// If set, kubelets' kubeconfigs name a program that issues tokens, which this webhook checks.
     pub node_tokens: Option<Arc<NodeTokens>>,
     /// Controller program to run instead of the default one.
@@ -98,6 +102,8 @@ impl Default for ClusterOptions {
             scheduler: true,
             control_plane: Options::simulated_nodes(),
             token_files: false,
+            impersonation: false,
+            manifests: vec![],
             node_tokens: None,
             controller: None,
             controller_env: vec![],
@@ -140,6 +146,7 @@ impl Cluster {
         let (control_plane, registry) =
             tokio::try_join!(ControlPlane::start(plane), Registry::start(Ipv4Addr::LOCALHOST.into()))?;
         control_plane.install().await?;
+        control_plane.apply_files(&options.manifests).await?;
         let log = HostLog::default();
         let catalog = Catalog::default();
         let first = publish(&registry, &catalog, "1.0.0", "1.0.0", &[]).await?;
@@ -161,7 +168,9 @@ impl Cluster {
             let mut config = host(&control_plane, name, &first, &catalog, &log, &options, &agent).await?;
             if let Some(agent) = &mut config.agent {
                 agent.kubeconfig = ways.of_node(name, &agent.kubeconfig)?;
-                agent.kubelet_kubeconfig = ways.of_node(name, &agent.kubelet_kubeconfig)?;
+                if !options.impersonation {
+                    agent.kubelet_kubeconfig = ways.of_node(name, &agent.kubelet_kubeconfig)?;
+                }
             }
             config.packages = updaters.packages();
             updaters.install(&mut config.settings);
@@ -405,8 +414,14 @@ async fn host(
     };
     let kubelet = control_plane.node_kubeconfig(name)?;
     let borrowed = match options.node_tokens {
-        Some(_) => control_plane.node_kubeconfig_with_program(name)?,
-        None => kubelet.clone(),
+        _ if options.impersonation => PathBuf::from("/nonexistent/kubelet.conf"),
+        Some(_) => control_plane.node_kubeconfig_with_program(name)?.path,
+        None => kubelet.path.clone(),
+    };
+    let identity = if options.impersonation {
+        vec!["--node-identity=impersonate".to_owned()]
+    } else {
+        vec![]
     };
     let digest = image.digest.to_string();
     let repository = image
@@ -424,9 +439,10 @@ async fn host(
     config.agent = Some(AgentConfig {
         binary: agent.to_owned(),
         kubeconfig: token.path,
-        kubelet_kubeconfig: borrowed.path,
+        kubelet_kubeconfig: borrowed,
         args: [
             vec!["--log-level=info,berth_agent=debug,kube_client=off".to_owned()],
+            identity,
             options.agent_args.clone(),
             own_args.cloned().collect(),
         ]

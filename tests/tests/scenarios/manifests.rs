@@ -7,15 +7,18 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use berth_agent::cli::{Args, NodeIdentity};
 use berth_api::keys;
 use berth_tests::controlplane::{ControlPlane, Options};
 use berth_tests::programs::workspace_root;
 use berth_tests::wait::eventually;
+use clap::Parser;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Secret, ServiceAccount, ServiceAccountTokenProjection};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -87,11 +90,25 @@ fn pods_are_confined() -> Result<()> {
     Ok(())
 }
 
-/// The agent writes to three directories of its host. It sees no other path than those that it reads.
+/// The agent writes to three directories of its host. It sees no other path than those that it reads. With the component
+/// `impersonation`, it sees no file of the kubelet.
 #[test]
 fn the_agent_sees_few_paths_of_its_host() -> Result<()> {
-    let pod = agent(&rendered(&[])?)?;
+    let of_kubelet = ["etc/kubernetes/kubelet.conf", "var/lib/kubelet/pki"];
+    sees_paths(&agent(&rendered(&[])?)?, &of_kubelet)?;
+    sees_paths(&agent(&rendered(&["impersonation"])?)?, &[])
+}
+
+fn sees_paths(pod: &PodSpec, of_kubelet: &[&str]) -> Result<()> {
     let mounts = pod.containers[0].volume_mounts.iter().flatten();
+    let mounted: BTreeSet<&str> = mounts.clone().map(|mount| mount.name.as_str()).collect();
+    let volumes: BTreeSet<&str> = pod
+        .volumes
+        .iter()
+        .flatten()
+        .map(|volume| volume.name.as_str())
+        .collect();
+    ensure!(mounted == volumes, "{mounted:?}, {volumes:?}");
     let (mut writable, mut seen) = (BTreeSet::new(), BTreeSet::new());
     for mount in mounts {
         let Some(path) = mount.mount_path.strip_prefix("/host/") else {
@@ -106,19 +123,64 @@ fn the_agent_sees_few_paths_of_its_host() -> Result<()> {
         writable == BTreeSet::from(["run/berth", "run/ostree", "var/lib/berth"]),
         "{writable:?}"
     );
-    let read = [
+    let mut read = BTreeSet::from([
         "etc/berth",
         "etc/containers",
-        "etc/kubernetes/kubelet.conf",
         "etc/ostree",
         "proc/cpuinfo",
         "proc/sys/kernel/random/boot_id",
         "run",
         "usr",
-        "var/lib/kubelet/pki",
-    ];
-    let read = seen.difference(&writable).copied().eq(read);
-    ensure!(read, "{seen:?}");
+    ]);
+    read.extend(of_kubelet);
+    ensure!(seen.difference(&writable).copied().eq(read), "{seen:?}");
+    Ok(())
+}
+
+/// The component `impersonation` lets agents act as their own nodes only. All other verbs would go beyond the kubelet's
+/// limits, or let each agent act as every node.
+#[test]
+fn agents_may_impersonate_their_own_nodes_only() -> Result<()> {
+    let objects = rendered(&["impersonation"])?;
+    let pod = agent(&objects)?;
+    let args = pod.containers[0].args.iter().flatten().map(String::as_str);
+    let args = Args::try_parse_from(["berth-agent"].into_iter().chain(args))?;
+    ensure!(args.node_identity == NodeIdentity::Impersonate, "{args:?}");
+    let roles: Vec<ClusterRole> = of_kind(&objects, "ClusterRole")?;
+    let mut granted = BTreeSet::new();
+    for role in roles.iter().filter(|role| role.name_any().starts_with("berth-agent")) {
+        for rule in role.rules.iter().flatten() {
+            ensure!(rule.resource_names.is_none(), "{rule:?}");
+            for verb in rule.verbs.iter().filter(|verb| verb.contains("impersonate")) {
+                granted.extend(
+                    rule.resources
+                        .iter()
+                        .flatten()
+                        .map(|resource| format!("{verb} {resource}")),
+                );
+            }
+        }
+    }
+    let on = "impersonate-on:associated-node";
+    let mut expected = BTreeSet::from(["impersonate:associated-node nodes".to_owned()]);
+    for what in [
+        "get nodes",
+        "patch nodes",
+        "patch nodes/status",
+        "list pods",
+        "delete pods",
+        "create pods/eviction",
+        "get persistentvolumeclaims",
+        "get persistentvolumes",
+    ] {
+        expected.insert(format!("{on}:{what}"));
+    }
+    ensure!(granted == expected, "{granted:?}");
+    ensure!(
+        !rendered(&[])?
+            .iter()
+            .any(|object| object.to_string().contains("impersonate"))
+    );
     Ok(())
 }
 
@@ -322,7 +384,11 @@ async fn the_api_server_admits_the_pods() -> Result<()> {
     plane.apply_manifests(&workspace_root().join("manifests")).await?;
     let admin = plane.admin_client();
     let base = rendered(&[])?;
-    for components in [["control-plane", "k3s"], ["rke2", "control-plane"]] {
+    for components in [
+        ["control-plane", "k3s"],
+        ["rke2", "control-plane"],
+        ["impersonation", "control-plane"],
+    ] {
         let workloads = rendered(&components)?;
         let workloads = workloads
             .iter()

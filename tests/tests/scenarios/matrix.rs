@@ -57,7 +57,7 @@ async fn each_identity_may_do_what_the_matrix_lists() -> Result<()> {
 /// Waits until the policies take effect: the API server compiles them a moment after they are stored.
 async fn wait_for_policies(sessions: &[Session], attempts: &[Attempt]) -> Result<()> {
     let started = Instant::now();
-    for caller in [Caller::AgentInPod, Caller::Kubelet] {
+    for caller in [Caller::AgentInPod, Caller::Kubelet, Caller::AgentAsNode] {
         let session = sessions.iter().find(|session| session.caller == caller).unwrap();
         for attempt in attempts.iter().filter(|attempt| attempt.needs_policy) {
             while !attempt.allowed.contains(&caller) && matches!(session.answer(attempt).await, Answer::Allowed) {

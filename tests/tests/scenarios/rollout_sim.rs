@@ -23,6 +23,7 @@ mod composefs;
 mod credentials;
 mod events;
 mod hosts;
+mod impersonation;
 mod processes;
 mod pulls;
 mod records;

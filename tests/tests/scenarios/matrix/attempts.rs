@@ -4,7 +4,9 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::callers::Caller;
-use super::callers::Caller::{AgentAsService, AgentInPod, AgentWithoutNode, Anonymous, Controller, Kubelet};
+use super::callers::Caller::{
+    AgentAsNode, AgentAsService, AgentInPod, AgentWithoutNode, Anonymous, Controller, Kubelet,
+};
 use super::objects::Objects;
 
 const NONE: &[Caller] = &[];
@@ -12,6 +14,9 @@ const NONE: &[Caller] = &[];
 const OWN: &[Caller] = &[AgentInPod, AgentAsService, Controller];
 const CONTROLLER: &[Caller] = &[Controller];
 const KUBELET: &[Caller] = &[Kubelet];
+/// The node's own identity: the kubelet's credentials, and the agent that impersonates its node.
+const NODE: &[Caller] = &[Kubelet, AgentAsNode];
+const NODE_AND_CONTROLLER: &[Caller] = &[Kubelet, AgentAsNode, Controller];
 const AGENT_SERVICE: &[Caller] = &[AgentAsService];
 const KUBELET_AND_CONTROLLER: &[Caller] = &[Kubelet, Controller];
 /// The agent's account, even if its token names no node, and the controller.
@@ -297,18 +302,18 @@ fn nodes() -> Vec<Attempt> {
     let new = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n9"}});
     let taint = json!({"spec": {"taints": [{"key": "example.com/x", "effect": "NoSchedule"}]}});
     vec![
-        get("get own Node", &path("/n1"), KUBELET_AND_CONTROLLER),
+        get("get own Node", &path("/n1"), NODE_AND_CONTROLLER),
         get("get another Node", &path("/n2"), CONTROLLER),
         get("list Nodes", NODES, CONTROLLER),
         create("create another Node", NODES, new, NONE),
-        patch("cordon own Node", &path("/n1"), cordon.clone(), KUBELET),
+        patch("cordon own Node", &path("/n1"), cordon.clone(), NODE),
         patch("cordon another Node", &path("/n2"), cordon, NONE),
         patch("taint own Node", &path("/n1"), taint, NONE),
         patch(
             "annotate own Node",
             &path("/n1"),
             annotations("berth.dev/cordon", "{}"),
-            KUBELET,
+            NODE,
         ),
         patch(
             "annotate another Node",
@@ -320,13 +325,13 @@ fn nodes() -> Vec<Attempt> {
             "label own Node, any key",
             &path("/n1"),
             labels("pool", "elsewhere"),
-            KUBELET,
+            NODE,
         ),
         patch(
             "label own Node, zone",
             &path("/n1"),
             labels("topology.kubernetes.io/zone", "z"),
-            KUBELET,
+            NODE,
         ),
         patch(
             "label own Node, control plane",
@@ -361,7 +366,7 @@ fn nodes() -> Vec<Attempt> {
             NONE,
         )
         .by_policy(),
-        patch("patch own Node status", &path("/n1/status"), addresses.clone(), KUBELET),
+        patch("patch own Node status", &path("/n1/status"), addresses.clone(), NODE),
         patch("patch another Node status", &path("/n2/status"), addresses, NONE),
         delete("delete own Node", &path("/n1"), NONE),
         delete("delete another Node", &path("/n2"), NONE),
@@ -400,7 +405,7 @@ fn pods(objects: &Objects) -> Vec<Attempt> {
         get(
             "list own node's Pods",
             "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1",
-            KUBELET,
+            NODE,
         ),
         get(
             "list another node's Pods",
@@ -421,7 +426,7 @@ fn pods(objects: &Objects) -> Vec<Attempt> {
             "evict a Pod of own node",
             &path("/app-n1/eviction"),
             evict("app-n1"),
-            KUBELET,
+            NODE,
         ),
         create(
             "evict a Pod of another node",
@@ -429,7 +434,7 @@ fn pods(objects: &Objects) -> Vec<Attempt> {
             evict("app-n2"),
             NONE,
         ),
-        delete("delete a Pod of own node", &path("/app-n1"), KUBELET),
+        delete("delete a Pod of own node", &path("/app-n1"), NODE),
         delete("delete a Pod of another node", &path("/app-n2"), NONE),
         delete("delete all Pods", PODS, NONE),
         patch(

@@ -26,6 +26,10 @@ pub enum Caller {
     AgentAsService,
     /// A token of the agent's account without a node.
     AgentWithoutNode,
+    /// The agent in its pod, impersonating its node with the component `impersonation`.
+    AgentAsNode,
+    /// The agent, impersonating another node.
+    AgentAsAnotherNode,
     /// The agent, impersonating the controller.
     AgentAsController,
     /// The agent, impersonating itself with the claim of another node.
@@ -44,13 +48,15 @@ pub enum Caller {
 
 impl Caller {
     /// All callers but the admin, in the order of the page's columns.
-    pub const IN_PAGE: [Self; 10] = [
+    pub const IN_PAGE: [Self; 12] = [
         Self::AgentInPod,
         Self::AgentAsService,
+        Self::AgentAsNode,
         Self::Kubelet,
         Self::Controller,
         Self::AgentWithoutNode,
         Self::AgentAsController,
+        Self::AgentAsAnotherNode,
         Self::AgentOfAnotherNode,
         Self::KubeletOfAnotherNode,
         Self::ForgedToken,
@@ -66,6 +72,8 @@ impl Caller {
             Self::Kubelet => "kubelet",
             Self::Controller => "controller",
             Self::AgentWithoutNode => "agent, no node claim",
+            Self::AgentAsNode => "agent as n1",
+            Self::AgentAsAnotherNode => "agent as n2",
             Self::AgentAsController => "agent as controller",
             Self::AgentOfAnotherNode => "agent, forged claim",
             Self::KubeletOfAnotherNode => "kubelet as n2",
@@ -108,6 +116,7 @@ impl Session {
         let forged = control_plane.token_kubeconfig("forged", token)?.client().await?;
         let anonymous = control_plane.anonymous_kubeconfig()?.client().await?;
         let as_controller = vec![(IMPERSONATE_USER, HeaderValue::from_static(CONTROLLER))];
+        let as_n1 = vec![(IMPERSONATE_USER, HeaderValue::from_static("system:node:n1"))];
         let as_n2 = vec![(IMPERSONATE_USER, HeaderValue::from_static("system:node:n2"))];
         let of_n2 = vec![
             (IMPERSONATE_USER, HeaderValue::from_static(AGENT)),
@@ -123,6 +132,8 @@ impl Session {
             session(Caller::AgentInPod, &pod, vec![]),
             session(Caller::AgentAsService, &service, vec![]),
             session(Caller::AgentWithoutNode, &without, vec![]),
+            session(Caller::AgentAsNode, &pod, as_n1),
+            session(Caller::AgentAsAnotherNode, &pod, as_n2.clone()),
             session(Caller::AgentAsController, &pod, as_controller),
             session(Caller::AgentOfAnotherNode, &pod, of_n2),
             session(Caller::Kubelet, &kubelet, vec![]),

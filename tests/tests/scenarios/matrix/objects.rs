@@ -85,10 +85,13 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
 "#;
 
 impl Objects {
-    /// Applies the shipped manifests, and creates the objects.
+    /// Applies the shipped manifests and the role of the component `impersonation`, and creates the objects.
     pub async fn create(control_plane: &ControlPlane) -> Result<Self> {
         control_plane
             .apply_manifests(&workspace_root().join("manifests"))
+            .await?;
+        control_plane
+            .apply_files(&["components/impersonation/rbac.yaml"])
             .await?;
         let admin = control_plane.admin_client();
         let uid = node(&admin, "n1").await?;
