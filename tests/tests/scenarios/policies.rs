@@ -224,6 +224,7 @@ async fn an_agent_writes_its_own_node_only() {
     let control_plane = ControlPlane::start(Options::simulated_nodes()).await.unwrap();
     let mut rig = Rig::new(&control_plane).await.unwrap();
     statuses(&mut rig).await;
+    conditions(&mut rig).await;
     turns(&mut rig).await;
     licences(&mut rig).await;
     thefts(&mut rig).await;
@@ -284,6 +285,75 @@ async fn statuses(rig: &mut Rig) {
         answer,
         Some("this berth-agent token names no node"),
     );
+}
+
+/// An agent can neither change the controller's conditions nor fill up the list so that the controller cannot add one.
+async fn conditions(rig: &mut Rig) {
+    use berth_api::condition::node::{ALL, OF_CONTROLLER};
+    const MOST: usize = 24;
+    assert!(
+        ALL.len() - OF_CONTROLLER.len() <= MOST,
+        "an agent could not write all of its own conditions"
+    );
+    fn condition(type_: &str, status: &str, message: &str) -> Value {
+        json!({
+            "type": type_, "status": status, "reason": "R", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z",
+        })
+    }
+    let (same, apply) = (condition("Implausible", "True", "m"), PatchParams::default());
+    let status = json!({"status": {"conditions": [same]}});
+    let stored = bootc_nodes(&rig.admin)
+        .patch_status("n1", &apply, &Patch::Merge(&status))
+        .await;
+    rig.record("the controller's condition", stored, None);
+    let own = |count: usize| (0..count).map(|n| condition(&format!("Own{n}"), "True", "m"));
+    let refusal = Some("may not change the conditions RebootTimedOut, Waiting, Implausible");
+    let long = "m".repeat(2049);
+    for (what, written, refusal) in [
+        (
+            "as many conditions as allowed",
+            own(MOST).chain([same.clone()]).collect(),
+            None,
+        ),
+        (
+            "the controller's condition last",
+            own(1).chain([same.clone()]).collect(),
+            None,
+        ),
+        (
+            "too many conditions",
+            own(MOST + 1).chain([same.clone()]).collect(),
+            Some("may not write more than 24 conditions of its own"),
+        ),
+        ("a finding removed", own(1).collect(), refusal),
+        (
+            "a finding denied",
+            vec![condition("Implausible", "False", "m")],
+            refusal,
+        ),
+        (
+            "a finding reworded",
+            vec![condition("Implausible", "True", "")],
+            refusal,
+        ),
+        (
+            "a finding invented",
+            vec![same.clone(), condition("Waiting", "True", "m")],
+            refusal,
+        ),
+        (
+            "a long message",
+            vec![same.clone(), condition("Own0", "True", &long)],
+            Some("whose message is longer than 2048 characters"),
+        ),
+    ] {
+        let written: Vec<Value> = written;
+        let status = json!({"status": {"conditions": written}});
+        let answer = bootc_nodes(&rig.agent)
+            .patch_status("n1", &apply, &Patch::Merge(&status))
+            .await;
+        rig.record(what, answer, refusal);
+    }
 }
 
 /// The berth policy ignores Leases in other namespaces. An admin may grant an agent rights there, and such writes do
