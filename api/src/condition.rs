@@ -53,8 +53,12 @@ pub mod node {
     /// The controller offers the node no berth, for a reason that concerns only this node. Only shown to admins: no
     /// decision depends on this condition.
     pub const WAITING: &str = "Waiting";
-    /// Conditions that the controller writes. The agent writes all others.
-    pub const OF_CONTROLLER: [&str; 2] = [REBOOT_TIMED_OUT, WAITING];
+    /// The node's reports cannot be true: they contradict each other, the kubelet or the API server. Set by the
+    /// controller. Only shown to admins: no decision depends on this condition.
+    pub const IMPLAUSIBLE: &str = "Implausible";
+    /// Conditions that the controller writes. The agent writes all others. The admission policy
+    /// `berth-agent-own-status` has the same list.
+    pub const OF_CONTROLLER: [&str; 3] = [REBOOT_TIMED_OUT, WAITING, IMPLAUSIBLE];
     /// All condition types of a BootcNode.
     pub const ALL: &[&str] = &[
         UPDATED,
@@ -75,6 +79,7 @@ pub mod node {
         RELEASED,
         REBOOT_TIMED_OUT,
         WAITING,
+        IMPLAUSIBLE,
     ];
 }
 

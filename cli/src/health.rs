@@ -8,6 +8,7 @@ use berth_api::insight::conditions::{DRAINING, REBOOTING, WORKING};
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use berth_api::text::names;
+use berth_core::controller::implausible::Contradiction;
 use berth_core::finding::kind::{Impact, Kind, Level};
 use berth_core::finding::{self, Finding, Subject};
 use berth_core::insight::Assessment;
@@ -130,13 +131,16 @@ pub(crate) fn of_pool(
 ) -> Vec<HealthInsight> {
     let mut groups = of_nodes_of_pool(snapshot, view, nodes, now);
     let has_node_errors = groups.iter().flatten().any(|found| found.level() == Level::Error);
+    let is_liar_named = groups.iter().flatten().any(|found| found.kind == Kind::Implausible);
     let name = pool.name_any().as_str().into();
     let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice());
     let conditions = conditions.unwrap_or_default();
     let is_outdated = view.counts.excluded > 0;
     for c in finding::pool::notable(conditions) {
-        // The findings about the pool's nodes already show why the pool is Degraded.
-        if c.type_ != of_pools::DEGRADED || !has_node_errors {
+        // The findings about the pool's nodes already show why the pool is Degraded. A node may report problems of its
+        // own, to hide that its reports cannot be true.
+        let is_hidden = !is_liar_named && Contradiction::from_word(&c.reason).is_some();
+        if c.type_ != of_pools::DEGRADED || !has_node_errors || is_hidden {
             groups.push(vec![finding::pool::finding(&name, c, is_outdated)]);
         }
     }
@@ -185,11 +189,15 @@ fn of_node(line: &NodeLine, bootc: &Decoded<BootcNode>, node: Option<&Node>, now
         return vec![];
     }
     let mut found = troubles(bootc, now);
-    found.retain(|found| found.kind == Kind::AgentSilent || line.is(Assessment::Degraded));
+    // The assessment depends on the agent's own reports, which may hide that they cannot be true.
+    found.retain(|found| matches!(found.kind, Kind::AgentSilent | Kind::Implausible) || line.is(Assessment::Degraded));
     // If the node has a worse problem, do not list its silent agent or blocked drain.
-    let is_off = found
-        .first()
-        .is_some_and(|first| matches!(first.kind, Kind::NodeDegraded | Kind::RebootTimedOut));
+    let is_off = found.first().is_some_and(|first| {
+        matches!(
+            first.kind,
+            Kind::NodeDegraded | Kind::RebootTimedOut | Kind::Implausible
+        )
+    });
     found.truncate(if is_off { 1 } else { found.len() });
     let subject = subject(bootc);
     // During a drain or a reboot a node is expected to be unavailable.

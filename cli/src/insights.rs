@@ -166,11 +166,14 @@ fn status(bootc: &Decoded<BootcNode>, now: Timestamp) -> Cow<'_, BootcNodeStatus
 }
 
 /// Returns the message for the table: the agent's own message (`own`) or the insight's message. The insight's message
-/// is cut after 100 characters. But only the insight covers the Node's conditions and a reboot that timed out.
+/// is cut after 100 characters. But only the insight covers the Node's conditions and the controller's findings, such
+/// as a reboot that timed out.
 fn message(insight: &NodeInsight, assessment: Assessment, status: &BootcNodeStatus, own: NodeMessage) -> NodeMessage {
     let degraded = condition::is_true(&status.conditions, condition::node::NODE_DEGRADED);
+    let implausible = condition::is_true(&status.conditions, condition::node::IMPLAUSIBLE);
     let is_theirs = match assessment {
-        Assessment::Degraded => !degraded && !is_silent(insight),
+        // A node that may be compromised cannot hide that by a problem that it reports.
+        Assessment::Degraded => implausible || !degraded && !is_silent(insight),
         Assessment::Unavailable => true,
         _ => own.text.is_empty(),
     };

@@ -25,7 +25,12 @@ use crate::unreadable::{pool_of, subject};
 use crate::view::Warning;
 
 /// Conditions that, if True, explain why a node makes no progress.
-const BLOCKING: [&str; 3] = [types::NODE_DEGRADED, types::REBOOT_TIMED_OUT, types::WAITING];
+const BLOCKING: [&str; 4] = [
+    types::IMPLAUSIBLE,
+    types::NODE_DEGRADED,
+    types::REBOOT_TIMED_OUT,
+    types::WAITING,
+];
 
 /// Output of `kubectl berth node`.
 #[derive(Debug, Clone, Serialize)]

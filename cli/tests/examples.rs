@@ -15,6 +15,7 @@ use berth_api::node::Phase;
 use berth_core::agent::reason;
 use berth_core::controller::gate::GateReason;
 use berth_core::controller::image::ResolveReason;
+use berth_core::controller::implausible::Contradiction;
 use berth_core::controller::quorum::Cause;
 use berth_core::insight::Unavailable;
 use berth_judge::verdict::Terms;
@@ -292,7 +293,8 @@ fn reasons() -> BTreeSet<&'static str> {
     let of_agent = words::<reason::Reason>().chain(words::<Unavailable>());
     let of_controller = words::<GateReason>()
         .chain(words::<ResolveReason>())
-        .chain(words::<Cause>());
+        .chain(words::<Cause>())
+        .chain(words::<Contradiction>());
     of_both.chain(of_agent).chain(of_controller).collect()
 }
 

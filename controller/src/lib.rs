@@ -18,5 +18,6 @@ pub mod readyz;
 pub mod reconcile;
 pub mod resolve;
 pub mod runtime;
+pub mod server_clock;
 pub mod store;
 pub mod time;

@@ -16,6 +16,7 @@ use berth_controller::readyz::Readyz;
 use berth_controller::reconcile::{Outside, Reconciler};
 use berth_controller::resolve::{Mounted, PullSecrets, RegistryConfig, Resolver};
 use berth_controller::runtime::runtime;
+use berth_controller::server_clock::ServerClock;
 use berth_controller::store::Store;
 use berth_shell::pages::{self, Page};
 use berth_shell::{client, kubeconfig, log};
@@ -81,6 +82,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     let timing = cli.timing().map_err(anyhow::Error::msg)?;
     let config = config(&cli).await?;
     let client = client::client(api::settled(config.clone(), api::SILENCE_TIMEOUT))?;
+    let server_clock = ServerClock::default();
+    let client = server_clock.listening(&client);
     let (metrics, pulse) = (Metrics::default(), Pulse::default());
     serve(&cli, &metrics, &pulse).await?;
     let identity = identity(&cli);
@@ -112,6 +115,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         readyz: Readyz::start(config, client.clone(), store.clone()),
         firstboots: FirstBoots::start(client.clone(), store.clone()),
         clock: Clock::new(cli.trust_clock),
+        server_clock,
     };
     let registries = registries(&cli, &client);
     let kube = Kube::new(client, &cli.namespace, leadership.clone());

@@ -208,6 +208,7 @@ mod tests {
             gate: None,
             gates: None,
             timed_out: vec![],
+            implausible: vec![],
             members: vec![],
             waiting: vec![],
         }

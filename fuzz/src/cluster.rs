@@ -162,6 +162,7 @@ fn statuses(snapshot: &Snapshot, now: Timestamp) -> Vec<(BootcNodePool, BootcNod
         plans: &plans,
         heard: &heard,
         timed_out: &BTreeSet::new(),
+        implausible: &BTreeMap::new(),
         holdings: holdings(&leases),
     };
     results.unreadable().iter().for_each(|why| text::is_line(why, 1500));

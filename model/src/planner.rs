@@ -335,6 +335,7 @@ impl<'a> Pass<'a> {
             holding: None,
             overdue: false,
             heard: true,
+            implausible: None,
         })
     }
 

@@ -24,8 +24,8 @@ use berth_core::controller::image::{self, Ages, Found};
 use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::soaks::Soaks;
 use berth_core::controller::view::{
-    BadTurn, BootImageNote, BootcNodeContent, BootcNodeView, FleetView, Host, Images, LeaseView, NodeView, PoolView,
-    Pull, Report,
+    BadTurn, BootImageNote, BootcNodeContent, BootcNodeView, FleetView, Host, Images, KubeletReport, LeaseView,
+    NodeView, PoolView, Pull, Report,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Object;
@@ -158,6 +158,7 @@ fn node(number: Number, seen: &SeenNode) -> NodeView {
             .then(|| address(number).to_string())
             .into_iter()
             .collect(),
+        kubelet: KubeletReport::default(),
         error: None,
     }
 }

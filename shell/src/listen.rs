@@ -1,6 +1,7 @@
-//! A client that reports when a watch receives data. kube's own watch stream does not report bookmarks, and does not
-//! report a restarted watch without new events.
+//! Clients that report the answers of the API server. One reports when a watch receives data: kube's own watch stream
+//! does not report bookmarks, and does not report a restarted watch without new events.
 
+use http::HeaderMap;
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
@@ -27,6 +28,20 @@ pub fn with_watch_listener(client: &Client, hear: impl Fn(bool) + Clone + Send +
                     frame
                 })
             }))
+        }
+    });
+    Client::new(service, client.default_namespace())
+}
+
+/// Returns a client that calls `hear` with the headers of each answer.
+pub fn with_header_listener(client: &Client, hear: impl Fn(&HeaderMap) + Clone + Send + Sync + 'static) -> Client {
+    let inner = client.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (hear, inner) = (hear.clone(), inner.clone());
+        async move {
+            let answer = inner.send(request).await?;
+            hear(answer.headers());
+            Ok::<_, kube::Error>(answer)
         }
     });
     Client::new(service, client.default_namespace())

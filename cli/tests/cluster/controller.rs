@@ -17,6 +17,7 @@ use berth_core::controller::fleet::health::{self, Agent, FleetStatusFacts, PoolS
 use berth_core::controller::fleet::held::Machines;
 use berth_core::controller::gates::{Gates, gates};
 use berth_core::controller::image::{Answer, Answers, Found, QueryFailure, ResolveReason};
+use berth_core::controller::implausible::{Contradiction, Implausible};
 use berth_core::controller::ledger::Ledger;
 use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::occupied::Occupied;
@@ -55,6 +56,7 @@ struct Pass<'a> {
     gates: BTreeMap<PoolName, Gates>,
     plans: BTreeMap<PoolName, Plan>,
     lost: BTreeSet<NodeUid>,
+    implausible: BTreeMap<NodeUid, Implausible>,
     at: Timestamp,
 }
 
@@ -100,7 +102,12 @@ impl World<'_> {
         let timed_out = lost
             .into_iter()
             .map(|(name, verdict)| (name, types::REBOOT_TIMED_OUT, verdict));
-        let verdicts: Vec<_> = verdicts.chain(timed_out).collect();
+        let implausible = pass.implausible.iter().filter_map(|(uid, found)| {
+            let node = seen.nodes.values().find(|node| node.view.uid == *uid)?;
+            let verdict = Verdict::yes(found.reason, &*found.message);
+            Some((node.view.name.clone(), types::IMPLAUSIBLE, verdict))
+        });
+        let verdicts: Vec<_> = verdicts.chain(timed_out).chain(implausible).collect();
         let answers: BTreeMap<String, Answers> = self
             .facts
             .pools
@@ -217,12 +224,23 @@ impl World<'_> {
             gates: all_gates,
             plans: BTreeMap::new(),
             lost: BTreeSet::new(),
+            implausible: self.implausible(seen),
             pools,
             at,
         };
         pass.plans = pass.planned();
         pass.lost = self.lost(&pass);
         pass
+    }
+
+    fn implausible(&self, seen: &Snapshot) -> BTreeMap<NodeUid, Implausible> {
+        let nodes = seen.nodes.values().filter_map(|node| {
+            let reasons = &self.facts.nodes.get(node.view.name.as_str())?.implausible;
+            let reasons = reasons.iter().map(|reason| Contradiction::from_word(reason).unwrap());
+            let found = Implausible::of(&node.view.name, &reasons.collect::<Vec<_>>())?;
+            Some((node.view.uid.clone(), found))
+        });
+        nodes.collect()
     }
 
     fn lost(&self, pass: &Pass<'_>) -> BTreeSet<NodeUid> {
@@ -438,6 +456,7 @@ impl Pass<'_> {
             plans: &self.plans,
             heard: &self.heard,
             timed_out: &self.lost,
+            implausible: &self.implausible,
             holdings: holdings(&self.leases),
         }
     }

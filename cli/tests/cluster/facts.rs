@@ -159,6 +159,8 @@ pub struct NodeFacts {
     pub rebooted: bool,
     /// True if the API server accepts the agent's writes to other nodes' objects.
     pub unguarded: bool,
+    /// Reasons of the condition `Implausible`.
+    pub implausible: Vec<String>,
     /// Messages of the host's failed health checks.
     pub failed_checks: Vec<String>,
     pub drain: Option<DrainFacts>,
@@ -190,6 +192,7 @@ impl Default for NodeFacts {
             installed: None,
             rebooted: false,
             unguarded: false,
+            implausible: vec![],
             failed_checks: vec![],
             drain: None,
             failure: None,

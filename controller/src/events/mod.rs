@@ -16,8 +16,9 @@ use kube::Resource;
 use kube::runtime::events::{Event, EventType};
 
 /// Reasons of all events that the controller writes.
-pub const REASONS: [&str; 35] = [
+pub const REASONS: [&str; 36] = [
     "RebootTimedOut",
+    "NodeImplausible",
     "NodeDegraded",
     "NodeRecovered",
     "ImageAvailable",
@@ -203,6 +204,11 @@ impl Note {
     /// Event: a node that holds a berth is silent or did not come back from its reboot in time.
     pub fn reboot_timed_out(node: &NodeName, uid: &NodeUid, message: String, pool: Option<&BootcNodePool>) -> Self {
         Self::of_node((true, "RebootTimedOut", "Report"), message, (node, uid), pool)
+    }
+
+    /// Event: a node's reports cannot be true.
+    pub fn implausible(node: &NodeName, uid: &NodeUid, message: String, pool: Option<&BootcNodePool>) -> Self {
+        Self::of_node((true, "NodeImplausible", "Report"), message, (node, uid), pool)
     }
 
     /// Event: a node became degraded, or recovered.

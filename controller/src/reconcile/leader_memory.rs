@@ -7,6 +7,7 @@ use berth_core::Moment;
 use berth_core::controller::aggregate::refused::RefusedReports;
 use berth_core::controller::gates::GateCache;
 use berth_core::controller::image::Ages;
+use berth_core::controller::implausible::Judge;
 use berth_core::controller::ledger::Ledger;
 use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::offers::Offers;
@@ -67,6 +68,8 @@ pub(super) struct NodeMemory {
     pub(super) overdue: Overdue,
     /// Nodes that have a silent agent and an up-to-date insight.
     pub(super) silent: SilentQueue,
+    /// Contradictions in the reports about nodes.
+    pub(super) implausible: Judge,
     /// For each member, the number of permits to pull that it left unused.
     pub(super) permits: StagingPermits,
 }

@@ -23,6 +23,7 @@ mod dereference;
 mod fleet;
 mod gates;
 mod hosts;
+mod implausible;
 mod leader_memory;
 mod node_writes;
 mod outside;
@@ -107,6 +108,7 @@ impl Reconciler {
         };
         let planned = self.berths(inputs, berths).await?;
         let timed_out = self.timeouts(&observed, &planned.berths).await?;
+        let implausible = self.implausible(&observed, &planned.berths).await?;
         self.waiting(&observed, &membership, &planned.plans).await?;
         let findings = Findings {
             observed,
@@ -115,6 +117,7 @@ impl Reconciler {
             gates,
             planned,
             timed_out,
+            implausible,
         };
         let results = findings.results();
         self.aggregate(&findings, &results, &touched).await?;

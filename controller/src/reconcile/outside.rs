@@ -3,6 +3,7 @@ use crate::events::writer::Events;
 use crate::firstboots::FirstBoots;
 use crate::metrics::Metrics;
 use crate::readyz::Readyz;
+use crate::server_clock::ServerClock;
 
 /// Services that the reconciler uses besides the watched objects.
 #[derive(Debug)]
@@ -17,4 +18,6 @@ pub struct Outside {
     pub firstboots: FirstBoots,
     /// Clock of this machine.
     pub clock: Clock,
+    /// Clock of the API server.
+    pub server_clock: ServerClock,
 }

@@ -8,6 +8,7 @@ use berth_api::{NodeName, NodeUid, PoolName};
 use berth_core::Moment;
 use berth_core::controller::fleet::health::Agent;
 use berth_core::controller::gates::Gates;
+use berth_core::controller::implausible::Implausible;
 use berth_core::controller::occupied::Occupied;
 use berth_core::controller::plan::Plan;
 use berth_core::controller::pool::Pool;
@@ -120,6 +121,8 @@ pub(super) struct Findings {
     pub(super) planned: Planned,
     /// UIDs of the Nodes that hold a berth but are silent or did not come back from their reboot in time.
     pub(super) timed_out: BTreeSet<NodeUid>,
+    /// Nodes whose reports cannot be true, by the UID of the Node.
+    pub(super) implausible: BTreeMap<NodeUid, Implausible>,
 }
 
 impl Findings {
@@ -134,6 +137,7 @@ impl Findings {
             plans: &self.planned.plans,
             heard: &self.observed.heard,
             timed_out: &self.timed_out,
+            implausible: &self.implausible,
             holdings: holdings(leases),
         }
     }

@@ -91,12 +91,17 @@ fn pool_facts<'a>(findings: &'a Findings, pool: &'a Pool) -> Option<MeasuredPool
         let host = findings.observed.host(name.as_str())?;
         host.content.as_ref().ok()
     });
+    let implausible = findings.membership.members(&pool.name).filter_map(|name| {
+        let node = findings.observed.node(name.as_str())?;
+        Some((name, findings.implausible.get(&node.uid)?.reason))
+    });
     Some(MeasuredPool {
         name: pool.name.as_str(),
         status,
         gate: gate.map(|gate| gate.reason),
         gates,
         timed_out: lost.map(|holding| &holding.node).collect(),
+        implausible: implausible.collect(),
         members: members.collect(),
         waiting: plan.map_or(vec![], |plan| plan.waiting.values().copied().collect()),
     })

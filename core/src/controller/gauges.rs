@@ -1,6 +1,6 @@
 //! Prometheus gauges of the pools and the fleet. Pure. The number of series grows with pools and problems, not with
-//! nodes: each agent serves the gauges of its own node. Only a node that holds a berth and has been silent for too long
-//! is named here.
+//! nodes: each agent serves the gauges of its own node. Only these nodes are named here: holders of berths that have been
+//! silent for too long, and nodes whose reports cannot be true.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ use crate::agent::reason::Reason;
 use crate::controller::gate::GateReason;
 use crate::controller::gates::Gates;
 use crate::controller::image::ResolveReason;
+use crate::controller::implausible::Contradiction;
 use crate::controller::plan::BlockReason;
 use crate::controller::view::BootcNodeContent;
 use crate::gauges::{Gauge, Series, families};
@@ -36,6 +37,8 @@ pub struct MeasuredPool<'a> {
     pub gates: Option<&'a Gates>,
     /// Nodes that hold a berth of the pool and have been silent for too long.
     pub timed_out: Vec<&'a NodeName>,
+    /// Members whose reports cannot be true.
+    pub implausible: Vec<(&'a NodeName, Contradiction)>,
     /// BootcNodes of the members.
     pub members: Vec<&'a BootcNodeContent>,
     /// Why members are not offered a berth: one reason for each such member.
@@ -80,6 +83,7 @@ families! {
     gate: "berth_gate_closed", "1 if the controller opens no berth of the pool, for the reason in the label.";
     timed_out: "berth_reboot_timed_out", "Nodes that hold a berth of the pool and have been silent for too long.";
     node_timed_out: "berth_node_reboot_timed_out", "1 for a node that holds a berth and has been silent for too long.";
+    node_implausible: "berth_node_implausible", "1 for a node whose reports cannot be true, by reason.";
 }
 
 /// Returns the current gauges.
@@ -244,6 +248,14 @@ fn of_gates(families: &mut Families, pool: &MeasuredPool<'_>) {
         families
             .node_timed_out
             .add([("pool", pool.name), ("node", node.as_str())], 1);
+    }
+    for (node, reason) in &pool.implausible {
+        let labels = [
+            ("pool", pool.name),
+            ("node", node.as_str()),
+            ("reason", reason.as_str()),
+        ];
+        families.node_implausible.add(labels, 1);
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! - [`usage`], [`gate`], [`servers`] and [`unwritable`]: types that all other modules share.
 //! - [`view`] and [`snapshot`]: the watched objects. [`proof`], [`overdue`], [`offers`], [`soaks`],
-//!   [`staging_permits`], [`turns`], [`troubles`] and [`stagings`] are derived from them.
+//!   [`staging_permits`], [`implausible`], [`turns`], [`troubles`] and [`stagings`] are derived from them.
 //! - [`membership`], [`occupied`], [`gates`] and [`quorum`]: members, holders, and reasons that keep berths closed.
 //! - [`plan`]: the writes to the berths of one pool. [`ledger`] counts its offers. [`forecast`] and [`explain`] run it
 //!   ahead of time.
@@ -21,6 +21,7 @@ pub mod gates;
 pub mod gauges;
 pub mod history;
 pub mod image;
+pub mod implausible;
 pub mod ledger;
 pub mod membership;
 pub mod occupied;

@@ -166,6 +166,17 @@ impl Pool {
         }
     }
 
+    /// Returns the longest time of a turn without a problem, if each step takes as long as it may: the drain, and two
+    /// reboots with their proofs, since the node may roll back. `margin`: time for everything else. `None` if the pool
+    /// does not exist.
+    pub fn turn_limit(&self, margin: Duration) -> Option<Duration> {
+        let spec = &self.object.as_ref()?.spec;
+        let health = spec.health.clone().unwrap_or_default();
+        let reboot = spec.reboot_timeout().saturating_add(health.deadline());
+        let steps = spec.drain().timeout().saturating_add(reboot.saturating_mul(2));
+        Some(steps.saturating_add(margin))
+    }
+
     /// Returns the drain timeout; [`Duration::MAX`] if the pool does not exist.
     fn drain_timeout(&self) -> Duration {
         let object = self.object.as_ref();

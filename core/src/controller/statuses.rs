@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use crate::controller::aggregate::{self, MemberView, Polled, PoolStatusFacts};
 use crate::controller::fleet::health::Agent;
 use crate::controller::gates::Gates;
+use crate::controller::implausible::Implausible;
 use crate::controller::plan::Plan;
 use crate::controller::pool::Pool;
 use crate::controller::snapshot::{Entry, Snapshot};
@@ -37,6 +38,8 @@ pub struct PassResults<'a> {
     /// UIDs of the Nodes that hold a berth and have been silent for too long, for example because they did not come
     /// back from their reboot.
     pub timed_out: &'a BTreeSet<NodeUid>,
+    /// Nodes whose reports cannot be true, by the UID of the Node.
+    pub implausible: &'a BTreeMap<NodeUid, Implausible>,
     /// Held berth of each node: see [`holdings`].
     pub holdings: BTreeMap<&'a NodeUid, &'a Holding>,
 }
@@ -107,6 +110,7 @@ impl<'a> PassResults<'a> {
             holding: self.holdings.get(&node.uid).copied(),
             overdue: self.timed_out.contains(&node.uid),
             heard: self.heard.contains(name),
+            implausible: self.implausible.get(&node.uid),
         })
     }
 
@@ -177,6 +181,7 @@ mod tests {
             plans: &BTreeMap::new(),
             heard: &BTreeSet::new(),
             timed_out: &BTreeSet::new(),
+            implausible: &BTreeMap::new(),
             holdings: BTreeMap::new(),
         };
         let agents = results.agents(|_, _| Duration::from_secs(3600));

@@ -13,7 +13,7 @@ use berth_api::pool::BootcNodePool;
 use berth_api::{NodeName, NodeUid, PoolName, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, ObjectMeta};
 
 use crate::controller::usage::UseKind;
@@ -71,8 +71,31 @@ pub struct NodeView {
     pub machine: Machine,
     /// `InternalIP` addresses of the Node.
     pub addresses: Vec<String>,
+    /// Boot ID and heartbeat of the kubelet.
+    pub kubelet: KubeletReport,
     /// Why the Node cannot be decoded completely.
     pub error: Option<Box<str>>,
+}
+
+/// Parts of a Node's status that only show whether the node's reports agree. No decision depends on them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KubeletReport {
+    /// Boot ID of the kernel that the kubelet runs on.
+    pub boot_id: Option<Box<str>>,
+    /// Time of the kubelet's last report, by the node's clock.
+    pub heartbeat: Option<Timestamp>,
+}
+
+impl KubeletReport {
+    fn of(status: Option<&NodeStatus>) -> Self {
+        let boot_id = status.and_then(|s| Some(s.node_info.as_ref()?.boot_id.as_str()));
+        let conditions = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten();
+        let mut ready = conditions.filter(|c| c.type_ == "Ready");
+        Self {
+            boot_id: boot_id.filter(|id| !id.is_empty()).map(Box::from),
+            heartbeat: ready.find_map(|c| Some(c.last_heartbeat_time.as_ref()?.0)),
+        }
+    }
 }
 
 /// A BootcNode.
@@ -202,7 +225,15 @@ impl NodeView {
 
 impl View for NodeView {
     fn differs(&self, other: &Self) -> bool {
-        self != other
+        // A heartbeat of the kubelet alone changes no plan.
+        let mut other = other.clone();
+        other.kubelet.heartbeat = self.kubelet.heartbeat;
+        *self != other
+    }
+
+    /// True if the kubelet has written its status.
+    fn has_spoken(&self, other: &Self) -> bool {
+        self.kubelet != other.kubelet
     }
 }
 
@@ -337,6 +368,7 @@ impl NodeView {
                 .filter(|a| a.type_ == "InternalIP")
                 .map(|a| a.address.clone())
                 .collect(),
+            kubelet: KubeletReport::of(status),
             error: node.error().map(Box::from),
         }
     }

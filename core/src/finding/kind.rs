@@ -81,6 +81,7 @@ kinds! {
     ControllerBehind: Warning, UpdateStalled, "The controller has not read the last change of pool POOL yet";
     OfPool: Warning, Unknown, "Pool POOL: REASON";
 
+    Implausible: Error, Unknown, "has reports that cannot be true (REASON); it may be compromised";
     BadTurn: Warning, UpdateStalled, "ended a turn without an update (REASON)";
     NodeDegraded: Error, UpdateStalled, "is degraded (REASON)";
     RebootTimedOut: Error, ClusterCapacity, "has not come back from a reboot";

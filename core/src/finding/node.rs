@@ -44,6 +44,10 @@ pub fn trouble(
     silent: Option<&str>,
     is_unpublished: bool,
 ) -> Option<Finding> {
+    // A node cannot hide this finding by other problems that it reports.
+    if let Some(implausible) = condition::find_true(of_controller, types::IMPLAUSIBLE) {
+        return Some(Finding::of_condition(Kind::Implausible, node.clone(), implausible));
+    }
     if let (Some(found), None) = (reported(node, own), silent) {
         return Some(found);
     }

@@ -61,14 +61,15 @@ mod tests {
     #[cfg(feature = "controller")]
     #[test]
     fn the_page_has_every_reason_once() {
-        use crate::controller::{gate::GateReason, image::ResolveReason, quorum::Cause};
+        use crate::controller::{gate::GateReason, image::ResolveReason, implausible::Contradiction, quorum::Cause};
         let of_nodes = words::<Phase>().chain(words::<crate::agent::reason::Reason>());
         let of_pools = words::<GateReason>()
             .chain(words::<ResolveReason>())
             .chain(words::<Cause>());
         let others = words::<CommonReason>()
             .chain(words::<Outcome>())
-            .chain(words::<Unavailable>());
+            .chain(words::<Unavailable>())
+            .chain(words::<Contradiction>());
         let known: BTreeSet<&str> = of_nodes.chain(of_pools).chain(others).collect();
         let listed: Vec<&str> = rows().map(|(reason, _, _)| reason).collect();
         assert_eq!(listed.iter().copied().collect::<BTreeSet<&str>>(), known);

@@ -61,13 +61,13 @@ async fn is_well(address: &str) -> Result<()> {
     Ok(())
 }
 
-fn reserve() -> Result<(Port, String)> {
+pub(crate) fn reserve() -> Result<(Port, String)> {
     let port = Port::reserve()?;
     let address = format!("127.0.0.1:{}", port.number());
     Ok((port, address))
 }
 
-async fn until_metric(cluster: &Cluster, address: &str, line: &str) -> Result<()> {
+pub(crate) async fn until_metric(cluster: &Cluster, address: &str, line: &str) -> Result<()> {
     soon(cluster, &format!("the metrics say {line}"), || async {
         Ok(scrape(address).await?.lines().any(|l| l == line))
     })

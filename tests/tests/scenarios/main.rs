@@ -20,6 +20,7 @@ mod gates;
 mod gitops;
 mod health;
 mod images;
+mod implausible;
 mod liars;
 mod manifests;
 mod matrix;

@@ -219,11 +219,15 @@ fn pool_trouble(facts: &PoolStatusFacts<'_>) -> Option<(Word, String)> {
 
 fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<(Word, String)> {
     let all = facts.members.iter().filter_map(|m| facts.trouble(m, target));
-    // A holder that left the pool is reported only if it has not come back from its reboot in time.
+    // A holder that left the pool is reported only if it has not come back from its reboot in time, or may lie.
     let away = facts.away.iter().filter_map(|m| trouble(m, facts.pool, None, None));
-    let away = away.filter(|found| found.kind == Kind::RebootTimedOut);
-    let troubles: Vec<Finding> = all.chain(away).collect();
-    let reason = if troubles.iter().any(|found| found.kind == Kind::RebootTimedOut) {
+    let away = away.filter(|found| matches!(found.kind, Kind::RebootTimedOut | Kind::Implausible));
+    let mut troubles: Vec<Finding> = all.chain(away).collect();
+    // The message has room for a few nodes. Nodes that may be compromised come first.
+    troubles.sort_by_key(|found| found.kind != Kind::Implausible);
+    let reason = if let Some(first) = troubles.first().filter(|first| first.kind == Kind::Implausible) {
+        first.reason.clone()
+    } else if troubles.iter().any(|found| found.kind == Kind::RebootTimedOut) {
         CommonReason::RebootTimedOut.into()
     } else if troubles.iter().any(|found| found.kind != Kind::BadTurn) {
         CommonReason::NodesDegraded.into()

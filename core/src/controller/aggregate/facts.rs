@@ -11,6 +11,7 @@ use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus};
 
 use crate::controller::gates::Gates;
 use crate::controller::image::{self, Answers};
+use crate::controller::implausible::Implausible;
 use crate::controller::plan::Plan;
 use crate::controller::unwritable::Unwritable;
 use crate::controller::view::{BootcNodeView, NodeView};
@@ -28,6 +29,8 @@ pub struct MemberView<'a> {
     pub overdue: bool,
     /// True if the member's agent reported recently.
     pub heard: bool,
+    /// Set if the member's reports cannot be true.
+    pub implausible: Option<&'a Implausible>,
 }
 
 impl<'a> MemberView<'a> {

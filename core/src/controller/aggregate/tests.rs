@@ -15,10 +15,11 @@ mod states;
 use super::*;
 use crate::controller::gate::{Gate, GateReason};
 use crate::controller::image::Answers;
+use crate::controller::implausible::{Contradiction, Implausible};
 use crate::controller::plan::{BlockReason, FleetUse, Plan};
 use crate::controller::unwritable::{Obstacle, Unwritable};
 use crate::controller::usage::{CapacityUse, UseKind};
-use crate::controller::view::{BadTurn, BootcNodeContent, NodeView, Report};
+use crate::controller::view::{BadTurn, BootcNodeContent, KubeletReport, NodeView, Report};
 use crate::finding::{self, Finding, Subject};
 
 fn digest(n: u8) -> Digest {
@@ -59,6 +60,7 @@ pub(super) fn node(name: &str) -> NodeView {
         created: 0,
         machine: Machine::new("amd64", &BTreeMap::new()),
         addresses: vec![],
+        kubelet: KubeletReport::default(),
         error: None,
     }
 }
@@ -134,6 +136,8 @@ struct Case {
     news: Option<Target>,
     overdue: bool,
     heard: bool,
+    /// Finding about the last member, if its reports cannot be true.
+    implausible: Option<Implausible>,
     /// Number of members, counted from the end, that have left the pool.
     away: usize,
     failures: Vec<DigestFailures>,
@@ -151,6 +155,7 @@ fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Cas
         news: None,
         overdue: false,
         heard: true,
+        implausible: None,
         away: 0,
         failures: vec![],
         token: None,
@@ -260,7 +265,7 @@ fn an_unwritable_lease_is_named_with_the_error() {
 
 impl Case {
     fn status(&self) -> BootcNodePoolStatus {
-        let members: Vec<MemberView<'_>> = self
+        let mut members: Vec<MemberView<'_>> = self
             .members
             .iter()
             .map(|(node, host, holding)| MemberView {
@@ -269,8 +274,12 @@ impl Case {
                 holding: holding.as_ref(),
                 overdue: self.overdue && holding.is_some(),
                 heard: self.heard,
+                implausible: None,
             })
             .collect();
+        if let Some(last) = members.last_mut() {
+            last.implausible = self.implausible.as_ref();
+        }
         let (members, away) = members.split_at(members.len() - self.away);
         let old = BootcNodePoolStatus {
             target: self.resolved.then(target),
@@ -774,4 +783,27 @@ fn a_pool_is_paused_by_its_fleet() {
         let condition = case.condition("Paused");
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), expected);
     }
+}
+
+/// A node that may be compromised is named first. The other problems of the pool, and those that the node itself
+/// reports, cannot hide it.
+#[test]
+fn implausible_reports_are_named_before_all_other_problems() {
+    let broken = |name: &str| Report {
+        degraded: Some(degraded_by(name, "DiskFull", "no space")),
+        ..booted(1)
+    };
+    let names = ["n1", "n2", "n3", "n4", "n5"];
+    let mut case = case(names.map(|name| up(name, broken(name))).to_vec());
+    case.implausible = Some(Implausible {
+        reason: Contradiction::BootIdDiffers,
+        message: "other boot ID".to_owned(),
+    });
+    let says = case.says("Degraded");
+    let expected = "True BootIdDiffers 5 degraded: n5: BootIdDiffers: other boot ID; n1: DiskFull: no space; ";
+    assert!(says.starts_with(expected), "{says}");
+    // The node has left the pool and keeps its berth.
+    case.away = 1;
+    let says = case.says("Degraded");
+    assert!(says.starts_with("True BootIdDiffers 5 degraded: n5: "), "{says}");
 }

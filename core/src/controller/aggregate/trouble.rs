@@ -28,6 +28,9 @@ pub(super) fn trouble(
     offers: Option<u32>,
 ) -> Option<Finding> {
     let node = Subject::Node(member.node.name.clone(), pool.into());
+    if let Some(found) = member.implausible {
+        return Some(Finding::new(Kind::Implausible, node, found.reason, &*found.message));
+    }
     let overdue = member.holding.filter(|_| member.overdue);
     if let Some(holding) = overdue.filter(|holding| !knows_better(member.node, member.host, holding, member.heard)) {
         let what = match holding.phase {

@@ -62,6 +62,7 @@ fn pool<'a>(status: &'a BootcNodePoolStatus, members: Vec<&'a BootcNodeContent>)
         gate: None,
         gates: None,
         timed_out: vec![],
+        implausible: vec![],
         members,
         waiting: vec![],
     }
@@ -208,6 +209,7 @@ fn a_pool_has_gauges_for_conditions_and_windows() {
             gates: Some(&open),
             gate: Some(GateReason::RolloutHalted),
             timed_out: vec![&name],
+            implausible: vec![(&name, Contradiction::ClockDiffers)],
             ..pool(&status, vec![])
         }],
         fleet: Some(&fleet),
@@ -231,6 +233,7 @@ fn a_pool_has_gauges_for_conditions_and_windows() {
             "pool_window_close_timestamp_seconds p 500",
             "reboot_timed_out p 1",
             "node_reboot_timed_out p,n7 1",
+            "node_implausible p,n7,ClockDiffers 1",
             "pool_nodes p,total 0",
             "pool_berths p,held 0",
             &target,
@@ -248,7 +251,7 @@ fn a_pool_has_gauges_for_conditions_and_windows() {
 #[test]
 fn a_pool_that_is_gone_has_no_series() {
     assert!(lines(&GaugeFacts::default()).is_empty());
-    assert_eq!(gauges(&GaugeFacts::default()).len(), 28);
+    assert_eq!(gauges(&GaugeFacts::default()).len(), 29);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::*;
 use crate::Moment;
 use crate::controller::snapshot::{Entry, Objects};
 use crate::controller::staging_permits::StagingPermits;
-use crate::controller::view::{BootcNodeContent, Failing, Report};
+use crate::controller::view::{BootcNodeContent, Failing, KubeletReport, Report};
 
 mod staging;
 
@@ -30,6 +30,7 @@ fn node(name: &str) -> NodeView {
         created: 0,
         machine: Machine::new("amd64", &BTreeMap::new()),
         addresses: vec![],
+        kubelet: KubeletReport::default(),
         error: None,
     }
 }

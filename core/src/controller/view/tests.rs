@@ -182,14 +182,24 @@ const BOTH: (bool, bool) = (true, true);
 fn a_node_differs_in_what_plans_read() {
     let node = json!({
         "metadata": { "name": "n1", "uid": "u", "labels": {}, "annotations": {}, "resourceVersion": "1" },
-        "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+        "status": {
+            "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z" }],
+            "nodeInfo": { "bootID": "b1" },
+        },
     });
     let changes = [
         ("/metadata/resourceVersion", json!("2"), SAME),
         ("/metadata/annotations", json!({ "example.com/other": "x" }), SAME),
-        ("/metadata/annotations", json!({ keys::ANNOTATION_CORDON: "x" }), BOTH),
-        ("/metadata/labels", json!({ "role": "worker" }), BOTH),
-        ("/status/conditions/0/status", json!("Unknown"), BOTH),
+        ("/metadata/annotations", json!({ keys::ANNOTATION_CORDON: "x" }), PLAN),
+        ("/metadata/labels", json!({ "role": "worker" }), PLAN),
+        // Another writer than the kubelet reports that the kubelet is silent.
+        ("/status/conditions/0/status", json!("Unknown"), PLAN),
+        (
+            "/status/conditions/0/lastHeartbeatTime",
+            json!("2026-01-01T00:05:00Z"),
+            PULSE,
+        ),
+        ("/status/nodeInfo/bootID", json!("b2"), BOTH),
     ];
     check_changes(&node, |node| NodeView::of(&read(node)), &changes);
 }
@@ -260,6 +270,7 @@ fn a_node_that_cannot_be_decoded_is_not_ready() {
     let expected = NodeView {
         ready: false,
         error: view.error.clone(),
+        kubelet: KubeletReport::default(),
         ..before
     };
     assert_eq!(view, expected, "everything else is known");

@@ -83,6 +83,7 @@ impl Pool {
                 holding: None,
                 overdue: false,
                 heard: true,
+                implausible: None,
             });
         }
         let excluded: Vec<NodeName> = self.excluded.iter().map(|name| (*name).into()).collect();

@@ -183,6 +183,7 @@ proptest! {
             holding: None,
             overdue: false,
             heard: true,
+            implausible: None,
         });
         let members: Vec<_> = members.collect();
         let news = answered(&Target { image: "quay.io/os:v3".into(), digest: digest(3), ..target() });
@@ -215,6 +216,7 @@ fn a_time_before_the_year_0_is_left_out() {
         holding: None,
         overdue: false,
         heard: true,
+        implausible: None,
     };
     let members = [member];
     let news = answered(&Target {
@@ -233,6 +235,7 @@ fn a_time_before_the_year_0_is_left_out() {
         holding: None,
         overdue: false,
         heard: true,
+        implausible: None,
     };
     let members = [member];
     let status = status_after(&BootcNodePoolStatus::default(), &members, &news);
