@@ -345,22 +345,12 @@ fn of_pool(world: &World, write: &Write) -> u8 {
 /// Executes a controller's write. `who`: the controller; `None` if it no longer waits for the response.
 pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>) -> Option<Broken> {
     match write.clone() {
-        Write::Berth {
-            slot,
-            lease,
-            offer,
-            excuses,
-        } => {
+        Write::Berth { slot, lease, offer } => {
             let broken = judge::controller_write(world, state, slot, &lease, offer.as_deref());
             let before = state.slots[usize::from(slot)];
             if let Some(who) = who {
                 let target = state.pools[usize::from(world.pool_of(slot))].target;
-                offered::count(
-                    &mut state.controllers[who].offered,
-                    &before.is,
-                    &lease.is,
-                    (target, excuses),
-                );
+                offered::count(&mut state.controllers[who].offered, &before.is, &lease.is, target);
             }
             if let (Berth::Held(h), Berth::Closed(_)) = (before.is, lease.is) {
                 let ghost = &mut state.nodes[usize::from(h.node)].ghost;

@@ -5,27 +5,19 @@ use crate::number::{Image, Number};
 use crate::set::Set;
 use crate::state::{Berth, State};
 
-/// Updates the set of nodes that had the most offers of the target, after a controller's write of a berth. `excuses`:
-/// the offer no longer counts.
-pub fn count(offered: &mut Set, before: &Berth, after: &Berth, (target, excuses): (Image, bool)) {
-    let counts = match (before, after) {
-        (Berth::Closed(_), Berth::Offered(o)) => Some((o.node, o.target)),
-        // The controller no longer asks for the berth.
-        (Berth::Held(old), Berth::Held(new)) if old.revoke != 0 && new.revoke == 0 => Some((new.node, new.target)),
-        _ => None,
+/// Updates the set of nodes that had the most offers of the target, after a controller's write of a berth.
+pub fn count(offered: &mut Set, before: &Berth, after: &Berth, target: Image) {
+    let (Berth::Closed(_), Berth::Offered(offer)) = (before, after) else {
+        return;
     };
-    if let Some((node, _)) = counts.filter(|(_, wanted)| *wanted == target) {
-        if offered.has(node) {
-            // The node has had more offers than the others now.
-            *offered = Set::default();
-        }
-        offered.add(node);
+    if offer.target != target {
+        return;
     }
-    match before {
-        Berth::Offered(o) if excuses => offered.drop(o.node),
-        Berth::Held(h) if excuses => offered.drop(h.node),
-        _ => {}
+    if offered.has(offer.node) {
+        // The node has had more offers than the others now.
+        *offered = Set::default();
     }
+    offered.add(offer.node);
 }
 
 /// Makes the controllers forget the offers to an updated node, to keep the number of states small. The node needs

@@ -17,7 +17,7 @@ use berth_core::controller::ledger::Ledger;
 use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::occupied::{Occupied, missing_nodes};
 use berth_core::controller::offers::Offers;
-use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Origin, Plan, WriteReason};
+use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Plan, WriteReason};
 use berth_core::controller::pool;
 use berth_core::controller::publish::{self, BootcNodeWrite};
 use berth_core::controller::round::{Rereads, Round};
@@ -450,13 +450,6 @@ impl<'a> Pass<'a> {
             slot,
             lease: Lease { epoch, is },
             offer: None,
-            excuses: matches!(
-                write,
-                BerthWrite::Update {
-                    why: WriteReason::Withdrawn(_, Origin::Pool) | WriteReason::Revoke(_, Origin::Pool),
-                    ..
-                }
-            ),
         }
     }
 

@@ -226,8 +226,6 @@ pub enum Write {
         lease: Lease,
         /// Inputs of the plan. Set for an offer, and for every write if a node is excluded.
         offer: Option<Arc<PlanInputs>>,
-        /// True if the write takes back an offer or a berth because of the pool, so that the offer does not count.
-        excuses: bool,
     },
     Publish {
         node: Number,

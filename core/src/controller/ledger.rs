@@ -14,15 +14,30 @@ use super::plan::{BerthWrite, Origin, WriteReason};
 
 /// Number of offers that each node has had of each digest.
 ///
-/// An offer does not count if the controller took it back because of the pool, for example because a window has closed.
-/// The counts are kept in memory. A new leader counts the last offer of each berth.
+/// The order of the nodes depends on all offers. Otherwise a node could keep its berth until a window closes, and would
+/// be first again in the next window. The counts are kept in memory. A new leader counts the last offer of each berth,
+/// if the berth shows it.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    offers: BTreeMap<NodeName, BTreeMap<Digest, u32>>,
-    /// For each Lease, its last counted offer. Removed when the offer no longer counts.
-    last: BTreeMap<String, (NodeName, Digest)>,
+    counts: BTreeMap<NodeName, BTreeMap<Digest, Count>>,
+    /// For each Lease, its last offer.
+    last: BTreeMap<String, Last>,
     /// Names of the Leases that this process has seen.
     seen: BTreeSet<String>,
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    offers: u32,
+    /// How many of the offers the controller took back because of the pool, for example because a window has closed.
+    taken_back: u32,
+}
+
+#[derive(Debug)]
+struct Last {
+    node: NodeName,
+    target: Digest,
+    taken_back: bool,
 }
 
 impl Ledger {
@@ -53,29 +68,43 @@ impl Ledger {
         self.seen.insert(lease.clone());
         match (why, &berth.state) {
             (WriteReason::Offer, BerthState::Offered(offer)) => self.count(lease, &offer.node, &offer.target),
-            (WriteReason::Withdrawn(_, Origin::Pool) | WriteReason::Revoke(_, Origin::Pool), _) => self.excuse(lease),
-            (WriteReason::Unrevoke, BerthState::Held(holding)) if !self.last.contains_key(lease) => {
-                self.count(lease, &holding.node, &holding.target);
+            (WriteReason::Withdrawn(_, Origin::Pool), BerthState::Closed(closed)) => {
+                self.take_back(lease, closed.last_node.as_ref(), true);
             }
+            (WriteReason::Revoke(_, Origin::Pool), BerthState::Held(holding)) => {
+                self.take_back(lease, Some(&holding.node), true);
+            }
+            (WriteReason::Unrevoke, BerthState::Held(holding)) => self.take_back(lease, Some(&holding.node), false),
             _ => {}
         }
     }
 
     fn count(&mut self, lease: &str, node: &NodeName, target: &Digest) {
-        let count = self.offers.entry(node.clone()).or_default();
-        let count = count.entry(target.clone()).or_default();
-        *count = count.saturating_add(1);
-        self.last.insert(lease.to_owned(), (node.clone(), target.clone()));
+        let counts = self.counts.entry(node.clone()).or_default();
+        let count = counts.entry(target.clone()).or_default();
+        count.offers = count.offers.saturating_add(1);
+        let last = Last {
+            node: node.clone(),
+            target: target.clone(),
+            taken_back: false,
+        };
+        self.last.insert(lease.to_owned(), last);
     }
 
-    /// Takes back the count of the Lease's last offer.
-    fn excuse(&mut self, lease: &str) {
-        let Some((node, target)) = self.last.remove(lease) else {
+    /// Records whether the Lease's last offer, if it went to this node, was taken back because of the pool.
+    fn take_back(&mut self, lease: &str, node: Option<&NodeName>, taken_back: bool) {
+        let last = self.last.get_mut(lease);
+        let Some(last) = last.filter(|last| node == Some(&last.node) && last.taken_back != taken_back) else {
             return;
         };
-        let counts = self.offers.get_mut(&node);
-        if let Some(count) = counts.and_then(|counts| counts.get_mut(&target)) {
-            *count = count.saturating_sub(1);
+        last.taken_back = taken_back;
+        let counts = self.counts.get_mut(&last.node);
+        if let Some(count) = counts.and_then(|counts| counts.get_mut(&last.target)) {
+            count.taken_back = if taken_back {
+                count.taken_back.saturating_add(1)
+            } else {
+                count.taken_back.saturating_sub(1)
+            };
         }
     }
 
@@ -84,33 +113,39 @@ impl Ledger {
         if Bug::BadTurnsForgotten.is_awake() {
             return 0;
         }
-        let counts = self.offers.get(node);
-        counts
-            .and_then(|counts| counts.get(target))
-            .copied()
-            .unwrap_or_default()
+        self.count_of(node, target).map_or(0, |count| count.offers)
+    }
+
+    /// Returns how many offers of this digest the node has had and the controller did not take back because of the pool.
+    pub fn turns(&self, node: &NodeName, target: &Digest) -> u32 {
+        let count = self.count_of(node, target);
+        count.map_or(0, |count| count.offers.saturating_sub(count.taken_back))
+    }
+
+    fn count_of(&self, node: &NodeName, target: &Digest) -> Option<&Count> {
+        self.counts.get(node)?.get(target)
     }
 
     /// Returns how many offers the node has had, of the digest that it was offered most often.
     pub fn most(&self, node: &NodeName) -> u32 {
-        let counts = self.offers.get(node).into_iter().flat_map(BTreeMap::values);
-        counts.copied().max().unwrap_or_default()
+        let counts = self.counts.get(node).into_iter().flat_map(BTreeMap::values);
+        counts.map(|count| count.offers).max().unwrap_or_default()
     }
 
     /// Forgets all offers to the node, because an admin requested a retry.
     pub fn forget(&mut self, node: &NodeName) {
-        self.offers.remove(node);
-        self.last.retain(|_, (name, _)| name != node);
+        self.counts.remove(node);
+        self.last.retain(|_, last| last.node != *node);
     }
 
     /// Forgets all offers of digests that `is_kept` rejects. A Node that is deleted keeps its count, because a new Node
     /// of the same name may be the same machine.
     pub fn keep(&mut self, is_kept: impl Fn(&Digest) -> bool) {
-        for counts in self.offers.values_mut() {
+        for counts in self.counts.values_mut() {
             counts.retain(|digest, _| is_kept(digest));
         }
-        self.offers.retain(|_, counts| !counts.is_empty());
-        self.last.retain(|_, (_, digest)| is_kept(digest));
+        self.counts.retain(|_, counts| !counts.is_empty());
+        self.last.retain(|_, last| is_kept(&last.target));
     }
 }
 
@@ -193,7 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_that_a_gate_ends_does_not_count() {
+    fn an_offer_that_a_gate_ends_counts_for_the_order_only() {
+        let numbers = |ledger: &Ledger| (count(ledger, "n1"), ledger.turns(&"n1".into(), &digest(2)));
         let withdrawn = offered(0, "n1").closed(ClosedReason::Withdrawn).unwrap();
         let revoked = taken(0, "n1").revoked(Some("Paused".into())).unwrap();
         for (berth, why) in [
@@ -204,13 +240,16 @@ mod tests {
             offer(&mut ledger, "n1");
             offer(&mut ledger, "n1");
             ledger.wrote(&write(&berth, why));
-            assert_eq!(count(&ledger, "n1"), 1, "{why:?}");
+            assert_eq!(numbers(&ledger), (2, 1), "{why:?}");
             ledger.wrote(&write(&berth, why));
-            assert_eq!(count(&ledger, "n1"), 1, "once per offer");
+            assert_eq!(numbers(&ledger), (2, 1), "once per offer");
             ledger.wrote(&write(&taken(0, "n1"), WriteReason::Unrevoke));
-            assert_eq!(count(&ledger, "n1"), 2, "the turn continues");
+            assert_eq!(numbers(&ledger), (2, 2), "the turn continues");
             ledger.wrote(&write(&taken(0, "n1"), WriteReason::Unrevoke));
-            assert_eq!(count(&ledger, "n1"), 2, "the turn counts once");
+            assert_eq!(numbers(&ledger), (2, 2), "the turn counts once");
+            // The offer to n2 was stored, but its answer was lost.
+            ledger.wrote(&write(&taken(0, "n2"), WriteReason::Revoke("Paused", Origin::Pool)));
+            assert_eq!(numbers(&ledger), (2, 2), "another node's offer");
         }
     }
 
@@ -262,6 +301,6 @@ mod tests {
         // The forgotten offer cannot be taken back from a later count.
         offer(&mut ledger, "n1");
         ledger.wrote(&write(&taken(1, "n1"), WriteReason::Revoke("Paused", Origin::Pool)));
-        assert_eq!(count(&ledger, "n1"), 1);
+        assert_eq!(ledger.turns(&"n1".into(), &digest(2)), 1);
     }
 }

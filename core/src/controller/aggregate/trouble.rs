@@ -85,8 +85,8 @@ pub(super) fn is_served(member: &MemberView<'_>, target: &Target) -> bool {
 /// compromised.
 fn vain(node: Subject, offers: u32) -> Finding {
     let message = format!(
-        "was offered a berth for this image {offers} times, does not run the image and reports no reason; to continue \
-         without the node: kubectl berth exclude {}",
+        "was offered a berth for this image {offers} times, does not run the image and reports no reason: a window closed \
+         each time, or its agent is broken or compromised; to continue without the node: kubectl berth exclude {}",
         node.name()
     );
     Finding::new(Kind::BadTurn, node, CommonReason::TurnsWithoutUpdate, message)

@@ -511,7 +511,7 @@ fn forget(facts: &mut PoolFacts) -> bool {
     for member in &mut facts.members {
         is_changed |= !member.agent.failed.is_empty();
         member.agent.failed.clear();
-        (member.agent.last_turn, member.offers) = (None, 0);
+        (member.agent.last_turn, member.offers, member.turns) = (None, 0, 0);
     }
     for seen in &mut facts.berths {
         let Ok(berth) = seen.berth.as_ref() else { continue };

@@ -98,8 +98,7 @@ pub(super) fn gated(
 /// the windows, so this function does not.
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<(&'static str, Origin)> {
     match progress.waits(member) {
-        // A node can change its labels, and so its wave.
-        Some(_) => Some(("WaveWaiting", Origin::Node)),
+        Some(_) => Some(("WaveWaiting", Origin::Pool)),
         None => Some((member.place.control_plane?.ask_back?.as_str(), Origin::Pool)),
     }
 }
@@ -144,10 +143,11 @@ pub(in crate::controller) type Rank = (usize, u32, bool);
 
 pub(in crate::controller) fn rank(member: &Member) -> Rank {
     let bad_turns = match &member.agent.last_turn {
-        Some((digest, turns)) if member.desired.as_ref() == Some(digest) => (*turns).max(1),
+        Some((digest, _)) if member.desired.as_ref() == Some(digest) => 1,
         _ => 0,
     };
-    // The node's report can only raise the number.
+    // A new leader does not know all offers, but the node's report does not count for more than one: a node that reports
+    // its bad turns must not come behind a node that does not.
     let offers = member.offers.max(bad_turns);
     (member.place.wave, offers, !member.node.is_unavailable())
 }

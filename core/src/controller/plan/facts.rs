@@ -116,6 +116,8 @@ pub struct Member {
     pub abandoned: bool,
     /// How many offers of the desired digest the node has had: see [`Ledger`](crate::controller::ledger::Ledger).
     pub offers: u32,
+    /// How many of these offers the controller did not take back because of the pool.
+    pub turns: u32,
     /// Expected duration of the member's drain and reboot.
     pub estimate: Estimate,
 }

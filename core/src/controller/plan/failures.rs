@@ -75,8 +75,8 @@ pub fn is_of(recorded: &str, node: &NodeName) -> bool {
     recorded.strip_suffix(EXCLUDED).unwrap_or(recorded) == node.as_str()
 }
 
-/// Returns the failures to record: recorded ones, failures of closed berths, and failures that holders report of the
-/// digest that they have committed to.
+/// Returns the failures to record: recorded ones, failures of closed berths, and failures that members report of a
+/// digest that they have committed to or have been offered.
 pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
     let mut all = facts.failures.clone();
     let told = facts.readable().filter_map(|(_, berth)| failure(berth));
@@ -90,12 +90,15 @@ pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
     all
 }
 
-/// Returns the digests that the member reports as failed and has committed a berth to.
+/// Returns the digests that the member reports as failed and has committed a berth to. After an offer, the desired digest
+/// counts without a berth too: an image may be proven first, and fail a later boot.
 fn reported<'a>(facts: &'a PoolFacts, member: &'a Member) -> impl Iterator<Item = &'a Digest> {
     let held = facts.readable().filter_map(|(_, berth)| berth.holding());
     let committed = held.filter(|h| h.uid == member.uid && h.phase != HoldPhase::Taken);
+    let offered = member.desired.as_ref().filter(|_| member.offers > 0);
     committed
         .map(|h| &h.target)
+        .chain(offered)
         .filter(|target| member.agent.failed.contains(target))
 }
 

@@ -66,8 +66,8 @@ fn vain(facts: &PoolFacts) -> BTreeMap<NodeName, u32> {
     let mut vain = BTreeMap::new();
     for member in &facts.members {
         let is_updated = member.agent.booted == member.desired;
-        if member.offers >= MANY_OFFERS && !is_updated {
-            vain.insert(member.name.clone(), member.offers);
+        if member.turns >= MANY_OFFERS && !is_updated {
+            vain.insert(member.name.clone(), member.turns);
         }
     }
     vain

@@ -123,8 +123,8 @@ pub struct Plan {
     pub waves: Vec<WaveStatus>,
     /// Members of the active wave that are not proven. The members of later waves wait for them.
     pub unproven: Vec<NodeName>,
-    /// Members that had at least [`MANY_OFFERS`] offers of the desired digest and do not run it, and the number of
-    /// offers.
+    /// Members that had at least [`MANY_OFFERS`] offers of the desired digest and do not run it, and the number of these
+    /// offers. Offers that were taken back because of the pool do not count.
     pub vain: BTreeMap<NodeName, u32>,
     /// New content of `status.failures`.
     pub failures: Failures,

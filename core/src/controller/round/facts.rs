@@ -175,10 +175,10 @@ impl Round<'_> {
         let host = self.snapshot.bootc_nodes.get(name.as_str());
         let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
         member.place.wave = waves.number(&node.labels);
-        member.offers = member
-            .desired
-            .as_ref()
-            .map_or(0, |desired| self.ledger.offers(name, desired));
+        if let Some(desired) = &member.desired {
+            member.offers = self.ledger.offers(name, desired);
+            member.turns = self.ledger.turns(name, desired);
+        }
         Some(member)
     }
 }
@@ -239,6 +239,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
         leaving,
         abandoned: false,
         offers: 0,
+        turns: 0,
         estimate: pool.estimate_of(report),
     })
 }

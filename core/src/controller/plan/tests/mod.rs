@@ -59,6 +59,7 @@ pub(crate) fn member(name: &str) -> Member {
         leaving: false,
         abandoned: false,
         offers: 0,
+        turns: 0,
         estimate: Estimate::default(),
     }
 }
@@ -332,9 +333,9 @@ fn a_node_with_a_bad_turn_goes_behind_the_others() {
     members[0].agent.last_turn = Some((digest(2), 2));
     members[1].agent.last_turn = Some((digest(2), 1));
     let mut f = facts(1, members, vec![]);
-    assert_eq!(order(&f), ["n3", "n2", "n1"]);
+    assert_eq!(order(&f), ["n3", "n1", "n2"], "the node's number does not matter");
     f.members[0].node.ready = false;
-    assert_eq!(order(&f), ["n3", "n2", "n1"], "although it is unavailable");
+    assert_eq!(order(&f), ["n3", "n1", "n2"], "although it is unavailable");
     f.members[0].agent.last_turn = Some((digest(9), 2));
     assert_eq!(order(&f), ["n1", "n3", "n2"], "a bad turn with another digest");
 }
@@ -349,22 +350,22 @@ fn a_node_that_had_an_offer_goes_behind_the_others() {
     assert_eq!(order(&f), ["n2", "n3", "n1"]);
     f.members[1].offers = 2;
     assert_eq!(order(&f), ["n3", "n1", "n2"], "fewest first");
-    // The report can raise the number, and cannot lower it.
+    // The report can raise the number to 1, and cannot lower it.
     f.members[0].agent.last_turn = Some((digest(2), 3));
     f.members[1].agent.last_turn = Some((digest(2), 1));
-    assert_eq!(order(&f), ["n3", "n2", "n1"]);
+    assert_eq!(order(&f), ["n3", "n1", "n2"]);
     f.members[2].place.wave = 1;
-    assert_eq!(order(&f), ["n2", "n1", "n3"], "of its wave");
+    assert_eq!(order(&f), ["n1", "n2", "n3"], "of its wave");
 }
 
 #[test]
 fn a_node_with_many_offers_is_named() {
-    for (offers, booted, is_named) in [(3, 1, false), (4, 1, true), (4, 2, false)] {
+    for (turns, booted, is_named) in [(3, 1, false), (4, 1, true), (4, 2, false)] {
         let n1 = changed(member("n1"), |m| {
-            (m.offers, m.agent.booted) = (offers, Some(digest(booted)));
+            (m.offers, m.turns, m.agent.booted) = (9, turns, Some(digest(booted)));
         });
         let plan = now(&facts(1, vec![n1, member("n2")], vec![]));
-        assert_eq!(plan.vain.contains_key(&"n1".into()), is_named, "{offers} {booted}");
+        assert_eq!(plan.vain.contains_key(&"n1".into()), is_named, "{turns} {booted}");
     }
 }
 
