@@ -18,8 +18,8 @@ pub struct Record {
     pub stage: String,
     /// ID shared by all entries of one request.
     pub audit_id: String,
-    /// The user's name, for example `system:serviceaccount:…` or `system:node:…`. If the sender impersonated another
-    /// user, that user's name.
+    /// The user's name, for example `system:serviceaccount:…` or `system:node:…`. If the sender impersonated a node, the
+    /// node's name as a user.
     pub user: String,
     /// Name of the node that the sender's token is bound to (the token's node claim).
     pub node_claim: Option<String>,
@@ -185,6 +185,12 @@ fn is_refused_by_own_rules(annotations: &BTreeMap<String, String>) -> bool {
     failed.iter().any(|one| one.policy.starts_with(OWN_POLICIES))
 }
 
+/// True if the user is a node. Agents impersonate nodes only; a request that impersonates someone else counts for its
+/// sender, who is responsible for it.
+fn is_node(user: &User) -> bool {
+    user.username.starts_with("system:node:")
+}
+
 /// Reads the head of a line. Fails if the line is not an audit event in JSON.
 pub(crate) fn head(line: &[u8]) -> serde_json::Result<Head> {
     serde_json::from_slice(line)
@@ -209,13 +215,14 @@ pub fn parse(line: &[u8]) -> serde_json::Result<Option<Record>> {
     }
     let claim = event.user.extra.get("authentication.kubernetes.io/node-name");
     let node_claim = claim.and_then(|values| values.first().cloned());
+    let acting = event.impersonated_user.filter(is_node).unwrap_or(event.user);
     Ok(Some(Record {
         received: event.request_received_timestamp,
         at: event.stage_timestamp,
         stage: event.stage,
         audit_id: event.audit_id,
         node_claim,
-        user: event.impersonated_user.unwrap_or(event.user).username,
+        user: acting.username,
         user_agent: event.user_agent,
         verb: event.verb,
         group: event.object_ref.api_group,
@@ -247,6 +254,24 @@ mod tests {
         let record = parse(line.as_bytes()).unwrap().unwrap();
         assert_eq!(record.user, "system:node:n1");
         assert_eq!(record.node_claim.as_deref(), Some("n1"));
+    }
+
+    /// A compromised agent or an admin might write as someone else.
+    #[test]
+    fn a_request_as_someone_else_counts_for_its_sender() {
+        for user in [
+            "system:serviceaccount:berth-system:berth-controller",
+            "admin",
+            "system:nodes",
+        ] {
+            let line = format!(
+                r#"{{"kind":"Event","auditID":"a","stage":"ResponseComplete","requestURI":"/","verb":"patch",
+                "user":{{"username":"system:serviceaccount:berth-system:berth-agent"}},"impersonatedUser":{{"username":"{user}"}},
+                "requestReceivedTimestamp":"2026-01-01T00:00:00Z","stageTimestamp":"2026-01-01T00:00:00Z"}}"#
+            );
+            let record = parse(line.as_bytes()).unwrap().unwrap();
+            assert_eq!(record.user, "system:serviceaccount:berth-system:berth-agent", "{user}");
+        }
     }
 
     #[test]
