@@ -37,6 +37,8 @@ pub async fn renewing_client(path: &Path, host_root: &Path) -> Result<OwnClient>
         return OwnClient::new(config);
     };
     config.auth_info.token_file = Some(token.kept.to_string_lossy().into_owned());
+    // Like kubectl, prefer the file to a token in the kubeconfig. kube does the opposite.
+    config.auth_info.token = None;
     let client = OwnClient::new(config.clone())?;
     tokio::spawn(token.keep(config));
     Ok(client)
