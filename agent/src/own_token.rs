@@ -153,11 +153,15 @@ impl OwnToken {
     }
 
     fn tokens(&self) -> Tokens {
-        let given = read_claims(&self.given).ok().map(|(token, _)| token);
+        let given = read_claims(&self.given).ok();
         let copied = self.copied();
-        let mut kept = None;
+        let (mut kept, mut is_older) = (None, false);
         if let Ok((token, claims)) = read_claims(&self.kept) {
-            let is_copy = given.as_ref() == Some(&token) || copied == Some(hash(&token));
+            let mut is_copy = copied == Some(hash(&token));
+            if let Some((given, of_given)) = &given {
+                is_copy |= *given == token;
+                is_older = of_given.issued < claims.issued;
+            }
             kept = Some(Kept {
                 is_renewed: !is_copy,
                 age: age(&self.kept),
@@ -168,7 +172,8 @@ impl OwnToken {
             None => Given::Missing,
             // Without the hash, the kept token is the better guess: the admin's token may have expired long ago.
             Some(_) if copied.is_none() && kept.is_some() => Given::Known,
-            Some(token) if copied == Some(hash(&token)) => Given::Known,
+            Some((token, _)) if copied == Some(hash(&token)) => Given::Known,
+            Some(_) if is_older => Given::Older,
             Some(_) => Given::New,
         };
         Tokens { given, kept }
@@ -316,10 +321,11 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
-    /// A token of this Node. `id`: makes the token differ from others.
+    /// A token of this Node. `id`: makes the token differ from others. A larger one was issued later.
     fn token(node: &str, id: u32) -> String {
+        let issued = 1000 + id;
         let payload = json!({
-            "iat": 1000, "exp": 1000 + 7 * 24 * 3600, "jti": id.to_string(),
+            "iat": issued, "exp": issued + 7 * 24 * 3600, "jti": id.to_string(),
             "kubernetes.io": {
                 "namespace": "berth-system",
                 "serviceaccount": {"name": "berth-agent", "uid": "a"},
@@ -452,6 +458,28 @@ mod tests {
         own.take_over_if_needed().unwrap();
         assert!(is_kept(&own, "n1", 2));
         assert!(own.tokens().may_use_given(), "after a rejection");
+        fs::remove_dir_all(root.path("/")).unwrap();
+    }
+
+    /// A rollback of the host brings back an older file in /etc. That token may have expired long ago.
+    #[tokio::test]
+    async fn an_older_token_of_the_admin_replaces_no_newer_one() {
+        let (root, given) = host("older");
+        fs::write(&given, token("n1", 3)).unwrap();
+        let own = OwnToken::open(&given, &root).unwrap();
+        fs::write(&given, token("n1", 2)).unwrap();
+        assert_eq!(own.tokens().given, Given::Older);
+        own.take_over_if_needed().unwrap();
+        assert!(is_kept(&own, "n1", 3), "a copy stays");
+        renew(&own, 201, &token("n1", 4)).await.unwrap();
+        own.take_over_if_needed().unwrap();
+        assert!(OwnToken::open(&given, &root).is_some());
+        assert!(is_kept(&own, "n1", 4), "a renewed token stays");
+        assert_eq!(own.tokens().next(0.0), Next::Wait);
+        assert!(own.tokens().may_use_given(), "after a rejection");
+        fs::write(&given, token("n1", 5)).unwrap();
+        own.take_over_if_needed().unwrap();
+        assert!(is_kept(&own, "n1", 5), "a newer one is taken over");
         fs::remove_dir_all(root.path("/")).unwrap();
     }
 

@@ -32,6 +32,8 @@ pub struct Claims {
     pub node: String,
     /// UID of the Node.
     pub node_uid: String,
+    /// Time of the token's issue, by the API server's clock, in seconds since 1970.
+    pub issued: u64,
     /// Time from the issue of the token to its expiry, both by the API server's clock.
     pub lifetime: Duration,
 }
@@ -88,10 +90,10 @@ impl Claims {
             .node
             .filter(|_| bound.pod.is_none())
             .ok_or(TokenError::NotOfNode)?;
-        let times = payload.iat.zip(payload.exp);
-        let lifetime = times
-            .and_then(|(issued, expires)| expires.checked_sub(issued))
-            .unwrap_or_default();
+        let (Some(issued), Some(expires)) = (payload.iat, payload.exp) else {
+            return Err(TokenError::NoLifetime);
+        };
+        let lifetime = expires.saturating_sub(issued);
         if lifetime == 0 {
             return Err(TokenError::NoLifetime);
         }
@@ -100,15 +102,17 @@ impl Claims {
             account: bound.serviceaccount.name,
             node: node.name,
             node_uid: node.uid,
+            issued,
             lifetime: Duration::from_secs(lifetime),
         })
     }
 
     /// True if both tokens belong to the same account and the same Node.
     pub fn is_like(&self, other: &Self) -> bool {
-        let lifetime = self.lifetime;
+        let (issued, lifetime) = (self.issued, self.lifetime);
         *self
             == Self {
+                issued,
                 lifetime,
                 ..other.clone()
             }
@@ -122,6 +126,9 @@ pub enum Given {
     Missing,
     /// The agent copied this token before.
     Known,
+    /// The API server issued this token before the one that the agent keeps. A rollback of the host, or a tool that
+    /// manages its files, has brought it back.
+    Older,
     /// The agent has not copied this token yet.
     New,
 }
@@ -170,8 +177,11 @@ impl Tokens {
     /// True if the agent should request a token with the admin's token, after the API server has rejected the kept one.
     /// The kept token stays in its file until that succeeds: a server with a fault may reject valid tokens for a while.
     pub fn may_use_given(&self) -> bool {
-        let is_other = self.kept.is_none_or(|kept| kept.is_renewed);
-        self.given != Given::Missing && is_other
+        match self.given {
+            Given::Missing => false,
+            Given::Known => self.kept.is_none_or(|kept| kept.is_renewed),
+            Given::Older | Given::New => true,
+        }
     }
 }
 
@@ -216,8 +226,9 @@ mod tests {
             (claims.namespace.as_str(), claims.account.as_str()),
             ("berth-system", "berth-agent")
         );
-        assert_eq!(claims.lifetime, Duration::from_secs(3600));
+        assert_eq!((claims.issued, claims.lifetime), (1000, Duration::from_secs(3600)));
         let mut longer = payload();
+        longer["iat"] = json!(2000);
         longer["exp"] = json!(9000);
         assert!(claims.is_like(&Claims::read(&token(&longer)).unwrap()));
         longer["kubernetes.io"]["node"]["uid"] = json!("u2");
@@ -240,6 +251,7 @@ mod tests {
         assert_eq!(change("kubernetes.io", Value::Null), TokenError::NotOfAccount);
         assert_eq!(change("exp", json!(1000)), TokenError::NoLifetime);
         assert_eq!(change("exp", json!(5)), TokenError::NoLifetime);
+        assert_eq!(change("exp", Value::Null), TokenError::NoLifetime);
         assert_eq!(change("iat", Value::Null), TokenError::NoLifetime);
         assert_eq!(change("iat", json!(-1)), TokenError::NotOfAccount);
         for text in ["", "opaque", "a.b", "a.!.c", "...", &"x.".repeat(MAX_LENGTH)] {
@@ -298,6 +310,7 @@ mod tests {
             (Given::New, kept, Next::TakeOver),
             (Given::Known, none, Next::TakeOver),
             (Given::Known, kept, Next::Wait),
+            (Given::Older, kept, Next::Wait),
             (Given::Missing, none, Next::TakeOver),
             (Given::Missing, kept, Next::Wait),
         ] {
@@ -315,6 +328,8 @@ mod tests {
         for (given, kept, expected) in [
             (Given::Known, Some(renewed), true),
             (Given::Known, Some(copy), false),
+            (Given::Older, Some(renewed), true),
+            (Given::Older, Some(copy), true),
             (Given::Missing, Some(renewed), false),
             (Given::New, None, true),
         ] {
