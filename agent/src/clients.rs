@@ -6,12 +6,14 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use berth_shell::kubeconfig;
 use berth_shell::request::{NoAnswer, within};
-use http::Uri;
+use http::{StatusCode, Uri};
 use kube::client::Body;
 use kube::config::{AuthInfo, KubeConfigOptions};
 use kube::core::Status;
@@ -25,6 +27,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// Default timeout of a request.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+const NO_CLIENT: &str = "cannot create a client for the API server";
 
 /// Error of a request.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +92,18 @@ impl OwnClient {
     pub(crate) fn new(config: Config) -> anyhow::Result<Self> {
         let server = config.cluster_url.clone();
         let client = build(config)?;
+        Ok(Self { client, server })
+    }
+
+    /// Like [`Self::new`]; sets `rejected` when the API server does not accept the client's credentials (401).
+    pub(crate) fn noting(config: Config, rejected: Arc<AtomicBool>) -> anyhow::Result<Self> {
+        let server = config.cluster_url.clone();
+        let note = move |status| {
+            if status == StatusCode::UNAUTHORIZED {
+                rejected.store(true, Ordering::Relaxed);
+            }
+        };
+        let client = berth_shell::client::noting_client(prepared(config), note).context(NO_CLIENT)?;
         Ok(Self { client, server })
     }
 }
@@ -191,7 +207,7 @@ fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
 
 /// Returns a client with this configuration.
 pub(crate) fn build(config: Config) -> anyhow::Result<Client> {
-    berth_shell::client::client(prepared(config)).context("cannot create a client for the API server")
+    berth_shell::client::client(prepared(config)).context(NO_CLIENT)
 }
 
 pub(crate) fn prepared(mut config: Config) -> Config {

@@ -5,6 +5,8 @@
 //! API server, and by a new token in the admin's file. Its client reads the copy at least once a minute.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
@@ -39,7 +41,7 @@ pub async fn renewing_client(path: &Path, host_root: &Path) -> Result<OwnClient>
     config.auth_info.token_file = Some(token.kept.to_string_lossy().into_owned());
     // Like kubectl, prefer the file to a token in the kubeconfig. kube does the opposite.
     config.auth_info.token = None;
-    let client = OwnClient::new(config.clone())?;
+    let client = OwnClient::noting(config.clone(), token.rejected.clone())?;
     tokio::spawn(token.keep(config));
     Ok(client)
 }
@@ -53,6 +55,8 @@ struct OwnToken {
     kept: PathBuf,
     /// The hash of the admin's token that was copied last.
     copied: PathBuf,
+    /// True if the API server has rejected the token of the agent's client, and the agent has got no other one since.
+    rejected: Arc<AtomicBool>,
     chance: f64,
 }
 
@@ -78,6 +82,7 @@ impl OwnToken {
             given: given.to_path_buf(),
             kept: directory.join("agent.token"),
             copied: directory.join("agent.token.copied"),
+            rejected: Arc::default(),
             chance: fastrand::f64(),
         }
     }
@@ -136,9 +141,11 @@ impl OwnToken {
     /// Waits for this time, or until the admin's token has changed.
     async fn wait(&self, pause: Duration) {
         let rounds = pause.as_secs().div_ceil(INTERVAL.as_secs()).max(1);
+        // A new token that could not be taken over is tried again after the whole pause.
+        let before = self.tokens().given;
         for _ in 0..rounds {
             tokio::time::sleep(INTERVAL).await;
-            if self.tokens().given == Given::New {
+            if before != Given::New && self.tokens().given == Given::New {
                 return;
             }
         }
@@ -146,9 +153,16 @@ impl OwnToken {
 
     async fn step(&self, config: &Config) -> Result<()> {
         self.take_over_if_needed()?;
-        if self.tokens().next(self.chance) == Next::Renew {
+        let tokens = self.tokens();
+        let next = if self.rejected.load(Ordering::Relaxed) {
+            tokens.next_after_rejection(self.chance)
+        } else {
+            tokens.next(self.chance)
+        };
+        if next == Next::Renew {
             self.renew(config).await?;
         }
+        self.rejected.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -315,6 +329,8 @@ mod tests {
     use base64::Engine;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use serde_json::json;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
 
     use super::*;
     use crate::fake_api_server;
@@ -458,6 +474,64 @@ mod tests {
         own.take_over_if_needed().unwrap();
         assert!(is_kept(&own, "n1", 2));
         assert!(own.tokens().may_use_given(), "after a rejection");
+        fs::remove_dir_all(root.path("/")).unwrap();
+    }
+
+    /// Starts an API server that rejects each GET, and answers each POST with this token. Returns a configuration for it.
+    async fn rejecting_server(token: String) -> Config {
+        berth_shell::install_crypto();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = String::new();
+                // The body of a POST ends with the specification.
+                let mut is_complete = false;
+                while !is_complete {
+                    let mut part = [0; 4096];
+                    let length = stream.read(&mut part).await.unwrap();
+                    request.push_str(std::str::from_utf8(&part[..length]).unwrap());
+                    let end = if request.starts_with("POST") { "}}" } else { "\r\n\r\n" };
+                    is_complete = length == 0 || request.ends_with(end);
+                }
+                let status = json!({"token": token, "expirationTimestamp": "2030-01-01T00:00:00Z"});
+                let (code, body) = if request.starts_with("POST") {
+                    (
+                        "201 Created",
+                        json!({"metadata": {}, "spec": {"audiences": []}, "status": status}),
+                    )
+                } else {
+                    (
+                        "401 Unauthorized",
+                        json!({"kind": "Status", "status": "Failure", "code": 401}),
+                    )
+                };
+                let body = body.to_string();
+                let length = body.len();
+                let answer = format!("HTTP/1.1 {code}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        Config::new(format!("http://{address}").parse().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_rejected_token_is_renewed_at_once() {
+        let (root, given) = host("rejected");
+        let own = OwnToken::open(&given, &root).unwrap();
+        renew(&own, 201, &token("n1", 2)).await.unwrap();
+        let hour = SystemTime::now() - Duration::from_secs(3600);
+        let file = fs::File::options().write(true).open(&own.kept).unwrap();
+        file.set_modified(hour).unwrap();
+        let config = rejecting_server(token("n1", 3)).await;
+        own.step(&config).await.unwrap();
+        assert!(is_kept(&own, "n1", 2), "not due");
+        let client = OwnClient::noting(config.clone(), own.rejected.clone()).unwrap().client;
+        assert!(client.apiserver_version().await.is_err());
+        assert!(own.rejected.load(Ordering::Relaxed));
+        own.step(&config).await.unwrap();
+        assert!(is_kept(&own, "n1", 3));
+        assert!(!own.rejected.load(Ordering::Relaxed), "once for each rejection");
         fs::remove_dir_all(root.path("/")).unwrap();
     }
 

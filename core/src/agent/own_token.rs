@@ -20,6 +20,10 @@ const PART: u32 = 3;
 /// Longest random advance of a renewal, as a part of the age.
 const SPREAD: f64 = 0.2;
 
+/// Time until the agent's client uses a new token: it reads the file once a minute, and a request with the earlier token
+/// may still be under way.
+const TAKES_EFFECT: Duration = Duration::from_secs(70);
+
 /// The claims of a token that is bound to a Node. They are read without a check of the signature, which only the API
 /// server needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,6 +178,21 @@ impl Tokens {
         }
     }
 
+    /// Like [`Self::next`], after the API server has rejected the token of the agent's client.
+    pub fn next_after_rejection(&self, chance: f64) -> Next {
+        let next = self.next(chance);
+        // The rejected token may be an earlier one.
+        let is_fresh = self
+            .kept
+            .and_then(|kept| kept.age)
+            .is_some_and(|age| age < TAKES_EFFECT);
+        if next == Next::Wait && !is_fresh {
+            Next::Renew
+        } else {
+            next
+        }
+    }
+
     /// True if the agent should request a token with the admin's token, after the API server has rejected the kept one.
     /// The kept token stays in its file until that succeeds: a server with a fault may reject valid tokens for a while.
     pub fn may_use_given(&self) -> bool {
@@ -315,6 +334,23 @@ mod tests {
             (Given::Missing, kept, Next::Wait),
         ] {
             assert_eq!(Tokens { given, kept }.next(0.0), expected, "{given:?} {kept:?}");
+        }
+    }
+
+    #[test]
+    fn a_rejected_token_is_renewed_before_it_is_due() {
+        for (age, expected) in [
+            (5, Next::Wait),
+            (69, Next::Wait),
+            (70, Next::Renew),
+            (3600, Next::Renew),
+        ] {
+            let kept = Some(kept(Duration::from_secs(age)));
+            let given = Given::Known;
+            assert_eq!(Tokens { given, kept }.next(0.0), Next::Wait);
+            assert_eq!(Tokens { given, kept }.next_after_rejection(0.0), expected, "{age} s");
+            let given = Given::New;
+            assert_eq!(Tokens { given, kept }.next_after_rejection(0.0), Next::TakeOver);
         }
     }
 
