@@ -166,7 +166,7 @@ fn stopped() -> Result<impl Future<Output = ()>> {
 }
 
 /// Returns a client with the agent's own identity. Retries, because the identity's files may appear late on a machine's
-/// first boot.
+/// first boot, or be incomplete for a moment.
 async fn own_client(args: &Args) -> Result<OwnClient> {
     let delays = retry::delays(Duration::from_millis(500), Duration::from_secs(10));
     (|| load_client(args))

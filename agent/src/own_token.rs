@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use berth_core::agent::own_token::{Claims, Given, Kept, LIFETIME, MAX_LENGTH, Next, Tokens};
+use berth_core::agent::own_token::{Claims, Given, Kept, LIFETIME, MAX_LENGTH, Next, TokenError, Tokens};
 use berth_shell::{retry, sha256};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -33,7 +33,7 @@ pub async fn renewing_client(path: &Path, host_root: &Path) -> Result<OwnClient>
     let mut config = clients::config_of(path).await?;
     let mut token = None;
     if let Some(file) = &config.auth_info.token_file {
-        token = OwnToken::open(Path::new(file), &HostRoot::new(host_root));
+        token = OwnToken::open(Path::new(file), &HostRoot::new(host_root))?;
     }
     let Some(token) = token else {
         return OwnClient::new(config);
@@ -63,18 +63,24 @@ struct OwnToken {
 impl OwnToken {
     /// Copies the admin's token if it is new. Returns `None` if the agent cannot renew this token: it is not bound to a
     /// Node, or cannot be copied. The client must then read the admin's file.
-    fn open(given: &Path, root: &HostRoot) -> Option<Self> {
+    ///
+    /// # Errors
+    /// If the agent has no token, and the admin's file is missing or has no whole token yet. The caller must try again.
+    fn open(given: &Path, root: &HostRoot) -> Result<Option<Self>> {
         let this = Self::new(given, &root.path(STATE_DIR));
-        if let Err(error) = this.take_over_if_needed() {
-            let error = format!("{error:#}");
-            tracing::warn!(
-                error,
-                file = %given.display(),
-                "the agent does not renew this token; correct the cause and restart berth-agent, or replace the file before the token expires"
-            );
-            return None;
+        let Err(error) = this.take_over_if_needed() else {
+            return Ok(Some(this));
+        };
+        if !has_whole_token(given) {
+            return Err(error.context("the agent has no token yet; write one into the file (docs/install.md)"));
         }
-        Some(this)
+        let error = format!("{error:#}");
+        tracing::warn!(
+            error,
+            file = %given.display(),
+            "the agent does not renew this token; correct the cause and restart berth-agent, or replace the file before the token expires"
+        );
+        Ok(None)
     }
 
     fn new(given: &Path, directory: &Path) -> Self {
@@ -291,6 +297,15 @@ fn request(claims: &Claims) -> TokenRequest {
     }
 }
 
+/// True if the file has a token, even one that the agent cannot renew.
+fn has_whole_token(path: &Path) -> bool {
+    let Err(error) = read_claims(path) else {
+        return true;
+    };
+    let reason = error.downcast_ref::<TokenError>();
+    reason.is_some_and(|reason| !reason.may_be_a_part())
+}
+
 /// Reads a token that is bound to a Node.
 fn read_claims(path: &Path) -> Result<(String, Claims)> {
     let text = files::bounded_text(path, MAX_LENGTH);
@@ -388,6 +403,10 @@ mod tests {
         own.renew_with(&server(code, token), &read_claims(&own.kept)?.1).await
     }
 
+    fn open(given: &Path, root: &HostRoot) -> OwnToken {
+        OwnToken::open(given, root).unwrap().unwrap()
+    }
+
     fn is_kept(own: &OwnToken, node: &str, id: u32) -> bool {
         fs::read_to_string(&own.kept).unwrap() == token(node, id)
     }
@@ -395,7 +414,7 @@ mod tests {
     #[tokio::test]
     async fn a_token_is_copied_then_renewed() {
         let (root, given) = host("renewed");
-        let own = OwnToken::open(&given, &root).unwrap();
+        let own = open(&given, &root);
         assert!(is_kept(&own, "n1", 1));
         assert_eq!(own.tokens().next(0.0), Next::Renew);
         renew(&own, 201, &token("n1", 2)).await.unwrap();
@@ -405,21 +424,24 @@ mod tests {
         let file = fs::File::options().write(true).open(&own.kept).unwrap();
         file.set_modified(SystemTime::now() - DAY).unwrap();
         assert_eq!(own.tokens().next(0.0), Next::Renew, "a day later");
-        let again = OwnToken::open(&given, &root).unwrap();
+        let again = open(&given, &root);
         assert!(is_kept(&again, "n1", 2), "after a restart");
         fs::write(&given, token("n1", 3)).unwrap();
         assert_eq!(own.tokens().next(0.0), Next::TakeOver);
         own.take_over_if_needed().unwrap();
         assert!(is_kept(&own, "n1", 3));
         fs::remove_file(&given).unwrap();
-        assert!(OwnToken::open(&given, &root).is_some(), "an admin may remove the file");
+        assert!(
+            OwnToken::open(&given, &root).unwrap().is_some(),
+            "an admin may remove the file"
+        );
         fs::remove_dir_all(root.path("/")).unwrap();
     }
 
     #[tokio::test]
     async fn a_failed_renewal_keeps_the_token() {
         let (root, given) = host("failed");
-        let own = OwnToken::open(&given, &root).unwrap();
+        let own = open(&given, &root);
         for (code, answer, said) in [
             (403, token("n1", 2), "no"),
             (201, token("n2", 2), "another account or Node"),
@@ -445,14 +467,14 @@ mod tests {
     #[tokio::test]
     async fn a_broken_copy_is_replaced_by_the_admins_token() {
         let (root, given) = host("broken");
-        let own = OwnToken::open(&given, &root).unwrap();
+        let own = open(&given, &root);
         for broken in ["", "opaque", "\u{0}\u{0}"] {
             renew(&own, 201, &token("n1", 2)).await.unwrap();
             fs::write(&own.kept, broken).unwrap();
             own.take_over_if_needed().unwrap();
             assert!(is_kept(&own, "n1", 1), "{broken:?}");
             fs::write(&own.kept, broken).unwrap();
-            assert!(OwnToken::open(&given, &root).is_some());
+            open(&given, &root);
             assert!(is_kept(&own, "n1", 1), "{broken:?} at the start");
         }
         fs::remove_file(&own.kept).unwrap();
@@ -465,7 +487,7 @@ mod tests {
     #[tokio::test]
     async fn a_lost_hash_does_not_bring_back_the_admins_token() {
         let (root, given) = host("hash");
-        let own = OwnToken::open(&given, &root).unwrap();
+        let own = open(&given, &root);
         fs::write(&own.copied, "broken").unwrap();
         assert_eq!(own.tokens().next(0.0), Next::Renew, "a copy is renewed at once");
         renew(&own, 201, &token("n1", 2)).await.unwrap();
@@ -518,7 +540,7 @@ mod tests {
     #[tokio::test]
     async fn a_rejected_token_is_renewed_at_once() {
         let (root, given) = host("rejected");
-        let own = OwnToken::open(&given, &root).unwrap();
+        let own = open(&given, &root);
         renew(&own, 201, &token("n1", 2)).await.unwrap();
         let hour = SystemTime::now() - Duration::from_secs(3600);
         let file = fs::File::options().write(true).open(&own.kept).unwrap();
@@ -535,19 +557,44 @@ mod tests {
         fs::remove_dir_all(root.path("/")).unwrap();
     }
 
+    /// The agent's client would use the admin's file for ever, without a renewal.
+    #[test]
+    fn an_agent_without_a_token_waits_for_a_whole_one() {
+        let (root, given) = host("part");
+        let whole = token("n1", 1);
+        for text in ["", &whole[..whole.len() / 2]] {
+            fs::write(&given, text).unwrap();
+            let error = format!("{:#}", OwnToken::open(&given, &root).unwrap_err());
+            assert!(
+                error.contains("no token yet") && error.contains("not a token"),
+                "{error}"
+            );
+            assert!(!error.contains("restart") && !error.contains("e30"), "{error}");
+        }
+        fs::remove_file(&given).unwrap();
+        let error = format!("{:#}", OwnToken::open(&given, &root).unwrap_err());
+        assert!(error.contains("cannot read the token in"), "{error}");
+        fs::write(&given, whole).unwrap();
+        let own = open(&given, &root);
+        fs::write(&given, "").unwrap();
+        open(&given, &root);
+        assert!(is_kept(&own, "n1", 1), "later, its own copy is enough");
+        fs::remove_dir_all(root.path("/")).unwrap();
+    }
+
     /// A rollback of the host brings back an older file in /etc. That token may have expired long ago.
     #[tokio::test]
     async fn an_older_token_of_the_admin_replaces_no_newer_one() {
         let (root, given) = host("older");
         fs::write(&given, token("n1", 3)).unwrap();
-        let own = OwnToken::open(&given, &root).unwrap();
+        let own = open(&given, &root);
         fs::write(&given, token("n1", 2)).unwrap();
         assert_eq!(own.tokens().given, Given::Older);
         own.take_over_if_needed().unwrap();
         assert!(is_kept(&own, "n1", 3), "a copy stays");
         renew(&own, 201, &token("n1", 4)).await.unwrap();
         own.take_over_if_needed().unwrap();
-        assert!(OwnToken::open(&given, &root).is_some());
+        open(&given, &root);
         assert!(is_kept(&own, "n1", 4), "a renewed token stays");
         assert_eq!(own.tokens().next(0.0), Next::Wait);
         assert!(own.tokens().may_use_given(), "after a rejection");
@@ -560,17 +607,22 @@ mod tests {
     #[test]
     fn a_token_that_cannot_be_renewed_is_used_as_it_is() {
         let (root, given) = host("unusable");
-        fs::write(&given, "opaque").unwrap();
-        assert!(OwnToken::open(&given, &root).is_none());
+        let payload = json!({
+            "iat": 1000, "exp": 2000,
+            "kubernetes.io": {"namespace": "berth-system", "serviceaccount": {"name": "berth-agent", "uid": "a"}},
+        });
+        let unbound = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload.to_string()));
+        fs::write(&given, unbound).unwrap();
+        assert!(OwnToken::open(&given, &root).unwrap().is_none(), "bound to nothing");
         fs::write(&given, token("n1", 1)).unwrap();
         fs::create_dir_all(root.path("/var/lib")).unwrap();
         fs::write(root.path(STATE_DIR), "").unwrap();
         assert!(
-            OwnToken::open(&given, &root).is_none(),
+            OwnToken::open(&given, &root).unwrap().is_none(),
             "the state directory is unwritable"
         );
         fs::remove_file(root.path(STATE_DIR)).unwrap();
-        let own = OwnToken::open(&given, &root).unwrap();
+        let own = open(&given, &root);
         fs::write(&given, "half of a tok").unwrap();
         own.take_over_if_needed().unwrap();
         assert!(is_kept(&own, "n1", 1), "a broken file of the admin changes nothing");

@@ -56,6 +56,13 @@ pub enum TokenError {
     NoLifetime,
 }
 
+impl TokenError {
+    /// True if the text may be a part of a token, because a program is still writing the file.
+    pub fn may_be_a_part(self) -> bool {
+        self == Self::NotOfAccount
+    }
+}
+
 #[derive(Deserialize)]
 struct Payload {
     iat: Option<u64>,
@@ -276,6 +283,11 @@ mod tests {
         for text in ["", "opaque", "a.b", "a.!.c", "...", &"x.".repeat(MAX_LENGTH)] {
             assert_eq!(Claims::read(text), Err(TokenError::NotOfAccount), "{text:.20}");
         }
+        let whole = token(&payload());
+        for length in 0..whole.rfind('.').unwrap() {
+            assert!(Claims::read(&whole[..length]).unwrap_err().may_be_a_part(), "{length}");
+        }
+        assert!(!TokenError::NotOfNode.may_be_a_part());
     }
 
     const HOUR: Duration = Duration::from_secs(3600);
