@@ -1,4 +1,4 @@
-//! Clients of the API server that the kubelet's kubeconfig names. [`kubelet`](crate::kubelet) keeps the client with the
+//! Clients of the API server. [`kubelet`](crate::kubelet) keeps the client with the
 //! kubelet's identity.
 //!
 //! The clients do not retry: with retries, an eviction that a PodDisruptionBudget blocks would get no answer for
@@ -84,20 +84,21 @@ pub async fn with_deadline<T>(
 pub struct OwnClient {
     /// The client.
     pub client: Client,
-    /// URL of the API server.
-    pub server: Uri,
+    /// URL of the API server. `None` if the client uses the address of the Service `kubernetes`, which no machine has:
+    /// each node's kube-proxy directs it to the API servers.
+    pub server: Option<Uri>,
 }
 
 impl OwnClient {
     pub(crate) fn new(config: Config) -> anyhow::Result<Self> {
-        let server = config.cluster_url.clone();
+        let server = Some(config.cluster_url.clone());
         let client = build(config)?;
         Ok(Self { client, server })
     }
 
     /// Like [`Self::new`]; sets `rejected` when the API server does not accept the client's credentials (401).
     pub(crate) fn noting(config: Config, rejected: Arc<AtomicBool>) -> anyhow::Result<Self> {
-        let server = config.cluster_url.clone();
+        let server = Some(config.cluster_url.clone());
         let note = move |status| {
             if status == StatusCode::UNAUTHORIZED {
                 rejected.store(true, Ordering::Relaxed);
@@ -132,8 +133,21 @@ pub async fn pod_client(kubelet_kubeconfig: &Path, host_root: &Path) -> anyhow::
 pub fn in_cluster_client() -> anyhow::Result<OwnClient> {
     let host = std::env::var("KUBERNETES_SERVICE_HOST").ok();
     let port = std::env::var("KUBERNETES_SERVICE_PORT").ok();
+    let cluster_ip = std::env::var("KUBERNETES_PORT_443_TCP_ADDR").ok();
+    let is_of_service = is_of_service(host.as_deref(), cluster_ip.as_deref());
     let server = Config::new(service_url(host, port)?);
-    OwnClient::new(service_account(server, Path::new(SERVICE_ACCOUNT))?)
+    let mut own = OwnClient::new(service_account(server, Path::new(SERVICE_ACCOUNT))?)?;
+    if is_of_service {
+        own.server = None;
+    }
+    Ok(own)
+}
+
+/// True if the host is the address of the Service `kubernetes`. The kubelet sets both KUBERNETES_SERVICE_HOST and
+/// KUBERNETES_PORT_443_TCP_ADDR to this address. A manifest with an address of the API servers replaces the first one
+/// only.
+fn is_of_service(host: Option<&str>, cluster_ip: Option<&str>) -> bool {
+    host.is_some() && host == cluster_ip
 }
 
 /// Returns the API server's URL from the values of these variables.
@@ -389,6 +403,19 @@ current-context: x
         assert!(refused.contains("KUBERNETES_SERVICE_HOST"), "{refused}");
         let missing = service_url(None, Some("443".to_owned())).unwrap_err().to_string();
         assert!(missing.contains("--kubeconfig"), "{missing}");
+    }
+
+    #[test]
+    fn an_address_of_the_service_is_recognised() {
+        for (host, cluster_ip, expected) in [
+            (Some("10.96.0.1"), Some("10.96.0.1"), true),
+            (Some("fd00::1"), Some("fd00::1"), true),
+            (Some("api.example.com"), Some("10.96.0.1"), false),
+            (Some("192.0.2.1"), None, false),
+            (None, None, false),
+        ] {
+            assert_eq!(is_of_service(host, cluster_ip), expected, "{host:?} {cluster_ip:?}");
+        }
     }
 
     #[test]

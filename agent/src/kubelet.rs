@@ -154,7 +154,7 @@ impl KubeletClient {
         Ok(Self(Way::Impersonation(Impersonation {
             client: impersonating_client(&own.client, &impersonation::user(node.as_str()))?,
             node: node.clone(),
-            server: address(&own.server),
+            server: own.server.as_ref().and_then(address),
         })))
     }
 
@@ -170,7 +170,8 @@ impl KubeletClient {
         }
     }
 
-    /// Returns the host and the port of the API server; `None` if the kubelet's kubeconfig cannot be read.
+    /// Returns the host and the port of the API server; `None` if the kubelet's kubeconfig cannot be read, or if the
+    /// agent knows only the address of the Service `kubernetes`.
     pub async fn server(&self) -> Option<(String, u16)> {
         match &self.0 {
             Way::Credentials(credentials) => credentials.server().await,
@@ -426,7 +427,7 @@ mod tests {
                 json!({"kind": "Status", "status": "Failure", "message": "no", "code": code, "details": details});
             (code, status)
         });
-        let server = "https://192.0.2.1:6443".parse().unwrap();
+        let server = Some("https://192.0.2.1:6443".parse().unwrap());
         KubeletClient::impersonating(&OwnClient { client, server }, &"n1".into()).unwrap()
     }
 
