@@ -13,7 +13,7 @@ use berth_core::agent::facts::Guard;
 use berth_core::agent::impersonation;
 use berth_shell::client::impersonating_client;
 use berth_shell::names::list_names;
-use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -28,6 +28,9 @@ use crate::node;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of BootcNodes to list. The agent tries them in random order, until it finds one whose Node exists.
 const PAGE: u32 = 20;
+
+/// Shortest lifetime that the API server accepts in a request for a token, in seconds.
+const SHORTEST: i64 = 600;
 
 /// Service account of the agents.
 const ACCOUNT: &str = "berth-agent";
@@ -127,13 +130,20 @@ impl GuardProbe {
         })
     }
 
-    /// Requests a token that is not bound to this node. It would be of no use: it names no node.
+    /// Requests a token that is not bound to this node. The API server issues tokens even in a dry run: without the
+    /// policy, the agent receives one, and drops it. It names no node, so the other policies accept no write with it.
     async fn request_unbound_token(&self) -> Result<Guard> {
         let params = PostParams {
             dry_run: true,
             ..PostParams::default()
         };
-        let request = TokenRequest::default();
+        let request = TokenRequest {
+            spec: TokenRequestSpec {
+                expiration_seconds: Some(SHORTEST),
+                ..TokenRequestSpec::default()
+            },
+            ..TokenRequest::default()
+        };
         let request = self
             .accounts
             .create_subresource::<_, TokenRequest>("token", ACCOUNT, &params, &request);

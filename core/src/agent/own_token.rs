@@ -15,9 +15,9 @@ pub const MAX_LENGTH: usize = 32 << 10;
 pub const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A token is renewed at this age at the latest, so that a host may be off for most of the token's lifetime.
 const LATEST: Duration = Duration::from_secs(24 * 3600);
-/// A token with a short lifetime is renewed when this part of it is over.
+/// A token with a short lifetime is renewed at the age of its lifetime divided by this number.
 const PART: u32 = 3;
-/// Longest random advance of a renewal, as a part of the age.
+/// A renewal may come earlier, by a random part of the age up to this one.
 const SPREAD: f64 = 0.2;
 
 /// Time until the agent's client uses a new token: it reads the file once a minute, and a request with the earlier token
