@@ -99,6 +99,7 @@ impl OwnToken {
         let mut unusable = None;
         loop {
             self.warn_of_given(&mut unusable);
+            let tried = self.given_hash();
             let pause = match self.step(&config).await {
                 Ok(()) => {
                     failures = 0;
@@ -111,7 +112,7 @@ impl OwnToken {
                     pause
                 }
             };
-            self.wait(pause).await;
+            self.wait(pause, tried.as_deref()).await;
         }
     }
 
@@ -144,17 +145,26 @@ impl OwnToken {
         );
     }
 
-    /// Waits for this time, or until the admin's token has changed.
-    async fn wait(&self, pause: Duration) {
+    /// Waits for this time, or until the admin's file has a new token other than `tried`, which could not be taken over.
+    async fn wait(&self, pause: Duration, tried: Option<&str>) {
         let rounds = pause.as_secs().div_ceil(INTERVAL.as_secs()).max(1);
-        // A new token that could not be taken over is tried again after the whole pause.
-        let before = self.tokens().given;
         for _ in 0..rounds {
             tokio::time::sleep(INTERVAL).await;
-            if before != Given::New && self.tokens().given == Given::New {
+            if self.has_another_than(tried) {
                 return;
             }
         }
+    }
+
+    /// True if the admin's file has a new token, and its hash is not `tried`.
+    fn has_another_than(&self, tried: Option<&str>) -> bool {
+        self.tokens().given == Given::New && self.given_hash().as_deref() != tried
+    }
+
+    /// Returns the hash of the admin's token; `None` if its file has none that is bound to a Node.
+    fn given_hash(&self) -> Option<String> {
+        let (token, _) = read_claims(&self.given).ok()?;
+        Some(hash(&token))
     }
 
     async fn step(&self, config: &Config) -> Result<()> {
@@ -579,6 +589,24 @@ mod tests {
         fs::write(&given, "").unwrap();
         open(&given, &root);
         assert!(is_kept(&own, "n1", 1), "later, its own copy is enough");
+        fs::remove_dir_all(root.path("/")).unwrap();
+    }
+
+    /// The pause after a failure ends early only for a token that the agent has not tried.
+    #[test]
+    fn a_token_that_cannot_be_taken_over_is_not_tried_at_once() {
+        let (root, given) = host("tried");
+        let own = open(&given, &root);
+        let tried = own.given_hash();
+        assert!(!own.has_another_than(tried.as_deref()), "it was taken over");
+        fs::write(&given, token("n1", 2)).unwrap();
+        assert!(own.has_another_than(tried.as_deref()));
+        fs::create_dir(files::temporary(&own.kept)).unwrap();
+        let tried = own.given_hash();
+        assert!(own.take_over_if_needed().is_err());
+        assert!(!own.has_another_than(tried.as_deref()), "it failed");
+        fs::write(&given, token("n1", 3)).unwrap();
+        assert!(own.has_another_than(tried.as_deref()), "another one");
         fs::remove_dir_all(root.path("/")).unwrap();
     }
 
