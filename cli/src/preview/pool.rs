@@ -216,7 +216,7 @@ impl<'a> Outlook<'a> {
         let failed = [CommonReason::DigestFailed, CommonReason::FellBack].map(CommonReason::as_str);
         let is_failed_digest = degraded.is_some_and(|c| failed.contains(&c.reason.as_str()));
         if let Some(c) = degraded.filter(|_| !is_failed_digest || wait != Some(BlockReason::FailedBefore)) {
-            blocks.push(format!("{}: {}", c.reason, clean(&c.message)));
+            blocks.push(format!("{}: {}", clean(&c.reason), clean(&c.message)));
         }
         let digest = member.wanted(self.target);
         let turn = status
@@ -303,7 +303,9 @@ impl<'a> Outlook<'a> {
         let is_repeated =
             refused.is_some() && unresolved.is_some_and(|c| c.reason == CommonReason::BootImageSkew.as_str());
         if self.target.is_none() && !is_repeated {
-            let why = unresolved.map_or_else(String::new, |c| format!(": {}: {}", c.reason, clean(&c.message)));
+            let why = unresolved.map_or_else(String::new, |c| {
+                format!(": {}: {}", clean(&c.reason), clean(&c.message))
+            });
             blocks.push(format!("{image} is not resolved to a digest yet{why}"));
         }
         blocks.extend(self.facts.gate.as_ref().map(|gate| match gate.reason {
