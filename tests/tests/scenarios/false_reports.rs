@@ -5,10 +5,11 @@ use anyhow::{Context, Result, ensure};
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use berth_tests::cluster::{LONG, Part};
-use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+
+use crate::refusal;
 
 /// Name of the policy, and the text of its refusals.
 const POLICY: &str = "no-such-history";
@@ -97,7 +98,7 @@ pub async fn a_refused_history_stops_no_rollout(part: &Part<'_>) -> Result<()> {
     })
     .await?;
 
-    allow(part).await?;
+    refusal::delete(part.cluster.client(), POLICY).await?;
     let v3 = part.roll_to("3.0.0", rollout).await?;
     part.until_all_run(&v3, LONG).await?;
     part.until_false("Degraded", "AsExpected", "").await?;
@@ -114,22 +115,14 @@ async fn forbid(part: &Part<'_>) -> Result<()> {
          !object.status.deployHistory.exists(i, has(i.version) && i.version.startsWith('2.0.0'))",
         part.name
     );
-    let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
-        "metadata": { "name": POLICY },
-        "spec": {
-            "matchConstraints": { "resourceRules": [{
-                "apiGroups": ["berth.dev"], "apiVersions": ["*"], "operations": ["UPDATE"],
-                "resources": ["bootcnodepools/status"],
-            }]},
-            "validations": [{ "expression": expression, "message": WORDS }],
-        },
-    }))?;
-    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
-        "metadata": { "name": POLICY }, "spec": { "policyName": POLICY, "validationActions": ["Deny"] },
-    }))?;
-    let (post, client) = (PostParams::default(), part.cluster.client());
-    Api::all(client.clone()).create(&post, &policy).await?;
-    Api::all(client).create(&post, &binding).await?;
+    let validation = json!({ "expression": expression, "message": WORDS });
+    refusal::create(
+        part.cluster.client(),
+        POLICY,
+        ("berth.dev", "bootcnodepools/status"),
+        validation,
+    )
+    .await?;
     part.soon("the history is refused", || async { Ok(is_refused(part).await) })
         .await
 }
@@ -145,13 +138,4 @@ async fn is_refused(part: &Part<'_>) -> bool {
     let pools: Api<BootcNodePool> = Api::all(part.cluster.client());
     let tried = pools.patch_status(&part.name, &dry, &patch).await;
     tried.is_err_and(|error| error.to_string().contains(WORDS))
-}
-
-async fn allow(part: &Part<'_>) -> Result<()> {
-    let client = part.cluster.client();
-    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
-    bindings.delete(POLICY, &DeleteParams::default()).await?;
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client);
-    policies.delete(POLICY, &DeleteParams::default()).await?;
-    Ok(())
 }

@@ -10,10 +10,11 @@ use anyhow::{Context, Result, bail, ensure};
 use berth_api::pool::BootcNodePool;
 use berth_tests::programs::read;
 use berth_tests::tools::find_program;
-use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+
+use crate::refusal;
 
 /// Time limit until an admission policy takes effect.
 const SOON: Duration = Duration::from_secs(30);
@@ -138,18 +139,6 @@ async fn flux(client: &Client) -> Result<()> {
     // As in Flux, the first expression that is true counts.
     let said =
         format!("'FLUX ' + (({in_progress}) ? 'waits' : ({failed}) ? 'failed' : ({current}) ? 'current' : 'waits')");
-    let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
-        "metadata": {"name": "gitops"},
-        "spec": {
-            "matchConstraints": {"resourceRules": [{
-                "apiGroups": ["berth.dev"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["bootcnodepools/status"],
-            }]},
-            "validations": [{"expression": "false", "messageExpression": said}],
-        },
-    }))?;
-    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
-        "metadata": {"name": "gitops"}, "spec": {"policyName": "gitops", "validationActions": ["Deny"]},
-    }))?;
     let post = PostParams::default();
     let pools: Api<BootcNodePool> = Api::all(client.clone());
     let pool: BootcNodePool = serde_json::from_value(json!({
@@ -157,14 +146,14 @@ async fn flux(client: &Client) -> Result<()> {
         "spec": {"nodeSelector": {}, "image": {"ref": "quay.io/e/os:v1"}},
     }))?;
     pools.create(&post, &pool).await.context("cannot create the pool")?;
-    Api::all(client.clone())
-        .create(&post, &policy)
-        .await
-        .context("the policy")?;
-    Api::all(client.clone())
-        .create(&post, &binding)
-        .await
-        .context("the binding")?;
+    let validation = json!({"expression": "false", "messageExpression": said});
+    refusal::create(
+        client.clone(),
+        "gitops",
+        ("berth.dev", "bootcnodepools/status"),
+        validation,
+    )
+    .await?;
     let states = golden()?;
     for (name, _, expected) in STATES {
         let status = &states[name];

@@ -32,6 +32,7 @@ mod preview;
 mod provisioning;
 mod quorum;
 mod readyz;
+mod refusal;
 mod registry_access;
 mod roll_forward;
 mod rollout_sim;

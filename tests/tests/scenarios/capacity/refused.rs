@@ -2,10 +2,10 @@
 
 use anyhow::{Result, ensure};
 use berth_tests::cluster::{LONG, Part};
-use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+
+use crate::refusal;
 
 /// Name of the policy, and the text of its refusals.
 const POLICY: &str = "frozen-lease";
@@ -27,7 +27,7 @@ pub async fn a_lease_that_cannot_be_written_stops_no_other(part: &Part<'_>) -> R
     let ever = part.ever(0)?;
     let is_unopened = ever.iter().all(|holder| holder.starts_with("closed:"));
     ensure!(is_unopened, "{lease} was written: {ever:?}");
-    thaw(part).await?;
+    refusal::delete(part.cluster.client(), POLICY).await?;
     part.label(n3, "berth.dev/hold", None).await?;
     part.until_all_run(&v2, LONG).await?;
     part.cluster
@@ -61,21 +61,14 @@ async fn label(part: &Part<'_>, lease: &str, value: Value) -> Result<()> {
 
 /// Creates a policy that refuses every write to the Lease, and waits until it takes effect.
 async fn freeze(part: &Part<'_>, lease: &str) -> Result<()> {
-    let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
-        "metadata": { "name": POLICY },
-        "spec": {
-            "matchConstraints": { "resourceRules": [{
-                "apiGroups": ["coordination.k8s.io"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["leases"],
-            }]},
-            "validations": [{ "expression": format!("object.metadata.name != '{lease}'"), "message": WORDS }],
-        },
-    }))?;
-    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
-        "metadata": { "name": POLICY }, "spec": { "policyName": POLICY, "validationActions": ["Deny"] },
-    }))?;
-    let (post, client) = (PostParams::default(), part.cluster.client());
-    Api::all(client.clone()).create(&post, &policy).await?;
-    Api::all(client).create(&post, &binding).await?;
+    let validation = json!({ "expression": format!("object.metadata.name != '{lease}'"), "message": WORDS });
+    refusal::create(
+        part.cluster.client(),
+        POLICY,
+        ("coordination.k8s.io", "leases"),
+        validation,
+    )
+    .await?;
     part.soon("the Lease is frozen", || async { Ok(is_refused(part, lease).await) })
         .await
 }
@@ -88,13 +81,4 @@ async fn is_refused(part: &Part<'_>, lease: &str) -> bool {
     let patch = Patch::Merge(json!({ "metadata": { "annotations": { "example.com/try": "1" } } }));
     let tried = part.cluster.berths().patch(lease, &dry, &patch).await;
     tried.is_err_and(|error| error.to_string().contains(WORDS))
-}
-
-async fn thaw(part: &Part<'_>) -> Result<()> {
-    let client = part.cluster.client();
-    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
-    bindings.delete(POLICY, &DeleteParams::default()).await?;
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client);
-    policies.delete(POLICY, &DeleteParams::default()).await?;
-    Ok(())
 }
