@@ -30,7 +30,7 @@ mod stored;
 pub use metadata::DELETED_LATE;
 use metadata::Metadata;
 pub use part::Part;
-pub use stored::Stored;
+pub use stored::StoredBootcNode;
 
 /// An object. A part that cannot be decoded has its default value. The decoded metadata has no managed fields.
 #[derive(Debug, Clone, PartialEq)]

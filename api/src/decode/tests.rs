@@ -28,7 +28,7 @@ fn metadata_is_kept_without_its_managed_fields() {
     object["metadata"]["managedFields"] = json!([{ "manager": "x", "time": BAD, "fieldsV1": { "f:status": {} } }]);
     assert_eq!(read::<BootcNode>(object.clone()).whole().unwrap().metadata, expected);
     assert_eq!(read::<Node>(object.clone()).whole().unwrap().metadata, expected);
-    let stored: Stored<BootcNode> = serde_json::from_value(object).unwrap();
+    let stored: StoredBootcNode = serde_json::from_value(object).unwrap();
     assert_eq!(stored.metadata, expected);
 }
 
@@ -206,8 +206,8 @@ fn a_stored_status_is_not_decoded() {
     let status = json!({ "heartbeatTime": BAD, "ofALaterVersion": { "x": [1] } });
     let mut object = json!({ "metadata": metadata(), "spec": 7, "status": status });
     object["metadata"]["managedFields"] = json!([{ "time": BAD }]);
-    let stored: Stored<BootcNode> = serde_json::from_value(object).unwrap();
+    let stored: StoredBootcNode = serde_json::from_value(object).unwrap();
     assert_eq!((stored.name_any().as_str(), &stored.status), ("n1", &status));
-    let stored: Stored<BootcNode> = serde_json::from_value(json!({ "metadata": metadata() })).unwrap();
+    let stored: StoredBootcNode = serde_json::from_value(json!({ "metadata": metadata() })).unwrap();
     assert_eq!(stored.status, Value::Null);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::condition::node::OF_CONTROLLER;
-use berth_api::decode::{Decoded, Stored};
+use berth_api::decode::{Decoded, StoredBootcNode};
 use berth_api::keys;
 use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_core::controller::fleet::health::{Agent, silent_after};
@@ -65,7 +65,7 @@ impl Reconciler {
 /// Writes the insight in place of the agent, and returns true if the insight has changed. Fails if the BootcNode has
 /// changed since the snapshot, for example because the agent has reported.
 async fn stand_in(kube: &Kube, observed: &Observed, name: &str, silent: &Silent) -> Result<bool, CallError> {
-    let Some(object) = kube.get(&kube.all::<Stored<BootcNode>>(), name).await? else {
+    let Some(object) = kube.get(&kube.all::<StoredBootcNode>(), name).await? else {
         return Err(CallError::Conflict(format!("BootcNode {name} is gone")));
     };
     let seen = observed.snapshot.bootc_nodes.get(name).map(|host| &host.version);
@@ -89,7 +89,7 @@ fn is_of_controller(condition: &Value) -> bool {
 
 /// Body of a server-side apply as the agent's field manager: the agent's whole status with the new insight, including
 /// fields that are unknown to this program. `None` if the insight is unchanged or cannot be computed.
-fn body(object: &Stored<BootcNode>, silent: &Silent, now: Timestamp) -> Option<Value> {
+fn body(object: &StoredBootcNode, silent: &Silent, now: Timestamp) -> Option<Value> {
     let stored = match &object.status {
         Value::Null => json!({}),
         stored => stored.clone(),
@@ -144,7 +144,7 @@ mod tests {
             host: Arc::new(BootcNodeView::of(serde_json::from_value(object.clone()).unwrap())),
         };
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        fn stored(object: &Value) -> Stored<BootcNode> {
+        fn stored(object: &Value) -> StoredBootcNode {
             serde_json::from_value(object.clone()).unwrap()
         }
         let first = body(&stored(&object), &silent, now).unwrap();
