@@ -142,13 +142,10 @@ fn unfit(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'
 pub(in crate::controller) type Rank = (usize, u32, bool);
 
 pub(in crate::controller) fn rank(member: &Member) -> Rank {
-    let bad_turns = match &member.agent.last_turn {
-        Some((digest, _)) if member.desired.as_ref() == Some(digest) => 1,
-        _ => 0,
-    };
     // A new leader does not know all offers, but the node's report does not count for more than one: a node that reports
     // its bad turns must not come behind a node that does not.
-    let offers = member.offers.max(bad_turns);
+    let is_reported = member.agent.last_turn.is_some() && member.agent.last_turn == member.desired;
+    let offers = member.offers.max(u32::from(is_reported));
     (member.place.wave, offers, !member.node.is_unavailable())
 }
 

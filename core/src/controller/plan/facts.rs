@@ -170,9 +170,8 @@ pub struct AgentState {
     pub booted: Option<Digest>,
     /// Digests that failed on the node.
     pub failed: Vec<Digest>,
-    /// Digest of the last turn, and the number of consecutive turns with this digest and outcome. `None` unless a
-    /// problem of the node ended the last turn.
-    pub last_turn: Option<(Digest, u32)>,
+    /// Digest of the last turn; `None` unless a problem of the node ended that turn.
+    pub last_turn: Option<Digest>,
     /// True if the agent reports that the host's clock is synchronized.
     pub clock_synchronized: bool,
 }

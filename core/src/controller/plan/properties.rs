@@ -42,7 +42,7 @@ fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
             heard: f[5],
             staged: f[6].then(|| digest(desired)),
             failed: if f[7] { vec![] } else { vec![digest(2)] },
-            last_turn: (turns > 0).then(|| (digest(2), turns)),
+            last_turn: (turns > 0).then(|| digest(2)),
             ..member(name).agent
         },
         ..member(name)

@@ -233,7 +233,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
                 .last_turn
                 .as_ref()
                 .filter(|_| !retried)
-                .map(|turn| (turn.digest.clone(), turn.attempts)),
+                .map(|turn| turn.digest.clone()),
             clock_synchronized: report.host.clock_synchronized,
         },
         leaving,

@@ -330,13 +330,13 @@ fn order(f: &PoolFacts) -> Vec<&str> {
 #[test]
 fn a_node_with_a_bad_turn_goes_behind_the_others() {
     let mut members = names(&["n1", "n2", "n3"]);
-    members[0].agent.last_turn = Some((digest(2), 2));
-    members[1].agent.last_turn = Some((digest(2), 1));
+    members[0].agent.last_turn = Some(digest(2));
+    members[1].agent.last_turn = Some(digest(2));
     let mut f = facts(1, members, vec![]);
     assert_eq!(order(&f), ["n3", "n1", "n2"], "the node's number does not matter");
     f.members[0].node.ready = false;
     assert_eq!(order(&f), ["n3", "n1", "n2"], "although it is unavailable");
-    f.members[0].agent.last_turn = Some((digest(9), 2));
+    f.members[0].agent.last_turn = Some(digest(9));
     assert_eq!(order(&f), ["n1", "n3", "n2"], "a bad turn with another digest");
 }
 
@@ -351,8 +351,8 @@ fn a_node_that_had_an_offer_goes_behind_the_others() {
     f.members[1].offers = 2;
     assert_eq!(order(&f), ["n3", "n1", "n2"], "fewest first");
     // The report can raise the number to 1, and cannot lower it.
-    f.members[0].agent.last_turn = Some((digest(2), 3));
-    f.members[1].agent.last_turn = Some((digest(2), 1));
+    f.members[0].agent.last_turn = Some(digest(2));
+    f.members[1].agent.last_turn = Some(digest(2));
     assert_eq!(order(&f), ["n3", "n1", "n2"]);
     f.members[2].place.wave = 1;
     assert_eq!(order(&f), ["n1", "n2", "n3"], "of its wave");
