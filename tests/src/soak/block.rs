@@ -4,8 +4,8 @@ use super::draw::CAPACITY;
 use super::liar::{Kind, Liar};
 use super::plan::Plan;
 
-/// Returns why nodes of this rollout may have to wait for the liar's node. `None`: whatever it does, it uses one
-/// unit of the capacity and counts as one failure, so all others must be updated without an admin.
+/// Returns why nodes of this rollout may have to wait for the liar's node. `None` if all others must be updated without
+/// an admin: the liar uses one unit of the capacity, and counts as one failure.
 pub(super) fn block(plan: &Plan, liar: &Liar) -> Option<&'static str> {
     let can_move = liar.repertoire.contains(&Kind::Labels);
     if !liar.servers.is_empty() {

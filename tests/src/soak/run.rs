@@ -244,8 +244,8 @@ async fn judged(
     })
 }
 
-/// `maxFailures` of a rollout. A liar counts as one failure, whatever it says, so one more than that and the honest
-/// failures never halts the rollout.
+/// `maxFailures` of a rollout. The liar's lies count as one failure at most. With one more than that and the honest
+/// failures, nothing halts the rollout.
 fn max_failures(plan: &Plan) -> usize {
     match plan.liar {
         Some(_) => 2 + plan.may_fail(),

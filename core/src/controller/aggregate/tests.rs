@@ -85,6 +85,17 @@ pub(super) fn host(report: Report) -> BootcNodeView {
         }),
     }
 }
+/// Returns a member that holds no berth.
+pub(super) fn member<'a>(node: &'a NodeView, host: &'a BootcNodeView) -> MemberView<'a> {
+    MemberView {
+        node,
+        host: Some(host),
+        holding: None,
+        overdue: false,
+        heard: true,
+        implausible: None,
+    }
+}
 
 fn booted(n: u8) -> Report {
     let mut report = Report::default();

@@ -69,11 +69,13 @@ impl HeldTime {
         is_settled: bool,
         silence: Duration,
     ) {
-        let is_same = |turn: &Turn| held.is_some_and(|held| turn.berth == held.berth);
-        if held.is_none() || self.turn.as_ref().is_some_and(|turn| !is_same(turn)) {
+        let Some(held) = held else {
+            *self = Self::default();
+            return;
+        };
+        if self.turn.as_ref().is_some_and(|turn| turn.berth != held.berth) {
             *self = Self::default();
         }
-        let Some(held) = held else { return };
         let target = &held.holding.target;
         let is_published = content.spec.image.as_ref().is_some_and(|image| image.digest == *target);
         // Only a newly published image starts the time again: a holder may commit to any digest.

@@ -177,15 +177,7 @@ proptest! {
         let mut draw = Draw(seed);
         let nodes: Vec<NodeView> = (0..count).map(|n| node(&format!("n{n}"))).collect();
         let hosts: Vec<BootcNodeView> = (0..count).map(|_| view(&draw.value("", &of_node))).collect();
-        let members = nodes.iter().zip(&hosts).map(|(node, host)| MemberView {
-            node,
-            host: Some(host),
-            holding: None,
-            overdue: false,
-            heard: true,
-            implausible: None,
-        });
-        let members: Vec<_> = members.collect();
+        let members: Vec<_> = nodes.iter().zip(&hosts).map(|(node, host)| member(node, host)).collect();
         let news = answered(&Target { image: "quay.io/os:v3".into(), digest: digest(3), ..target() });
         let first = status_after(&BootcNodePoolStatus::default(), &members, &news);
         check(&of_pool, &serde_json::to_value(&first).unwrap(), "status");
@@ -210,15 +202,7 @@ fn a_time_before_the_year_0_is_left_out() {
         "deployments": [{ "pool": "p", "digest": digest(2), "manifest": digest(2), "deployedTime": EXTREME_TIMES[0] }],
     });
     let (node, host) = (node("n"), view(&lie));
-    let member = MemberView {
-        node: &node,
-        host: Some(&host),
-        holding: None,
-        overdue: false,
-        heard: true,
-        implausible: None,
-    };
-    let members = [member];
+    let members = [member(&node, &host)];
     let news = answered(&Target {
         image: "quay.io/os:v3".into(),
         ..target()
@@ -229,15 +213,7 @@ fn a_time_before_the_year_0_is_left_out() {
     assert_eq!(status.boot_image.unwrap().provisioned_time, None);
     let fraction = lie.to_string().replace(EXTREME_TIMES[0], "2026-01-01T00:00:00.5Z");
     let host = view(&serde_json::from_str(&fraction).unwrap());
-    let member = MemberView {
-        node: &node,
-        host: Some(&host),
-        holding: None,
-        overdue: false,
-        heard: true,
-        implausible: None,
-    };
-    let members = [member];
+    let members = [member(&node, &host)];
     let status = status_after(&BootcNodePoolStatus::default(), &members, &news);
     let time = status.deploy_history[0].last_deployed.as_ref().unwrap();
     assert_eq!(time.0.to_string(), "2026-01-01T00:00:00Z");
