@@ -126,7 +126,7 @@ impl From<&Condition> for Warning {
         Self {
             type_: condition.type_.clone(),
             status: condition.status.clone(),
-            reason: condition.reason.clone(),
+            reason: clean(&condition.reason),
             message: clean(&condition.message),
             since: Some(condition.last_transition_time.0),
         }

@@ -253,6 +253,9 @@ fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     }
 }
 
+/// Longest version, in characters. The rest of a longer one is ignored.
+const MAX_VERSION: usize = 64;
+
 /// Parses the output of `bootc --version`. Returns the version as text and as numbers.
 pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
     let mut words = text.split_whitespace();
@@ -264,6 +267,7 @@ pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
     if !is_printable(version) {
         return None;
     }
+    let version = bounded(version, MAX_VERSION);
     let mut numbers = version.split('.').map(|part| {
         let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
         digits.parse::<u32>().ok()
@@ -271,7 +275,7 @@ pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
     let major = numbers.next()??;
     let minor = numbers.next()??;
     let patch = numbers.next().flatten().unwrap_or(0);
-    Some((bounded(version, 64), (major, minor, patch)))
+    Some((version, (major, minor, patch)))
 }
 
 /// True if the output of `bootc switch --help` lists `--download-only`. bootc up to 1.16.9 lacks it.
