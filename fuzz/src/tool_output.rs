@@ -57,8 +57,12 @@ fn messages(first: &str, rest: &str) {
     assert!(event.len() <= MAX_NOTE);
 }
 
-/// Puts a secret into the text in each form that tools write, and checks that no message shows it.
+/// Puts a secret into the text in each form that tools write, and checks that no message shows it. A text that already has
+/// the secret proves nothing: no form marks it as one there.
 fn credentials(text: &str) {
+    if text.contains(SECRET) {
+        return;
+    }
     let noise: String = text.chars().filter(|c| c.is_ascii_alphanumeric()).take(20).collect();
     for form in [
         format!("https://{noise}:{SECRET}@r.io/x"),

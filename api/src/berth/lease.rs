@@ -24,6 +24,8 @@ pub struct LeaseError {
 
 const CLOSED: &str = "closed:";
 const OFFERED: &str = "offered:";
+/// Longest name of a Node, in bytes: the API server's limit for a DNS subdomain.
+const MAX_NODE_NAME: usize = 253;
 
 struct Reader<'a> {
     name: &'a str,
@@ -59,6 +61,15 @@ impl<'a> Reader<'a> {
         self.optional(key).map(|_| self.parsed(key)).transpose()
     }
 
+    /// Checks that the API server could accept this name for a Node. Other text could control an admin's terminal.
+    fn node(&self, name: &str) -> Result<NodeName, LeaseError> {
+        let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+        if name.is_empty() || name.len() > MAX_NODE_NAME || !name.bytes().all(is_allowed) {
+            return self.error(format!("{name:?} is not the name of a Node"));
+        }
+        Ok(NodeName::from(name))
+    }
+
     fn outcome(&self) -> Result<Option<Outcome>, LeaseError> {
         let word = self.optional(keys::ANNOTATION_OUTCOME);
         word.map(|w| Outcome::from_word(w).map_or_else(|| self.error(format!("the outcome {w:?} is unknown")), Ok))
@@ -69,11 +80,11 @@ impl<'a> Reader<'a> {
         let Some(reason) = ClosedReason::from_word(reason) else {
             return self.error(format!("the closing reason {reason:?} is unknown"));
         };
-        let last_node = self.optional(keys::ANNOTATION_LAST_NODE).map(NodeName::from);
+        let last_node = self.optional(keys::ANNOTATION_LAST_NODE);
         let last_target = self.maybe(keys::ANNOTATION_TARGET)?;
         Ok(BerthState::Closed(Closed {
             reason,
-            last_node,
+            last_node: last_node.map(|name| self.node(name)).transpose()?,
             last_target,
             outcome: self.outcome()?,
         }))
@@ -81,7 +92,7 @@ impl<'a> Reader<'a> {
 
     fn offered(&self, node: &str) -> Result<BerthState, LeaseError> {
         Ok(BerthState::Offered(Offer {
-            node: NodeName::from(node),
+            node: self.node(node)?,
             uid: NodeUid::from(self.required(keys::ANNOTATION_NODE_UID)?),
             target: self.parsed(keys::ANNOTATION_TARGET)?,
             open_until: self.maybe(keys::ANNOTATION_OPEN_UNTIL)?,
@@ -99,7 +110,7 @@ impl<'a> Reader<'a> {
             other => return self.error(format!("the phase {other:?} is unknown")),
         };
         Ok(BerthState::Held(Holding {
-            node: NodeName::from(node),
+            node: self.node(node)?,
             uid: NodeUid::from(self.required(keys::ANNOTATION_NODE_UID)?),
             target: self.parsed(keys::ANNOTATION_TARGET)?,
             from: self.maybe(keys::ANNOTATION_FROM)?,

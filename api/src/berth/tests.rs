@@ -103,6 +103,19 @@ fn a_long_node_name_survives_its_lease() {
 }
 
 #[test]
+fn a_holder_that_is_no_node_is_refused() {
+    let berth = taken();
+    let mut lease = lease::create(&berth, "berth-system", Duration::from_secs(900), Timestamp::UNIX_EPOCH);
+    for name in ["a b", "a\u{202e}", "N1", "n1\nn2", &"a".repeat(254)] {
+        for holder in [name.to_owned(), format!("offered:{name}")] {
+            lease.spec.get_or_insert_default().holder_identity = Some(holder);
+            let error = lease::read(&lease).unwrap_err();
+            assert!(error.what.contains("is not the name of a Node"), "{name}: {error}");
+        }
+    }
+}
+
+#[test]
 fn a_lease_with_another_name_is_refused() {
     let berth = new();
     let mut lease = lease::create(&berth, "berth-system", Duration::from_secs(900), Timestamp::UNIX_EPOCH);
