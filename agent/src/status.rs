@@ -12,9 +12,9 @@ use berth_core::agent::pace;
 use berth_core::agent::step::Step;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::clients::with_deadline;
+use crate::clients::{RequestError, with_deadline};
 use crate::watches::version;
 
 /// Timeout of a write. Short, so that a slow API server does not delay the update.
@@ -55,6 +55,8 @@ pub struct StatusWriter {
     version: u64,
     /// Why the stored status cannot be decoded.
     unread: Option<String>,
+    /// True if another client may have changed the stored status since the last write.
+    foreign: bool,
     draft: Option<Draft>,
     progress: Option<(Instant, u64)>,
     blockers: Option<Instant>,
@@ -70,6 +72,7 @@ impl StatusWriter {
             known: BootcNodeStatus::default(),
             version: 0,
             unread: None,
+            foreign: false,
             draft: None,
             progress: None,
             blockers: None,
@@ -94,6 +97,7 @@ impl StatusWriter {
         }
         self.version = version;
         self.known = status;
+        self.foreign = true;
         self.draft = None;
         object.status.as_ref().filter(|_| first)
     }
@@ -160,18 +164,29 @@ impl StatusWriter {
         if self.unread.is_some() {
             self.clear().await?;
         }
-        let params = PatchParams::apply(keys::MANAGER_AGENT).force();
-        let patch = Patch::Apply(&body);
-        let request = self.api.patch_status(&self.name, &params, &patch);
-        let stored = with_deadline(TIMEOUT, request).await?;
+        let stored = match self.apply(&body).await {
+            Err(error) if self.foreign && is_invalid(&error) => {
+                tracing::warn!(%error, "the API server refuses the BootcNode's status beside changes by others; replacing it");
+                self.clear().await?;
+                self.apply(&body).await?
+            }
+            answer => answer?,
+        };
         self.version = version(&stored);
         self.known = status;
+        self.foreign = false;
         self.draft = None;
         Ok(())
     }
 
-    /// Removes the stored status, which cannot be decoded. A server-side apply would leave the fields of other field
-    /// managers. The controller writes its own conditions again.
+    async fn apply(&self, body: &Value) -> Result<Decoded<BootcNode>, RequestError> {
+        let params = PatchParams::apply(keys::MANAGER_AGENT).force();
+        let patch = Patch::Apply(body);
+        with_deadline(TIMEOUT, self.api.patch_status(&self.name, &params, &patch)).await
+    }
+
+    /// Removes the stored status, which cannot be decoded, or cannot be changed. A server-side apply would leave the
+    /// fields of other field managers. The controller writes its own conditions again.
     async fn clear(&mut self) -> anyhow::Result<()> {
         let body = json!({ "metadata": { "uid": self.uid }, "status": null });
         let (params, patch) = (PatchParams::default(), Patch::Merge(&body));
@@ -180,6 +195,7 @@ impl StatusWriter {
         self.version = version(&stored);
         self.known = BootcNodeStatus::default();
         self.unread = stored.status_error;
+        self.foreign = false;
         Ok(())
     }
 
@@ -224,6 +240,11 @@ impl StatusWriter {
     }
 }
 
+/// True if the API server did not accept the object that the write would have left.
+fn is_invalid(error: &RequestError) -> bool {
+    error.status().is_some_and(|status| status.code == 422)
+}
+
 /// Removes the controller's conditions. With server-side apply, the agent would own each condition that it writes. The
 /// controller could then no longer remove the condition.
 fn own(mut status: BootcNodeStatus) -> BootcNodeStatus {
@@ -241,11 +262,9 @@ fn rate(bytes: u64, time: Duration) -> u64 {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use berth_core::agent::step::WaitReason;
-    use serde_json::Value;
-
     use super::*;
     use crate::fake_api_server;
+    use berth_core::agent::step::WaitReason;
 
     /// A BootcNode. If its status is not `good`, the status cannot be decoded.
     fn object(version: u64, good: bool) -> Value {
@@ -301,6 +320,41 @@ mod tests {
         writer.adopt(&bad(20));
         writer.write(status.clone(), &next, Duration::ZERO).await.unwrap();
         assert_eq!(sent.lock().unwrap().len(), 2);
+    }
+
+    /// Server-side apply leaves the fields of other field managers, and the rest may be invalid together with them.
+    #[tokio::test]
+    async fn a_status_that_others_made_invalid_is_removed_once() {
+        let sent = Arc::new(Mutex::new(vec![]));
+        let calls = sent.clone();
+        let client = fake_api_server::client(move |call| {
+            let mut calls = calls.lock().unwrap();
+            let is_cleared = calls.iter().any(|body: &Value| body["status"].is_null());
+            calls.push(call.body.clone());
+            if !call.body["status"].is_null() && !is_cleared {
+                let refused = json!({
+                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422,
+                    "message": "status.notApplied: Invalid value: null",
+                });
+                return (422, refused);
+            }
+            (200, object(7 + calls.len() as u64, true))
+        });
+        let mut writer = StatusWriter::new(client, &"n1".into());
+        let decoded = |version| serde_json::from_value(object(version, true)).unwrap();
+        assert!(writer.adopt(&decoded(7)).is_some());
+        let next = Step::Wait(WaitReason::NoBerth, None);
+        let status = |phase| BootcNodeStatus {
+            phase: Some(phase),
+            ..BootcNodeStatus::default()
+        };
+        let [pending, staging] = [berth_api::node::Phase::Pending, berth_api::node::Phase::Staging];
+        writer.write(status(pending), &next, Duration::ZERO).await.unwrap();
+        assert_eq!(sent.lock().unwrap().len(), 3, "refused, removed, written");
+        // Nobody else has written since, so the agent's own status is at fault, and stays.
+        sent.lock().unwrap().clear();
+        writer.write(status(staging), &next, Duration::ZERO).await.unwrap_err();
+        assert_eq!(sent.lock().unwrap().len(), 1);
     }
 
     #[test]

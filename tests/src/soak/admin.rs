@@ -191,7 +191,7 @@ async fn run(program: &Path, arguments: &[&str], config: &Path) -> Result<()> {
 }
 
 /// Returns the condition of a pool that says that something is wrong with this node, or that the pool waits for it. One
-/// part of the message must name this node and none of the `others`.
+/// part of the message must name this node as the cause, and none of the `others`.
 fn accuses(pool: &Value, node: &str, others: &[String]) -> Option<String> {
     for condition in conditions(pool) {
         let [type_, status, reason, message] =
@@ -204,7 +204,7 @@ fn accuses(pool: &Value, node: &str, others: &[String]) -> Option<String> {
             "Progressing" => true,
             _ => false,
         };
-        let mut parts = message.split(';');
+        let mut parts = message.split(';').map(cause);
         let accuses = parts.any(|part| names(part, node) && !others.iter().any(|other| names(part, other)));
         if is_wrong && accuses {
             let pool = text(pool, "/metadata/name");
@@ -213,6 +213,14 @@ fn accuses(pool: &Value, node: &str, others: &[String]) -> Option<String> {
         }
     }
     None
+}
+
+/// Returns the part of "waits for an earlier wave (node7): node1" before the nodes that wait.
+fn cause(part: &str) -> &str {
+    match part.split_once("):") {
+        Some((cause, _)) if cause.contains('(') => cause,
+        _ => part,
+    }
 }
 
 /// True if the message has this name as a whole word.
@@ -252,6 +260,11 @@ mod tests {
                 "False",
                 "has a silent agent: node7; waits for a wave: node1, node12",
             ),
+            (
+                "Progressing",
+                "False",
+                "waits for an earlier wave (node7): node1, node12",
+            ),
         ] {
             assert!(accused(type_, status, message).is_some(), "{message}");
         }
@@ -259,6 +272,16 @@ mod tests {
             ("Degraded", "True", "node71 and node17"),
             ("Degraded", "False", "node7"),
             ("Progressing", "False", "has not staged its image: node1, node7"),
+            (
+                "Progressing",
+                "False",
+                "waits for an earlier wave (node1): node7, node12",
+            ),
+            (
+                "Progressing",
+                "False",
+                "waits for an earlier wave (node1, node7): node12",
+            ),
             (
                 "Progressing",
                 "False",
