@@ -1,4 +1,4 @@
-//! The readiness that a liar's Node claims. The controller believes it.
+//! The readiness that a Node claims. The controller believes it, even if a liar wrote it.
 
 use k8s_openapi::api::core::v1::Node;
 use serde_json::Value;
@@ -9,12 +9,9 @@ use crate::names::name_of;
 use crate::write::text;
 
 impl Judge<'_> {
-    /// True if a liar's Node was not Ready when a berth was written, or less than the lag before, so that Berth may
+    /// True if the Node was not Ready when a berth was written, or less than the lag before, so that Berth may
     /// have counted the node as unavailable. A Node that cannot be read counts as not Ready.
     pub(super) fn claims_not_ready(&self, node: &str, state: &RecordedState) -> bool {
-        if !self.is_liar(node) {
-            return false;
-        }
         let mut last = false;
         for (version, record, object) in self.writes("nodes/status") {
             if *version >= state.version || name_of(record, object) != node {

@@ -8,6 +8,7 @@ pub mod controlplane;
 pub mod golden;
 pub mod hosts;
 pub mod images;
+pub mod last_release;
 mod locked;
 mod named_error;
 pub mod ports;

@@ -23,7 +23,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    fn of(found: &Paths) -> Result<Self> {
+    pub(crate) fn of(found: &Paths) -> Result<Self> {
         Ok(Self {
             agent: take(found, "berth-agent")?,
             controller: take(found, "berth-controller")?,
@@ -31,7 +31,7 @@ impl Programs {
     }
 }
 
-type Paths = BTreeMap<String, PathBuf>;
+pub(crate) type Paths = BTreeMap<String, PathBuf>;
 
 /// Arguments that build all shipped programs together. Any other selection would rebuild the libraries with other
 /// features.
@@ -198,10 +198,15 @@ fn build_shared(args: &[&str]) -> Result<Paths> {
 }
 
 fn ask_cargo(args: &[&str]) -> Result<Paths> {
+    build_in(&workspace_root(), args)
+}
+
+/// Builds programs of a checkout with `cargo build`. Returns their paths by name.
+pub(crate) fn build_in(checkout: &Path, args: &[&str]) -> Result<Paths> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
-        .current_dir(workspace_root())
+        .current_dir(checkout)
         .args(["build", "--message-format=json-render-diagnostics"])
         .args(args);
     // The first build takes minutes: cargo's own progress goes to the terminal.

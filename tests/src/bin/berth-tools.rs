@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use berth_tests::hosts::real::unavailable;
+use berth_tests::last_release::last_release;
 use berth_tests::programs;
 use berth_tests::tools::{Tool, Tools, cache_dir};
 use clap::{Parser, Subcommand};
@@ -44,5 +45,13 @@ fn build_programs() -> Result<()> {
         "Berth's programs are ready after {:.1} s",
         begun.elapsed().as_secs_f64()
     );
+    let begun = Instant::now();
+    if let Some(release) = last_release()? {
+        println!(
+            "the programs of {} are ready after {:.1} s",
+            release.version,
+            begun.elapsed().as_secs_f64()
+        );
+    }
     Ok(())
 }

@@ -46,6 +46,8 @@ pub struct ClusterOptions {
     pub agent_args_of: Vec<(String, Vec<String>)>,
     /// Agent program to run instead of the default one.
     pub agent: Option<PathBuf>,
+    /// Agent programs of single hosts, by host name.
+    pub agent_of: Vec<(String, PathBuf)>,
     /// If true, runs a scheduler, for scenarios with pods.
     pub scheduler: bool,
     /// Other options of the control plane.
@@ -54,6 +56,8 @@ pub struct ClusterOptions {
     pub token_files: bool,
     /// If true, the agents impersonate their nodes and have no kubeconfig of a kubelet.
     pub impersonation: bool,
+    /// Directory to install from in place of this checkout's `manifests/`.
+    pub base: Option<PathBuf>,
     /// Files of `manifests/` to apply in addition to the base.
     pub manifests: Vec<&'static str>,
     /// If set, kubelets' kubeconfigs name a program that issues tokens, which this webhook checks.
@@ -99,10 +103,12 @@ impl Default for ClusterOptions {
             agent_args: vec![],
             agent_args_of: vec![],
             agent: None,
+            agent_of: vec![],
             scheduler: true,
             control_plane: Options::simulated_nodes(),
             token_files: false,
             impersonation: false,
+            base: None,
             manifests: vec![],
             node_tokens: None,
             controller: None,
@@ -145,7 +151,10 @@ impl Cluster {
         }
         let (control_plane, registry) =
             tokio::try_join!(ControlPlane::start(plane), Registry::start(Ipv4Addr::LOCALHOST.into()))?;
-        control_plane.install().await?;
+        match &options.base {
+            Some(directory) => control_plane.install_from(directory).await?,
+            None => control_plane.install().await?,
+        }
         control_plane.apply_files(&options.manifests).await?;
         let log = HostLog::default();
         let catalog = Catalog::default();
@@ -430,6 +439,7 @@ async fn host(
         .map_or(image.reference.as_str(), |(r, _)| r);
     let own_args = options.agent_args_of.iter().filter(|(of, _)| of == name);
     let own_args = own_args.flat_map(|(_, args)| args);
+    let own_agent = options.agent_of.iter().find(|(of, _)| of == name);
     let mut config = SimHostConfig::new(name, repository, &digest, catalog, log);
     config.settings = options.settings.clone();
     config.kubelet = Some(KubeletConfig {
@@ -437,7 +447,7 @@ async fn host(
         labels: BTreeMap::new(),
     });
     config.agent = Some(AgentConfig {
-        binary: agent.to_owned(),
+        binary: own_agent.map_or_else(|| agent.to_owned(), |(_, path)| path.clone()),
         kubeconfig: token.path,
         kubelet_kubeconfig: borrowed,
         args: [

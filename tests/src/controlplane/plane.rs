@@ -228,8 +228,15 @@ impl ControlPlane {
 
     /// Installs Berth as an admin does: everything in `manifests/` except the workloads, which the harness runs itself.
     pub async fn install(&self) -> Result<()> {
-        self.apply_files(&["namespace.yaml", "crds.yaml", "rbac.yaml", "admission-policies.yaml"])
-            .await
+        self.install_from(&workspace_root().join("manifests")).await
+    }
+
+    /// Installs from another checkout's `manifests/`.
+    pub async fn install_from(&self, directory: &Path) -> Result<()> {
+        for name in ["namespace.yaml", "crds.yaml", "rbac.yaml", "admission-policies.yaml"] {
+            self.apply_manifests(&directory.join(name)).await?;
+        }
+        Ok(())
     }
 
     /// Applies these files of `manifests/`, in this order.

@@ -1,6 +1,7 @@
 //! The admin of a rollout whose liar may keep others waiting. The admin knows only what the pools' conditions say: if
 //! one names the liar alone, the admin excludes the node, closes its berth and asks for a retry, as the conditions'
-//! remedies say.
+//! remedies say. Control plane nodes must still wait for an excluded one that is not Ready, so the admin then deletes
+//! that Node.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -12,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::liar::Liar;
 use super::plan::Plan;
-use super::untyped::{LEASES, NODES, POOLS, conditions, items, patch, read, text};
+use super::untyped::{LEASES, NODES, POOLS, conditions, delete, items, patch, read, text};
 use crate::cluster::Cluster;
 use crate::controlplane::Kubeconfig;
 use crate::locked::locked;
@@ -83,8 +84,13 @@ impl<'a> Admin<'a> {
             self.liar.name()
         ));
         self.exclude().await?;
+        let excluded = Instant::now();
+        let mut is_server = self.liar.servers.contains(&self.liar.node);
         loop {
             sleep(NEXT_STEP).await;
+            if is_server && excluded.elapsed() >= PATIENCE {
+                is_server = !self.remove().await?;
+            }
             if self.holds_a_berth().await.unwrap_or(false) {
                 self.release().await?;
             }
@@ -108,6 +114,19 @@ impl<'a> Admin<'a> {
             self.note(format!("kubectl label node {name} {label}="));
         }
         Ok(())
+    }
+
+    /// Deletes the Node if a condition still names it. Returns true if it does.
+    async fn remove(&self) -> Result<bool> {
+        let Some(reason) = self.accusation().await? else {
+            return Ok(false);
+        };
+        let name = self.liar.name();
+        self.note(format!(
+            "kubectl delete node {name}, because it was still named by {reason}"
+        ));
+        delete(self.cluster, &format!("{NODES}/{name}")).await?;
+        Ok(true)
     }
 
     /// Closes the liar's berth. The command may lose a race with the liar, which may also have closed it meanwhile.
@@ -255,6 +274,11 @@ mod tests {
             ("Stalled", "True", "it failed on node7."),
             ("Progressing", "True", "8 of 12 updated; draining: node7"),
             ("Progressing", "False", "used up, 1 of 1: node7 (not Ready)"),
+            (
+                "Progressing",
+                "False",
+                "waits until every other control plane node is Ready and schedulable (node7): node1, node12",
+            ),
             (
                 "Progressing",
                 "False",

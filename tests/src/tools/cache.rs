@@ -1,6 +1,6 @@
 //! The cache of the harness.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -19,11 +19,21 @@ pub fn cache_dir() -> Result<PathBuf> {
     Ok(directory)
 }
 
+/// Waits until no other process fills the cache. It is filled by one process at a time, for as long as it keeps the result.
+pub(crate) fn exclusive() -> Result<File> {
+    let lock = File::create(cache_dir()?.join(".tools.lock"))?;
+    if lock.try_lock().is_err() {
+        eprintln!("berth-tools: waiting for another process that downloads or builds programs");
+        lock.lock().context("waiting for the lock of the tools")?;
+    }
+    Ok(lock)
+}
+
 /// Prefix of temporary files and directories in the cache.
-pub(super) const SCRATCH: &str = ".build-";
+pub(crate) const SCRATCH: &str = ".build-";
 
 /// Removes leftovers of killed downloads and builds. The caller holds the tools' lock, so none of them is in use.
-pub(super) fn sweep(directory: &Path) {
+pub(crate) fn sweep(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(SCRATCH) {
             // Errors are ignored: this is only cleanup.

@@ -14,7 +14,7 @@ mod release;
 mod tool;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,7 +25,7 @@ pub use find::find_program;
 pub use packages::ensure_packages;
 pub use tool::Tool;
 
-use cache::sweep;
+pub(crate) use cache::{SCRATCH, exclusive, sweep};
 
 /// Paths of the requested tools.
 #[derive(Debug, Clone)]
@@ -107,12 +107,8 @@ fn found(tool: Tool) -> Result<Option<PathBuf>> {
 
 /// Downloads or builds these tools into the cache.
 fn provide(tools: &[Tool]) -> Result<Vec<(Tool, PathBuf)>> {
-    // Only one process at a time. A second one finds the tools when it gets the lock.
-    let lock = File::create(cache_dir()?.join(".tools.lock"))?;
-    if lock.try_lock().is_err() {
-        eprintln!("berth-tools: waiting for another process that downloads or builds programs");
-        lock.lock().context("waiting for the lock of the tools")?;
-    }
+    // A second process finds the tools when it gets the lock.
+    let _lock = exclusive()?;
     let mut missing = vec![];
     for tool in tools {
         let path = tool.cached()?;

@@ -29,6 +29,7 @@ mod pulls;
 mod records;
 mod rpm_ostree;
 mod signs;
+mod upgrade;
 mod verify;
 mod writes;
 
