@@ -72,7 +72,7 @@ impl OwnToken {
             return Ok(Some(this));
         };
         if !has_whole_token(given) {
-            return Err(error.context("the agent has no token yet; write one into the file (docs/install.md)"));
+            return Err(error.context("the agent has no token yet; write one into the file (docs/install/service.md)"));
         }
         let error = format!("{error:#}");
         tracing::warn!(
@@ -141,7 +141,7 @@ impl OwnToken {
             error,
             wait_s = pause.as_secs(),
             file = %self.given.display(),
-            "cannot renew the agent's token; retrying. If this continues, write a new token to the file (docs/install.md)"
+            "cannot renew the agent's token; retrying. If this continues, write a new token to the file (docs/install/service.md)"
         );
     }
 

@@ -202,7 +202,7 @@ async fn fails_for_an_unknown_digest(host: &Host, real: &RealHost, image: &Desir
     Ok(())
 }
 
-/// Drop-ins for all pull units, as documented in docs/install.md, apply to the agent's transient unit.
+/// Drop-ins for all pull units, as documented in docs/install/proxies.md, apply to the agent's transient unit.
 async fn goes_through_the_proxy_of_a_drop_in(
     host: &Host,
     real: &RealHost,

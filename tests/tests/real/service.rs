@@ -68,7 +68,7 @@ async fn until_fed(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     Ok(())
 }
 
-/// Installs the service as docs/install.md describes: the program, the unit, and the token with its kubeconfig.
+/// Installs the service as docs/install/service.md describes: the program, the unit, and the token with its kubeconfig.
 async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let program = host.path(PROGRAM)?;
     fs::create_dir_all(program.parent().context("a directory")?)?;
