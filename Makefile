@@ -5,7 +5,7 @@ MUSL  := x86_64-unknown-linux-musl
 CARGO := $(if $(shell command -v cargo),cargo,$(HOME)/.cargo/bin/cargo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-model model simulate mutants fuzz test-real flaky soak check bench generate build agent-static
+.PHONY: help demo test test-model model simulate mutants fuzz test-real flaky soak check docs bench generate build agent-static
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,12 +43,17 @@ soak: ## Run rollouts while everything around them fails. SEED=n replays or cont
 check: ## Check format, lints, generated files, dependencies and licences.
 	@scripts/run.sh check
 
+docs: ## Build the documentation as a book in target/book, and check its links.
+	@scripts/run.sh docs
+
 bench: ## Measure, and print JSON lines with the last landing's figures. BERTH_BENCH_ONLY=name,name selects. RECORD=1 keeps the new ones.
 	@scripts/bench.sh
 
 generate: ## Write the generated files.
 	@$(CARGO) run --quiet -p berth-api --example crdgen > manifests/crds.yaml.new
 	@mv manifests/crds.yaml.new manifests/crds.yaml
+	@$(CARGO) run --quiet -p berth-api --example apidocs > docs/api.md.new
+	@mv docs/api.md.new docs/api.md
 
 build: ## Build the three programs for this machine.
 	@$(CARGO) build --release

@@ -13,6 +13,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/flaky.sh
 # shellcheck source=scripts/mutants.sh
 . scripts/mutants.sh
+# shellcheck source=scripts/docs.sh
+. scripts/docs.sh
 begin=$EPOCHREALTIME
 # Directory of cargo's builds. Cargo compiles a library again for each set of features. So tests and their programs are always
 # chosen from the whole workspace, which has one set, never by package.
@@ -28,11 +30,14 @@ nextest() {
 }
 
 generated_is_current() {
-    local now
-    cargo build --quiet --workspace --example crdgen || return 1
-    now=$("$builds/examples/crdgen")
-    diff -u manifests/crds.yaml - <<<"$now" || {
-        echo 'manifests/crds.yaml does not match the Rust types; run: make generate'
+    cargo build --quiet --workspace --example crdgen --example apidocs || return 1
+    is_output_of crdgen manifests/crds.yaml && is_output_of apidocs docs/api.md
+}
+
+# is_output_of EXAMPLE FILE: true if the example prints the content of the file.
+is_output_of() {
+    "$builds/examples/$1" | diff -u "$2" - || {
+        printf '%s does not match the Rust types; run: make generate\n' "$2"
         return 1
     }
 }
@@ -223,13 +228,22 @@ case ${1:-} in
         prepare_cluster
         soak
         ;;
+    docs)
+        prepare
+        need_mdbook || exit 1
+        announce
+        build 'build of the check' cargo test --workspace --test house --no-run
+        step 'docs: links, pictures and prose' cargo test --quiet --workspace --test house
+        step 'docs: book' book
+        printf '\nThe book begins at target/book/index.html.\n'
+        ;;
     demo)
         [ "${2:-sim}" = sim ] || servers+=(kubelet)
         prepare_cluster
         demo "${2:-sim}"
         ;;
     *)
-        echo 'usage: run.sh check|test|test-model|model|simulate|mutants|fuzz|test-real|scenarios [NAME]|flaky|soak|demo [sim|real]' >&2
+        echo 'usage: run.sh check|docs|test|test-model|model|simulate|mutants|fuzz|test-real|scenarios [NAME]|flaky|soak|demo [sim|real]' >&2
         exit 2
         ;;
 esac
