@@ -1,5 +1,5 @@
 //! All labels, annotations, finalizers and fixed names that Berth writes to objects or reads from objects and images.
-//! The table in `docs/architecture.md` lists the same keys; a test in the `tests` crate compares the two.
+//! The table in `docs/keys.md` lists the same keys; a test in the `tests` crate compares the two.
 
 /// API group of the custom resources.
 pub const GROUP: &str = "berth.dev";
