@@ -5,7 +5,7 @@ MUSL  := x86_64-unknown-linux-musl
 CARGO := $(if $(shell command -v cargo),cargo,$(HOME)/.cargo/bin/cargo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-model model simulate mutants fuzz test-real flaky soak check docs bench generate build agent-static
+.PHONY: help demo test test-model model simulate mutants fuzz test-real flaky soak check docs bench generate build agent-static images test-images test-arm64
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,3 +61,12 @@ build: ## Build the three programs for this machine.
 agent-static: ## Build the agent as it is shipped: static, for musl.
 	@bash -c '. scripts/need.sh && need musl-gcc=musl-tools && need_rust'
 	@$(CARGO) build --release --target $(MUSL) -p berth-agent
+
+images: ## Make the images of agent and controller, as OCI archives in dist/. ARCHITECTURES="amd64 arm64".
+	@scripts/release.sh images
+
+test-images: ## Make the images in two directories, and compare their bytes. Many minutes.
+	@scripts/release.sh test-images
+
+test-arm64: ## Run the unit tests on an emulated arm64. Many minutes.
+	@scripts/release.sh test-arm64
