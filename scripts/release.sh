@@ -11,6 +11,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/static.sh
 # shellcheck source=scripts/images.sh
 . scripts/images.sh
+# shellcheck source=scripts/go-tools.sh
+. scripts/go-tools.sh
+# shellcheck source=scripts/dist.sh
+. scripts/dist.sh
 begin=$EPOCHREALTIME
 
 # Builds these programs for each architecture.
@@ -28,6 +32,34 @@ make_images() {
     build_programs "${image_programs[@]}"
     step 'images' build_images
     printed_report
+}
+
+# Makes all files of the release.
+make_release() {
+    rm -rf dist
+    mkdir dist
+    build_programs "${image_programs[@]}" kubectl-berth
+    changes "$version" >dist/CHANGES.md
+    step 'images' build_images
+    step 'archives of kubectl-berth' plugin_archives
+    step 'manifest for krew' krew_manifest
+    part manifests/overlays 'install files' install_files
+    part charts 'charts' chart_archives
+    part 'packaging/nfpm*.yaml' 'packages' packages
+    step 'SBOMs' sboms
+    [ "$broken" -gt 0 ] || step 'checksums' checksums
+    printed_report
+}
+
+# part FILES NAME COMMAND: a step that needs these files of the commit. Without them the part is left out, and that is printed.
+part() {
+    local files=$1
+    shift
+    if compgen -G "$files" >/dev/null; then
+        step "$@"
+    else
+        printf '==> %s: left out, because this commit has no %s\n' "$1" "$files"
+    fi
 }
 
 # Prints the sizes and digests of the images, which a step leaves in its log.
@@ -73,6 +105,18 @@ case ${1:-} in
         need_image_tools || exit 1
         make_images
         ;;
+    release)
+        may_release "${2:-}" || exit 1
+        need_static "${architectures[@]}" || exit 1
+        need_image_tools || exit 1
+        need_dist_tools || exit 1
+        make_release
+        ;;
+    version)
+        need_rust || exit 1
+        write_version "${2:-}" || exit 1
+        exit
+        ;;
     test-images)
         need_static "${architectures[@]}" || exit 1
         need_image_tools || exit 1
@@ -86,7 +130,7 @@ case ${1:-} in
         step 'unit tests on arm64' emulated_unit_tests
         ;;
     *)
-        echo 'usage: release.sh images|test-images|test-arm64' >&2
+        echo 'usage: release.sh images|release VERSION|version VERSION|test-images|test-arm64' >&2
         exit 2
         ;;
 esac

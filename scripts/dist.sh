@@ -1,0 +1,171 @@
+# Makes the files of a release in dist/, beside the images. Sourced by the other scripts; runs nothing when sourced.
+# shellcheck shell=bash
+
+cyclonedx_version=0.5.9
+
+# has_packages: true if the commit has settings for packages.
+has_packages() {
+    compgen -G 'packaging/nfpm*.yaml' >/dev/null
+}
+
+# The cargo subcommand that writes the SBOMs, built once into the cache.
+need_cyclonedx() {
+    local directory=$cache/tools/cyclonedx-$cyclonedx_version
+    PATH=$directory/bin:$PATH
+    [ -x "$directory/bin/cargo-cyclonedx" ] && return 0
+    printf 'building cargo-cyclonedx %s into %s\n' "$cyclonedx_version" "$directory"
+    build_cargo_tool cargo-cyclonedx "$cyclonedx_version" "$directory" && rm -rf "$directory/build"
+}
+
+# kubectl, which builds the install files, at the version of the tests: theirs, or one built from the same module.
+need_kubectl() {
+    local directory kubernetes
+    kubernetes=$(required k8s.io/kubernetes)
+    for directory in "$cache/controlplane-k8s-$kubernetes-etcd-$(required go.etcd.io/etcd/server/v3)" "$cache/tools/kubectl-$kubernetes"; do
+        PATH=$directory:$PATH
+        [ -x "$directory/kubectl" ] && return 0
+    done
+    printf 'building kubectl into %s: some minutes, once\n' "$directory"
+    { need go=golang-go && need_go; } || return 1
+    (cd tests/controlplane && CGO_ENABLED=0 GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags=-w \
+        -o "$directory/kubectl" k8s.io/kubernetes/cmd/kubectl)
+}
+
+# All programs that this commit's release needs.
+need_dist_tools() {
+    need_cyclonedx || return 1
+    need_kubectl || return 1
+    [ ! -d charts ] || need_go_tool helm || return 1
+    ! has_packages || need_go_tool nfpm
+}
+
+# compressed_archive DIRECTORY FILE MEMBER...: as `archive`, with gzip.
+compressed_archive() {
+    local file=$2
+    archive "$1" "$file.tar" "${@:3}" && gzip -9 --no-name <"$file.tar" >"$file" && rm "$file.tar"
+}
+
+# Archives of kubectl-berth, with the licence.
+plugin_archives() {
+    local architecture directory
+    for architecture in "${architectures[@]}"; do
+        directory=$builds/dist/kubectl-berth-$architecture
+        rm -rf "$directory"
+        mkdir -p "$directory"
+        install -m 0755 "$(static_program "$architecture" kubectl-berth)" "$directory/kubectl-berth"
+        install -m 0644 LICENSE "$directory/LICENSE"
+        compressed_archive "$directory" "dist/kubectl-berth-$version-linux-$architecture.tar.gz" LICENSE kubectl-berth || return 1
+    done
+}
+
+# The plugin's manifest for krew, which has the checksums of the archives.
+krew_manifest() {
+    local architecture sum script="s/@VERSION@/$version/g"
+    for architecture in "${architectures[@]}"; do
+        sum=$(sha256sum "dist/kubectl-berth-$version-linux-$architecture.tar.gz") || return 1
+        script+=";s/@SHA256-linux-$architecture@/${sum%% *}/"
+    done
+    sed -e '/^#/d' -e "$script" packaging/krew.yaml >dist/krew.yaml
+    if grep -o '@[A-Z0-9a-z-]*@' dist/krew.yaml; then
+        echo 'the manifest for krew needs both architectures; call make without ARCHITECTURES' >&2
+        return 1
+    fi
+}
+
+# One file for `kubectl apply` from each overlay. The one for kubeadm has no name of its own.
+install_files() {
+    local overlay name file
+    for overlay in manifests/overlays/*/; do
+        name=$(basename "$overlay")
+        file=dist/install-$name.yaml
+        [ "$name" != kubeadm ] || file=dist/install.yaml
+        kubectl kustomize "$overlay" >"$file" || return 1
+    done
+}
+
+# The charts. Helm writes the time of the build into its archives, so they are packed again.
+chart_archives() {
+    local chart name directory=$builds/dist/charts
+    rm -rf "$directory"
+    for chart in charts/*/; do
+        name=$(basename "$chart")
+        mkdir -p "$directory/$name"
+        helm package "$chart" --destination "$directory" || return 1
+        tar -xzf "$directory/$name-$version.tgz" -C "$directory/$name" || return 1
+        compressed_archive "$directory/$name" "dist/$name-$version.tgz" "$name" || return 1
+    done
+}
+
+# Packages of each packaging/nfpm*.yaml. nfpm replaces VERSION, ARCH (of Go) and PROGRAMS, the directory of the static programs.
+packages() {
+    local architecture settings kind
+    for settings in packaging/nfpm*.yaml; do
+        for architecture in "${architectures[@]}"; do
+            for kind in deb rpm; do
+                VERSION=$version ARCH=$architecture PROGRAMS=$(dirname "$(static_program "$architecture" berth-agent)") \
+                    nfpm package --config "$settings" --packager "$kind" --target dist/ || return 1
+            done
+        done
+    done
+}
+
+# The software in each program, as CycloneDX. The tool writes beside each Cargo.toml.
+sboms() {
+    local package program name=berth-sbom
+    cargo cyclonedx --quiet --format json --spec-version 1.5 --target "$(rust_target amd64)" --override-filename "$name" || return 1
+    for package in agent=berth-agent controller=berth-controller cli=kubectl-berth; do
+        program=${package#*=}
+        # Without the path of this directory.
+        sed "s#file://$root#file:///berth#g" "${package%%=*}/$name.json" >"dist/$program-$version.cdx.json" || return 1
+    done
+    rm -f ./*/"$name.json"
+}
+
+# changes VERSION: prints the section of CHANGELOG.md.
+changes() {
+    awk -v heading="## [$1]" '
+        /^## / { inside = index($0, heading) == 1; next }
+        /^\[[^]]*\]: / { next }
+        inside' CHANGELOG.md | sed -e '/./,$!d'
+}
+
+checksums() {
+    (cd dist && rm -f SHA256SUMS && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)
+}
+
+# may_release VERSION: refuses another version than the one of this commit, and files that no commit has.
+may_release() {
+    local bad=0
+    if [ "$1" != "$version" ]; then
+        printf 'VERSION is "%s", but Cargo.toml has %s; to change that: make version VERSION=%s\n' "$1" "$version" "$1" >&2
+        bad=1
+    fi
+    if [ -n "$(git status --porcelain)" ]; then
+        printf 'these files differ from the commit; commit or remove them first:\n%s\n' "$(git status --short)" >&2
+        bad=1
+    fi
+    if [ -z "$(changes "$version")" ]; then
+        printf 'CHANGELOG.md has no section "## [%s]", or an empty one\n' "$version" >&2
+        bad=1
+    fi
+    return $bad
+}
+
+# write_version VERSION: writes it into every file that names the version.
+write_version() {
+    local new=$1 where before files=() these=()
+    if ! [[ $new =~ ^[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)\.?[0-9]*)?$ ]]; then
+        printf 'VERSION=%s is not a version; write one such as 0.2.0 or 0.2.0-rc.1\n' "$new" >&2
+        return 1
+    fi
+    mapfile -d '' files < <(git ls-files -z -- charts docs manifests packaging systemd README.md)
+    while read -r where before; do
+        these=("${files[@]}")
+        [ "$where" = '*' ] || mapfile -d '' these < <(git ls-files -z -- "$where")
+        [ ${#these[@]} -eq 0 ] || sed -i -E "s#($before)${version//./\\.}#\1$new#g" "${these[@]}" || return 1
+    done < <(grep -v '^#' scripts/versions.txt)
+    sed -i -E "/^\[workspace.package\]/,/^\[/s#^version = .*#version = \"$new\"#" Cargo.toml
+    cargo update --quiet --workspace --offline || return 1
+    git status --short
+    printf 'write the changes of %s into CHANGELOG.md, as the section "## [%s] - %s", then run: make check\n' "$new" "$new" "$(date -u +%F)"
+}
