@@ -5,7 +5,7 @@ MUSL  := x86_64-unknown-linux-musl
 CARGO := $(if $(shell command -v cargo),cargo,$(HOME)/.cargo/bin/cargo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-model model simulate mutants fuzz test-real flaky soak check docs bench generate build agent-static images test-images test-arm64 release version
+.PHONY: help demo test test-model model simulate mutants fuzz test-real flaky soak check docs bench generate build agent-static images test-images test-arm64 advisories release version
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ test-images: ## Make the images in two directories, and compare their bytes. Man
 
 test-arm64: ## Run the unit tests on an emulated arm64. Many minutes.
 	@scripts/release.sh test-arm64
+
+advisories: ## Compare the dependencies with the RustSec advisories of today.
+	@scripts/run.sh advisories
 
 version: ## Write another version into every file that names it. VERSION=x.
 	@scripts/release.sh version "$(VERSION)"

@@ -5,6 +5,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/need.sh
 . scripts/need.sh
+# shellcheck source=scripts/go-tools.sh
+. scripts/go-tools.sh
 # shellcheck source=scripts/steps.sh
 . scripts/steps.sh
 # shellcheck source=scripts/fuzz.sh
@@ -53,6 +55,8 @@ check() {
     step 'check: prose and imports' cargo test --quiet --workspace --test house
     step 'check: generated files' generated_is_current
     step 'check: dependencies and licences' cargo deny check bans licenses sources
+    # Without shellcheck, which not every machine has, so that all of them find the same.
+    step 'check: workflows' actionlint -no-color -shellcheck= -pyflakes=
 }
 
 # named NAME: prints nextest's filter for the scenarios whose names contain NAME.
@@ -154,11 +158,13 @@ case ${1:-} in
     check)
         prepare
         need_cargo_tools || exit 1
+        need_go_tool actionlint || exit 1
         announce
         check
         ;;
     test)
         prepare_scenarios c++=g++ zsh=zsh fish=fish
+        need_go_tool actionlint || exit 1
         check
         build_tests
         FUZZ_SEED=1 fuzz 5
@@ -169,6 +175,11 @@ case ${1:-} in
         scenarios "$all_scenarios"
         only_real+=("${by_rpm_ostree//|/, } on simulated hosts of rpm-ostree: they take as long as on hosts of bootc")
         join_beside
+        ;;
+    advisories)
+        prepare
+        need_cargo_tools || exit 1
+        step 'advisories' cargo deny check advisories
         ;;
     test-model)
         prepare
@@ -243,7 +254,7 @@ case ${1:-} in
         demo "${2:-sim}"
         ;;
     *)
-        echo 'usage: run.sh check|docs|test|test-model|model|simulate|mutants|fuzz|test-real|scenarios [NAME]|flaky|soak|demo [sim|real]' >&2
+        echo 'usage: run.sh check|advisories|docs|test|test-model|model|simulate|mutants|fuzz|test-real|scenarios [NAME]|flaky|soak|demo [sim|real]' >&2
         exit 2
         ;;
 esac
