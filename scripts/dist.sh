@@ -31,11 +31,19 @@ need_kubectl() {
         -o "$directory/kubectl" k8s.io/kubernetes/cmd/kubectl)
 }
 
+# Helm: the one of the tests, or one built from the same module.
+need_helm() {
+    local directory
+    directory=$cache/helm-$(required helm.sh/helm/v4 ../helm/)
+    PATH=$directory:$PATH
+    [ -x "$directory/helm" ] || need_go_tool helm
+}
+
 # All programs that this commit's release needs.
 need_dist_tools() {
     need_cyclonedx || return 1
     need_kubectl || return 1
-    [ ! -d charts ] || need_go_tool helm || return 1
+    [ ! -d charts ] || need_helm || return 1
     ! has_packages || need_go_tool nfpm
 }
 

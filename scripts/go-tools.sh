@@ -1,10 +1,12 @@
-# Programs that are Go modules, each pinned in a module of its own below tests/tools. Sourced by the other scripts; runs nothing when
+# Programs that are Go modules, each pinned in a module of its own below tests/. Sourced by the other scripts; runs nothing when
 # sourced.
 # shellcheck shell=bash
 
-# need_go_tool NAME: builds the program pinned in tests/tools/NAME into the cache, once for each version, and puts it on PATH.
+# need_go_tool NAME: builds the program pinned in tests/tools/NAME or tests/NAME into the cache, once for each version, and puts it on
+# PATH.
 need_go_tool() {
     local name=$1 source=$root/tests/tools/$1 directory package
+    [ -d "$source" ] || source=$root/tests/$1
     directory=$cache/tools/$name-$(cat "$source/go.mod" "$source/go.sum" | sha256sum | cut -c1-12)
     PATH=$directory:$PATH
     [ -x "$directory/$name" ] && return 0

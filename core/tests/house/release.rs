@@ -47,7 +47,7 @@ fn patterns() -> Vec<Pattern> {
     patterns
 }
 
-/// Returns the versions of Berth that a line of this file names.
+/// Returns the versions of Berth that a line of this file names, each once.
 fn versions_in<'a>(path: &Path, line: &'a str, patterns: &[Pattern]) -> Vec<&'a str> {
     let mut found = vec![];
     for pattern in patterns {
@@ -58,6 +58,8 @@ fn versions_in<'a>(path: &Path, line: &'a str, patterns: &[Pattern]) -> Vec<&'a 
             found.push(captures.name("version").unwrap().as_str());
         }
     }
+    found.sort_unstable();
+    found.dedup();
     found
 }
 
