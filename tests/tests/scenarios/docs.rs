@@ -10,6 +10,7 @@ use clap::CommandFactory;
 
 /// Flags of other programs that the documentation names.
 const FOREIGN: &str = "
+    --branch --certificate-identity --certificate-oidc-issuer --raw --repo --sign
     --all --allow-missing-checksum --bound-object-kind --bound-object-name --bound-object-uid
     --docker-password --docker-server --docker-username --duration --enforce-container-sigpolicy
     --failed --features --field-selector --for --from-file --list --list-boots --no-pager --now --pending --preserve-digests --profile
