@@ -124,12 +124,8 @@ pub struct Args {
     /// as synchronized does not reboot in pools with windows or exclusions.
     #[arg(long)]
     pub trust_clock: bool,
-    /// Also update hosts with bootc's composefs backend. Experimental: tested only on simulated hosts.
-    ///
-    /// A composefs host needs `bootc switch --download-only` (releases after 1.16.9), because only that command locks
-    /// an image there. Without this flag, or with an older bootc, the node reports ComposefsNotSupported and no update
-    /// starts on the host.
-    #[arg(long)]
+    /// Accepted and ignored: composefs hosts are updated without a flag. A later release rejects it.
+    #[arg(long, hide = true)]
     pub experimental_composefs: bool,
     /// Auth file for the host's pulls: JSON as in a Secret of type kubernetes.io/dockerconfigjson.
     ///
@@ -224,6 +220,8 @@ pub enum Command {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     #[test]
@@ -247,6 +245,15 @@ mod tests {
             matches!(first, Some(Command::Firstboot { dry_run: false, .. })),
             "{first:?}"
         );
+    }
+
+    /// The arguments of an older DaemonSet must not keep a newer agent from starting.
+    #[test]
+    fn the_former_flag_for_composefs_hosts_is_accepted() {
+        let old = Args::try_parse_from(["berth-agent", "--node-name=a", "--experimental-composefs"]).unwrap();
+        assert!(old.experimental_composefs);
+        let help = Args::command().render_long_help().to_string();
+        assert!(!help.contains("experimental-composefs"));
     }
 
     #[test]

@@ -86,6 +86,12 @@ async fn start(args: Args) -> Result<()> {
         version = env!("CARGO_PKG_VERSION"),
         "berth-agent starts"
     );
+    if args.experimental_composefs {
+        tracing::warn!(
+            "--experimental-composefs is ignored, because composefs hosts are updated without it. Remove it from the agent's \
+             arguments: a later release will reject it"
+        );
+    }
     let setup = async {
         berth_shell::install_crypto();
         let root = HostRoot::new(&args.host_root);
@@ -124,7 +130,6 @@ async fn start(args: Args) -> Result<()> {
             namespace,
             heartbeat,
             trust_clock: args.trust_clock,
-            experimental_composefs: args.experimental_composefs,
             ready,
             metrics,
         })

@@ -54,8 +54,6 @@ pub struct Setup {
     pub heartbeat: Duration,
     /// True to trust the host's clock without asking timedated.
     pub trust_clock: bool,
-    /// True to update composefs hosts too (experimental).
-    pub experimental_composefs: bool,
     /// File that shows that this agent is ready.
     pub ready: ReadyFile,
     /// Metrics that the agent updates.
@@ -69,7 +67,6 @@ pub struct Agent {
     pub(crate) host: Host,
     pub(crate) contact: Contact,
     pub(crate) machine: Machine,
-    pub(crate) experimental_composefs: bool,
     pub(crate) api: ApiServer,
     pub(crate) pods: Pods,
     pub(crate) timers: Timers,
@@ -152,7 +149,6 @@ impl Agent {
             node: setup.node,
             host: setup.host,
             machine,
-            experimental_composefs: setup.experimental_composefs,
             pods: Pods::default(),
             timers,
             telemetry: Telemetry::new(setup.ready, setup.metrics),

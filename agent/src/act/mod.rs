@@ -165,7 +165,6 @@ impl Agent {
         let terms = Terms {
             rule: self.knowledge.desired.backend(),
             begun: self.knowledge.past.staged_with,
-            experimental_composefs: self.experimental_composefs,
         };
         let survey = self
             .host

@@ -73,8 +73,11 @@ pub struct HostStatus {
     pub storage: Storage,
     /// Directory of the staged deployment's files, as a path on the host; `None` without ostree.
     pub staged_files: Option<PathBuf>,
-    /// fs-verity digest that names the staged deployment on a composefs host; `None` on an ostree host.
+    /// fs-verity digest that names the staged deployment on a composefs host. `None` on an ostree host, or if bootc reports
+    /// no digest.
     pub staged_verity: Option<String>,
+    /// True if a composefs host boots unified kernel images (UKIs) through boot loader entries, as with systemd-boot.
+    pub uki_entries: bool,
     /// Packages that rpm-ostree layers on the booted image.
     pub layered_packages: Vec<String>,
     /// True if the staged and the booted deployment have different layered packages.

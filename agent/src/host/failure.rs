@@ -62,6 +62,10 @@ const WORDS: &[(&[&str], Reason)] = &[
     (&["image has architecture"], Reason::WrongArchitecture),
     (&["same fs-verity digest as"], Reason::SameDeployment),
     (
+        &["wrong composefs= parameter", "embedded composefs= digest"],
+        Reason::ComposefsDigestMismatch,
+    ),
+    (
         &[
             "no image found in image index for architecture",
             "no image found in manifest list for architecture",
@@ -277,6 +281,15 @@ mod tests {
         (
             "Target image has the same fs-verity digest as the existing Some(Rollback) deployment.",
             Reason::SameDeployment,
+        ),
+        (
+            "The UKI has the wrong composefs= parameter (is '6b71', should be '69b1')",
+            Reason::ComposefsDigestMismatch,
+        ),
+        (
+            "The UKI 'os.efi' embedded composefs= digest (Sha512HashValue(6b71)) doesn't match any of 4 supported xattr filtering \
+             mode/EROFS format version combinations.",
+            Reason::ComposefsDigestMismatch,
         ),
         ("System not booted via bootc", Reason::NotBootcHost),
         (

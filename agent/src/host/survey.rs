@@ -3,7 +3,7 @@
 use berth_api::backend::{Backend, BackendRule};
 use berth_core::agent::backend::{self, Bootc as BootcFinding, Choice, CommonReason, Options};
 use berth_core::agent::facts::{Deployments, Os};
-use berth_core::agent::storage::{Means, Storage, refusal};
+use berth_core::agent::storage::{Means, Storage, Version, refusal};
 
 use super::bootc::{BootcStatus, BootcVersion};
 use super::driver::HostStatus;
@@ -19,8 +19,6 @@ pub struct Terms {
     pub rule: BackendRule,
     /// Backend of an update that has begun but not ended; `None` if no update has begun.
     pub begun: Option<Backend>,
-    /// True to update hosts with bootc's composefs backend too.
-    pub experimental_composefs: bool,
 }
 
 /// Result of a survey.
@@ -37,7 +35,8 @@ pub struct Survey {
 struct BootcAnswer {
     seen: BootcFinding,
     version: Option<String>,
-    download_only: bool,
+    numbers: Version,
+    download_only: Option<bool>,
     status: Option<HostStatus>,
 }
 
@@ -47,7 +46,8 @@ impl BootcAnswer {
         Self {
             seen,
             version: None,
-            download_only: false,
+            numbers: Version::default(),
+            download_only: None,
             status: None,
         }
     }
@@ -85,7 +85,7 @@ impl Host {
             Choice::Refuse(reason, message) => (Os::Unusable { reason, message }, None),
             Choice::Take(Backend::Bootc, why) => {
                 self.choose(Backend::Bootc);
-                (self.bootc_os(bootc, why, terms), None)
+                (self.bootc_os(bootc, why), None)
             }
             Choice::Take(Backend::RpmOstree, why) => {
                 self.choose(Backend::RpmOstree);
@@ -108,8 +108,12 @@ impl Host {
     }
 
     async fn ask_bootc(&self) -> Result<BootcAnswer, HostError> {
-        let (version, download_only) = match self.bootc.version().await? {
-            BootcVersion::Version { version, download_only } => (version, download_only),
+        let (version, numbers, download_only) = match self.bootc.version().await? {
+            BootcVersion::Version {
+                version,
+                numbers,
+                download_only,
+            } => (version, numbers, download_only),
             BootcVersion::Missing => return Ok(BootcAnswer::without_status(BootcFinding::Missing)),
             BootcVersion::TooOld(version) => return Ok(BootcAnswer::without_status(BootcFinding::TooOld(version))),
             BootcVersion::Failed(message) => {
@@ -135,23 +139,25 @@ impl Host {
         Ok(BootcAnswer {
             seen,
             version: Some(version),
+            numbers,
             download_only,
             status,
         })
     }
 
-    fn bootc_os(&self, answer: BootcAnswer, why: CommonReason, terms: &Terms) -> Os {
+    fn bootc_os(&self, answer: BootcAnswer, why: CommonReason) -> Os {
         let Some(host) = answer.status else {
             return unusable(Reason::StatusFailed, "bootc status lists no deployments");
         };
         let means = Means {
             bootc: answer.version.as_deref().unwrap_or_default(),
+            numbers: answer.numbers,
             download_only: answer.download_only,
-            experimental_composefs: terms.experimental_composefs,
+            uki_entries: host.uki_entries,
         };
         let refusal = refusal(host.storage, &means);
         known(Deployments {
-            stages_locked: answer.download_only,
+            stages_locked: answer.download_only == Some(true),
             refusal,
             // False even if the staged deployment has layered packages: bootc drops them, so Berth may remove that
             // deployment.

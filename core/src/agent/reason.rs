@@ -52,9 +52,11 @@ reasons! {
         LayeredHost,
         /// The host's layered packages cannot be installed on the new image.
         LayeringFailed,
-        /// The host uses bootc's composefs backend, and either its bootc cannot lock a staged image, or the agent runs
-        /// without `--experimental-composefs`.
+        /// The host uses bootc's composefs backend, and its bootc is too old for that: it cannot lock a staged image, or
+        /// reports the wrong next boot.
         ComposefsNotSupported,
+        /// A UKI of the image names another composefs digest than the one that the host's bootc computes.
+        ComposefsDigestMismatch,
         /// The staged image lacks `berth-firstboot.service`, which a link in the host's `/etc` requires.
         UnitMissing,
         /// The composefs host already has a deployment of this image, and bootc cannot stage a second one.

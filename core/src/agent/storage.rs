@@ -65,32 +65,57 @@ impl StagingLock {
     }
 }
 
-/// Version and features of a host's bootc, and the agent's opt-in to composefs.
+/// Version and features of a host's bootc, as far as they decide if Berth updates the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Means<'a> {
-    /// Version of bootc.
+    /// Version of bootc, as it prints it.
     pub bootc: &'a str,
-    /// True if `bootc switch` has `--download-only`.
-    pub download_only: bool,
-    /// True if the agent was started with `--experimental-composefs`.
-    pub experimental_composefs: bool,
+    /// Version of bootc, as numbers.
+    pub numbers: Version,
+    /// True if `bootc switch` has `--download-only`; `None` if the agent could not find out.
+    pub download_only: Option<bool>,
+    /// True if the boot loader finds the host's unified kernel images (UKIs) through boot loader entries, as
+    /// systemd-boot does.
+    pub uki_entries: bool,
 }
 
+/// A version as numbers: major, minor, patch.
+pub type Version = (u32, u32, u32);
+
+/// First bootc whose `switch` has `--download-only`. Only for messages: the agent reads bootc's help.
+const DOWNLOAD_ONLY: &str = "1.16.10";
+
+/// First bootc that reports a queued rollback correctly where UKIs have boot loader entries (bootc#2405). Earlier ones
+/// report a rollback as queued when none is, and the other way round.
+const ROLLBACK_QUEUED: (Version, &str) = ((1, 16, 11), "1.16.11");
+
 /// Returns why Berth begins no update on a host with this storage; `None` if Berth may begin one. Berth needs a way to
-/// lock a staged image: any reboot would apply an unlocked image (I3).
+/// lock a staged image: any reboot would apply an unlocked image (I3). It must also know which image the host boots
+/// next.
 pub fn refusal(storage: Storage, means: &Means<'_>) -> Option<String> {
-    let opt_in = "start the agent with --experimental-composefs";
-    match (storage, means.download_only, means.experimental_composefs) {
-        (Storage::Ostree, ..) | (Storage::Composefs, true, true) => None,
-        (Storage::Composefs, false, _) => Some(format!(
-            "the host uses bootc's composefs backend, but its bootc {} cannot lock a staged image there: wait for the bootc \
-             release after 1.16.9, whose `bootc switch` has --download-only; then {opt_in}",
-            means.bootc
-        )),
-        (Storage::Composefs, true, false) => Some(format!(
-            "updates of hosts with bootc's composefs backend are experimental; to enable them, {opt_in}"
-        )),
+    if storage != Storage::Composefs {
+        return None;
     }
+    let bootc = means.bootc;
+    let Some(download_only) = means.download_only else {
+        return Some(format!(
+            "the host uses bootc's composefs backend, and the agent cannot find out if its bootc {bootc} can lock a staged image \
+             there: run `bootc switch --help` on the host to see why it fails; the agent tries again"
+        ));
+    };
+    let (right, right_text) = ROLLBACK_QUEUED;
+    let is_wrong = means.uki_entries && means.numbers < right;
+    let what = match (download_only, is_wrong) {
+        (false, _) => "cannot lock a staged image there, so any reboot would apply it",
+        (true, true) => "reports there the wrong image as the next one to boot (bootc#2405)",
+        (true, false) => return None,
+    };
+    let needed = if is_wrong { right_text } else { DOWNLOAD_ONLY };
+    Some(format!(
+        "the host uses bootc's composefs backend, but its bootc {bootc} {what}. Berth waits for bootc {needed} or newer on the \
+         host; to install it: exclude and drain the node, run `bootc switch` on the host to an image with that bootc, and \
+         reboot the host"
+    ))
 }
 
 #[cfg(test)]
@@ -114,25 +139,59 @@ mod tests {
 
     #[test]
     fn a_composefs_host_needs_bootc_that_locks() {
-        for (storage, download_only, experimental_composefs, words) in [
-            (Storage::Ostree, false, false, None),
-            (Storage::Ostree, true, false, None),
-            (Storage::Composefs, false, false, Some("after 1.16.9")),
-            (Storage::Composefs, false, true, Some("but its bootc 1.16.8 cannot")),
-            (Storage::Composefs, true, false, Some("--experimental-composefs")),
-            (Storage::Composefs, true, true, None),
+        let (old, first, newer) = ((1, 16, 9), (1, 16, 10), (1, 17, 5));
+        let lock = "cannot lock a staged image there";
+        for (storage, numbers, download_only, uki_entries, words) in [
+            (Storage::Ostree, old, Some(false), false, vec![]),
+            (Storage::Ostree, old, None, false, vec![]),
+            (Storage::Ostree, newer, Some(true), false, vec![]),
+            (
+                Storage::Composefs,
+                old,
+                Some(false),
+                false,
+                vec!["its bootc 1.x cannot", lock, "1.16.10 or newer"],
+            ),
+            (
+                Storage::Composefs,
+                old,
+                Some(false),
+                true,
+                vec![lock, "1.16.11 or newer"],
+            ),
+            (
+                Storage::Composefs,
+                first,
+                Some(true),
+                true,
+                vec!["bootc#2405", "1.16.11 or newer", "exclude and drain"],
+            ),
+            (Storage::Composefs, first, Some(true), false, vec![]),
+            (Storage::Composefs, newer, Some(true), true, vec![]),
+            (
+                Storage::Composefs,
+                newer,
+                None,
+                false,
+                vec!["`bootc switch --help`", "tries again"],
+            ),
+            // A distribution may add the flag to an older version: the flag counts, not the version.
+            (Storage::Composefs, old, Some(true), false, vec![]),
         ] {
             let means = Means {
-                bootc: "1.16.8",
+                bootc: "1.x",
+                numbers,
                 download_only,
-                experimental_composefs,
+                uki_entries,
             };
             let refused = refusal(storage, &means);
-            assert_eq!(refused.is_some(), words.is_some(), "{storage:?} {means:?}");
-            assert!(
-                refused.is_none_or(|r| words.is_some_and(|w| r.contains(w))),
-                "{storage:?} {means:?}"
-            );
+            assert_eq!(refused.is_some(), !words.is_empty(), "{storage:?} {means:?}");
+            for word in words {
+                assert!(
+                    refused.as_ref().is_some_and(|r| r.contains(word)),
+                    "{word}: {refused:?}"
+                );
+            }
         }
     }
 }

@@ -3,6 +3,9 @@
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+/// The newest release that the stand-ins play.
+pub const LATEST: &str = "1.17.5";
+
 /// A release of bootc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
@@ -34,22 +37,30 @@ impl Release {
     fn unknown_flag(&self, verb: &Verb) -> Option<&'static str> {
         match verb {
             Verb::Switch(switch) if switch.download_only && !self.has_download_only() => Some("--download-only"),
+            Verb::Switch(switch) if switch.from_downloaded && !self.has_download_only() => Some("--from-downloaded"),
             Verb::Switch(switch) if switch.progress_fd.is_some() && !self.has_progress_fd => Some("--progress-fd"),
             Verb::Upgrade(_) if !self.has_locks() => Some("--from-downloaded"),
             _ => None,
         }
     }
 
-    /// True for releases after 1.16.9.
+    /// True if `switch` has `--download-only` and `--from-downloaded`.
     fn has_download_only(&self) -> bool {
-        self.numbers > [1, 16, 9]
+        self.numbers >= [1, 16, 10]
+    }
+
+    /// True if the status reports a queued rollback as not queued, and the other way round, where UKIs have boot loader
+    /// entries.
+    pub fn inverts_rollback(&self) -> bool {
+        self.numbers < [1, 16, 11]
     }
 
     /// Parses a command line, which begins with the name of the program.
     pub fn parse<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> clap::error::Result<Verb> {
         let is_hidden = !self.has_download_only();
         let mut command = Cli::command().mut_subcommand("switch", |switch| {
-            switch.mut_arg("download_only", |flag| flag.hide(is_hidden))
+            let hide = |flag: clap::Arg| flag.hide(is_hidden);
+            switch.mut_arg("download_only", hide).mut_arg("from_downloaded", hide)
         });
         let cli = Cli::from_arg_matches(&command.try_get_matches_from_mut(words)?)?;
         match self.unknown_flag(&cli.verb) {
@@ -118,11 +129,15 @@ pub struct Switch {
     /// Stage the image without applying it on reboot
     #[arg(long)]
     pub download_only: bool,
+    /// Apply the image that was staged with --download-only
+    #[arg(long, conflicts_with_all = ["download_only", "target"])]
+    pub from_downloaded: bool,
     /// File descriptor of the pipe for progress
     #[arg(long, hide = true)]
     pub progress_fd: Option<u32>,
     /// Target image to use for the next boot
-    pub target: String,
+    #[arg(required_unless_present = "from_downloaded")]
+    pub target: Option<String>,
 }
 
 /// Flags of `bootc status`.
@@ -153,13 +168,26 @@ mod tests {
     }
 
     #[test]
-    fn the_next_release_can_stage_locked() {
+    fn newer_releases_can_stage_locked() {
         let switch = ["bootc", "switch", "--download-only", "--", "q.io/a@sha256:1"];
-        for (version, code, flag) in [("1.17.0", 0, true), ("1.16.9", 2, false)] {
+        for (version, code, flag) in [
+            (LATEST, 0, true),
+            ("1.17.0", 0, true),
+            ("1.16.10", 0, true),
+            ("1.16.9", 2, false),
+        ] {
             assert_eq!(code_of(version, &switch), code);
+            assert_eq!(code_of(version, &["bootc", "switch", "--from-downloaded"]), code);
             let help = Release::new(version).parse(["bootc", "switch", "--help"]).unwrap_err();
-            assert_eq!(help.to_string().contains("      --download-only"), flag);
+            for name in ["      --download-only", "      --from-downloaded"] {
+                assert_eq!(help.to_string().contains(name), flag, "{version} {name}");
+            }
         }
+        assert_eq!(code_of(LATEST, &["bootc", "switch"]), 2);
+        assert_eq!(
+            code_of(LATEST, &["bootc", "switch", "--from-downloaded", "q.io/a@sha256:1"]),
+            2
+        );
     }
 
     #[test]

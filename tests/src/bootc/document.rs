@@ -159,6 +159,18 @@ impl Host {
         host
     }
 
+    /// Reports a queued rollback as not queued, and the other way round, as bootc before 1.16.11 does for UKIs with boot
+    /// loader entries.
+    pub fn invert_rollback(&mut self) {
+        let status = &mut self.status;
+        status.rollback_queued = !status.rollback_queued;
+        self.spec.boot_order = if status.rollback_queued {
+            BootOrder::Rollback
+        } else {
+            BootOrder::Default
+        };
+    }
+
     fn fill_in(&mut self) {
         let booted = self.status.booted.as_ref();
         self.status.kind = booted.and_then(|b| b.image.as_ref()).map(|_| "bootcHost");

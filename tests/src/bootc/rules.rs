@@ -39,16 +39,11 @@ pub enum Change {
 pub fn decide(verb: &Verb, host: &Host) -> Result<Change, &'static str> {
     match verb {
         Verb::Status(_) => Ok(Change::Nothing { words: "" }),
-        Verb::Switch(switch) => Ok(switched(switch, host)),
-        Verb::Upgrade(_) => match &host.status.staged {
-            None => Err("No staged deployment found"),
-            Some(staged) if staged.download_only => Ok(Change::Unlock {
-                words: "Staged deployment will now be applied on reboot",
-            }),
-            Some(_) => Ok(Change::Nothing {
-                words: "Staged deployment is already set to apply on reboot",
-            }),
+        Verb::Switch(switch) => match &switch.target {
+            Some(target) => Ok(switched(switch, target, host)),
+            None => unlocked(host),
         },
+        Verb::Upgrade(_) => unlocked(host),
         Verb::Rollback => match &host.status.rollback {
             None => Err("Rollback (ostree): No rollback available"),
             Some(rollback) if rollback.image.is_none() => {
@@ -66,8 +61,21 @@ pub fn decide(verb: &Verb, host: &Host) -> Result<Change, &'static str> {
     }
 }
 
-fn switched(switch: &Switch, host: &Host) -> Change {
-    let target = ImageReference::registry(&switch.target, switch.enforce_container_sigpolicy);
+/// Returns the change by `--from-downloaded`, which `upgrade` and newer releases' `switch` have.
+fn unlocked(host: &Host) -> Result<Change, &'static str> {
+    match &host.status.staged {
+        None => Err("No staged deployment found"),
+        Some(staged) if staged.download_only => Ok(Change::Unlock {
+            words: "Staged deployment will now be applied on reboot",
+        }),
+        Some(_) => Ok(Change::Nothing {
+            words: "Staged deployment is already set to apply on reboot",
+        }),
+    }
+}
+
+fn switched(switch: &Switch, target: &str, host: &Host) -> Change {
+    let target = ImageReference::registry(target, switch.enforce_container_sigpolicy);
     if host.spec.image.as_ref() == Some(&target) {
         return Change::Nothing {
             words: "Image specification is unchanged.",

@@ -19,7 +19,6 @@ use crate::one_host::{OneHost, ended, failure_of_pull, is_skipped, lock, of_thre
 const ASKED: Terms = Terms {
     rule: BackendRule::RpmOstree,
     begun: None,
-    experimental_composefs: false,
 };
 const BOOT: Duration = Duration::from_secs(60);
 /// Other updaters that may exist beside rpm-ostree.

@@ -1,6 +1,6 @@
 //! Locks a staged image while bootc still runs.
 //!
-//! bootc up to 1.16.9 stages an image unlocked, and then pulls the bound images and cleans up. Meanwhile bootc holds
+//! bootc before 1.16.10 stages an image unlocked, and then pulls the bound images and cleans up. Meanwhile bootc holds
 //! the sysroot's lock: `ostree admin lock-finalization` would wait, and a reboot would apply the image. So the agent
 //! creates a lock file beside the state file of the staged deployment. ostree used this lock file before it had that
 //! command, and still honors it: finalization checks for the file, a lock creates it, and an unlock or a removal of

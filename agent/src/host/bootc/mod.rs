@@ -54,8 +54,8 @@ impl Bootc {
         }
     }
 
-    /// Returns bootc's version. A supported version is cached for the life of the agent. Any other answer is cached
-    /// while it [is fresh](BootcVersion::is_fresh).
+    /// Returns bootc's version. A supported version with a readable help is cached for the life of the agent. Any other
+    /// answer is cached while it [is fresh](BootcVersion::is_fresh).
     pub(super) async fn version(&self) -> Result<BootcVersion, HostError> {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
         if let Some(kept) = &kept
@@ -84,14 +84,18 @@ impl Bootc {
         Ok(match status::parse_version(&text) {
             Some((version, numbers)) if numbers >= status::FLOOR => {
                 let download_only = match self.tools.run("help", &["/usr/bin/bootc", "switch", "--help"]).await {
-                    Ok(help) => status::lists_download_only(&help),
+                    Ok(help) => Some(status::lists_download_only(&help)),
                     Err(error @ (HostError::Tool(_) | HostError::Timeout(_))) => {
-                        tracing::warn!(%error, "cannot find out whether bootc supports --download-only; assuming it does not");
-                        false
+                        tracing::warn!(%error, "cannot find out whether bootc supports --download-only; trying again later");
+                        None
                     }
                     Err(error) => return Err(error),
                 };
-                BootcVersion::Version { version, download_only }
+                BootcVersion::Version {
+                    version,
+                    numbers,
+                    download_only,
+                }
             }
             Some((version, _)) => BootcVersion::TooOld(version),
             None => BootcVersion::Failed(format!(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use berth_api::Digest;
 use berth_api::foreign::{bounded, is_printable};
 use berth_api::node::Deployment;
-use berth_core::agent::storage::Storage;
+use berth_core::agent::storage::{Storage, Version};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
@@ -18,12 +18,12 @@ use crate::host::repository;
 
 /// Version of the oldest supported bootc. This and later versions have `downloadOnly` and `--from-downloaded`, and
 /// write only JSON to standard output.
-pub const FLOOR: (u32, u32, u32) = (1, 12, 1);
+pub const FLOOR: Version = (1, 12, 1);
 
-/// How long a failed version query, or the answer "missing" or "too old", is cached.
+/// How long a failed query of the version or the help, or the answer "missing" or "too old", is cached.
 const VERSION_RETRY: Duration = Duration::from_secs(30);
-/// How long "missing" is cached after [`MISSING_TIMES`] such answers. Long, because each query runs a unit that fails,
-/// and the host's journal shows each failure.
+/// How long "missing", or a version without a help, is cached after [`MISSING_TIMES`] such answers. Long, because each
+/// query runs a unit that fails, and the host's journal shows each failure.
 const MISSING_RETRY: Duration = Duration::from_secs(3600);
 /// Consecutive "missing" answers before [`MISSING_RETRY`] applies. While a host boots, a few queries may find no bootc.
 const MISSING_TIMES: u32 = 5;
@@ -39,8 +39,11 @@ pub enum BootcVersion {
     Version {
         /// Output of `bootc --version`, without the name.
         version: String,
-        /// True if bootc has `switch --download-only`, which locks an image at the moment it is staged.
-        download_only: bool,
+        /// Version as numbers.
+        numbers: Version,
+        /// True if bootc has `switch --download-only`, which locks an image at the moment it is staged. `None` if bootc
+        /// did not print its help.
+        download_only: Option<bool>,
     },
     /// The version query failed, for this reason.
     Failed(String),
@@ -50,9 +53,11 @@ impl BootcVersion {
     /// True if an answer of this age may still be used. `times` is the number of consecutive queries with this answer.
     pub(super) fn is_fresh(&self, age: Duration, times: u32) -> bool {
         match self {
-            Self::Version { .. } => true,
-            Self::Missing if times >= MISSING_TIMES => age < MISSING_RETRY,
-            Self::Missing | Self::TooOld(_) | Self::Failed(_) => age < VERSION_RETRY,
+            Self::Version {
+                download_only: Some(_), ..
+            } => true,
+            Self::Missing | Self::Version { .. } if times >= MISSING_TIMES => age < MISSING_RETRY,
+            Self::Missing | Self::Version { .. } | Self::TooOld(_) | Self::Failed(_) => age < VERSION_RETRY,
         }
     }
 }
@@ -113,10 +118,36 @@ struct RawOstree {
     deploy_serial: u32,
 }
 
-#[derive(Deserialize)]
+/// A composefs deployment. Only the fields that Berth reads, and each may have any type in a later release.
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
 struct RawComposefs {
-    #[serde(default)]
-    verity: String,
+    verity: RawText,
+    boot_type: RawText,
+    bootloader: RawText,
+}
+
+/// A text, or a JSON value of another type, which counts as no text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawText {
+    Text(String),
+    Other(serde::de::IgnoredAny),
+}
+
+impl Default for RawText {
+    fn default() -> Self {
+        Self::Text(String::new())
+    }
+}
+
+impl RawText {
+    fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Other(_) => "",
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -180,6 +211,7 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
         }) => BootcStatus::Host(Box::new(HostStatus {
             booted_commit: commit(ostree.as_ref()),
             staged_commit: commit(status.staged.as_ref().and_then(|staged| staged.ostree.as_ref())),
+            uki_entries: composefs.as_ref().is_some_and(has_uki_entries),
             storage: composefs.map_or(Storage::Ostree, |_| Storage::Composefs),
             staged_files: files(status.staged.as_ref()),
             staged_verity: verity(status.staged.as_ref()),
@@ -218,10 +250,21 @@ fn files(entry: Option<&RawEntry>) -> Option<PathBuf> {
     repository::checkout(&ostree.stateroot, &ostree.checksum, ostree.deploy_serial)
 }
 
+/// Lengths of the fs-verity digests that composefs uses: SHA-256 and SHA-512 in hexadecimal digits.
+const VERITY_LENGTHS: [usize; 2] = [64, 128];
+
+/// Returns the name of a composefs deployment. One image can have several names, because bootc encodes its files in
+/// several formats with a digest each (bootc#2248). So a name is never compared with an image: it only names the
+/// deployment to remove.
 fn verity(entry: Option<&RawEntry>) -> Option<String> {
-    let verity = &entry?.composefs.as_ref()?.verity;
-    let is_hex = !verity.is_empty() && verity.bytes().all(|b| b.is_ascii_hexdigit());
-    is_hex.then(|| verity.clone())
+    let verity = entry?.composefs.as_ref()?.verity.text();
+    let is_hex = VERITY_LENGTHS.contains(&verity.len()) && verity.bytes().all(|b| b.is_ascii_hexdigit());
+    is_hex.then(|| verity.to_owned())
+}
+
+/// True if a UKI boots, and the boot loader finds it through a boot loader entry. GRUB finds UKIs through its own menu.
+fn has_uki_entries(booted: &RawComposefs) -> bool {
+    booted.boot_type.text() == "Uki" && booted.bootloader.text() != "grub"
 }
 
 fn entry(entry: RawEntry) -> Deployment {
@@ -257,7 +300,7 @@ fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
 const MAX_VERSION: usize = 64;
 
 /// Parses the output of `bootc --version`. Returns the version as text and as numbers.
-pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
+pub fn parse_version(text: &str) -> Option<(String, Version)> {
     let mut words = text.split_whitespace();
     let version = match (words.next()?, words.next()) {
         ("bootc", Some(version)) => version,
@@ -278,7 +321,7 @@ pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
     Some((version, (major, minor, patch)))
 }
 
-/// True if the output of `bootc switch --help` lists `--download-only`. bootc up to 1.16.9 lacks it.
+/// True if the output of `bootc switch --help` lists `--download-only`. bootc before 1.16.10 lacks it.
 pub fn lists_download_only(help: &str) -> bool {
     help.lines()
         .any(|line| line.split_whitespace().next() == Some("--download-only"))

@@ -79,6 +79,7 @@ pub(super) fn parse(entries: &[Entry], lock: Lock) -> Result<HostStatus, String>
         storage: Storage::Ostree,
         staged_files: staged.and_then(files),
         staged_verity: None,
+        uki_entries: false,
         layered_packages: packages(booted),
         staged_layers: staged.is_some_and(|staged| changes(staged) != changes(booted)),
     })

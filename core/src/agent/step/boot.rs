@@ -19,6 +19,7 @@ use crate::agent::facts::{AgentFacts, Desired, Member};
 use crate::agent::node::NodeFacts;
 use crate::agent::outside;
 use crate::agent::past::MAX_NOT_APPLIED;
+use crate::agent::storage::Storage;
 
 /// Next image for a node with an unproven boot, and the node's settings as a member of its pool.
 type NextImage<'a> = (&'a Member, &'a DesiredImage);
@@ -129,14 +130,24 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
             format!("{target} ran but was not proven, and the host went back to the previous image"),
         );
     }
-    let message = if facts.host.finalization_failed {
-        "ostree-finalize-staged.service failed at shutdown"
-    } else {
-        "the host rebooted into the previous image"
-    };
+    let message = why_not_applied(facts);
     match facts.past.times_not_applied(target).saturating_add(1) {
         times if times >= MAX_NOT_APPLIED => (Outcome::Failed, format!("{message} ({times} times)")),
         _ => (Outcome::NotApplied, message.to_owned()),
+    }
+}
+
+/// Returns why the previous image runs again, as far as the host reports it. On a composefs host, no unit of the next boot
+/// reports a failed finalization, and bootc before 1.17.0 can fail there if `/boot` is an automount (bootc#2496).
+fn why_not_applied(facts: &AgentFacts) -> &'static str {
+    let storage = facts.host.os.deployments().map(|known| known.storage);
+    match storage {
+        _ if facts.host.finalization_failed => "ostree-finalize-staged.service failed at shutdown",
+        Some(Storage::Composefs) => {
+            "the host rebooted into the previous image; see `journalctl -b -1 -u bootc-finalize-staged` on the host. If /boot \
+             is an automount, bootc 1.17.0 or newer is needed"
+        }
+        _ => "the host rebooted into the previous image",
     }
 }
 

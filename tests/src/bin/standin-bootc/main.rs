@@ -2,7 +2,7 @@
 //!
 //! A thin layer over the real `ostree` and `skopeo`: ostree does everything that Berth depends on (staging, finalization locks,
 //! the merge of /etc, the order of boot entries), and skopeo talks to registries. [`berth_tests::bootc`] has bootc's command line,
-//! JSON, messages and progress protocol, of bootc 1.16.9 or of the next release. For tests only.
+//! JSON, messages and progress protocol, of bootc 1.16.9 or of the newest release. For tests only.
 
 mod bound;
 mod image;
@@ -20,16 +20,16 @@ mod verbs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use berth_tests::bootc::cli::Release;
+use berth_tests::bootc::cli::{LATEST, Release};
 use berth_tests::hosts::real::ostree;
 
-/// File that selects the next release of bootc.
+/// File that selects the newest release of bootc.
 const NEXT: &str = "/etc/standin-bootc-next";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let version = if Path::new(NEXT).exists() { "1.17.0" } else { "1.16.9" };
+    let version = if Path::new(NEXT).exists() { LATEST } else { "1.16.9" };
     let done = match words.as_slice() {
         [_, "--version"] => {
             println!("bootc {version}");

@@ -89,6 +89,10 @@ pub struct View {
     pub not_bootc: bool,
     /// The deployments are in composefs.
     pub composefs: bool,
+    /// The boot loader finds UKIs through boot loader entries.
+    pub uki: bool,
+    /// bootc reports a queued rollback as not queued, and the other way round.
+    pub inverts_rollback: bool,
     /// bootc is older than 1.12 and has no `downloadOnly` and no `softRebootCapable`.
     pub old: bool,
     /// Staged images are capable of a soft reboot.
@@ -401,6 +405,9 @@ impl Deployments {
         }
         let mut host = Host::of(list);
         host.status.kind = host.status.kind.filter(|_| !view.composefs);
+        if view.inverts_rollback {
+            host.invert_rollback();
+        }
         host
     }
 
@@ -456,7 +463,7 @@ fn entry(deployment: &Deployment, locked: bool, view: View) -> BootEntry {
         stateroot: STATEROOT.to_owned(),
     };
     let composefs = json!({
-        "verity": deployment.verity(), "bootType": "Bls", "bootloader": "systemd", "bootDigest": null,
+        "verity": deployment.verity(), "bootType": if view.uki { "Uki" } else { "Bls" }, "bootloader": "systemd", "bootDigest": null,
         "missingVerityAllowed": false,
     });
     BootEntry {

@@ -184,14 +184,15 @@ impl Machine {
                 version: version.clone(),
             },
         );
-        self.units.fix(
-            "ostree-boot-complete.service",
-            Some(if failed {
-                ("failed", "failed")
-            } else {
-                ("inactive", "dead")
-            }),
-        );
+        // A composefs host has no such unit, nor another one that reports a failed finalization.
+        let has_unit = !self.settings.with(|s| s.composefs);
+        let state = if failed {
+            ("failed", "failed")
+        } else {
+            ("inactive", "dead")
+        };
+        self.units
+            .fix("ostree-boot-complete.service", has_unit.then_some(state));
         let fault = self.settings.with(|s| s.unhealthy.get(&digest).copied());
         let is_failed = fault == Some(Unhealthy::FailedUnit);
         self.units

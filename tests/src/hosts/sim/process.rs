@@ -354,9 +354,9 @@ impl Os {
         0
     }
 
-    /// Records that a reboot is required: bootc does so for every staged image, locked or not.
+    /// Records that a reboot is required: bootc does so for every staged image, locked or not, but not on composefs.
     fn require_reboot(&self, digest: &str, settings: &Settings) {
-        if settings.bootc().numbers >= [1, 9, 0] {
+        if settings.bootc().numbers >= [1, 9, 0] && !settings.composefs {
             let _ = std::fs::write(self.on_host("/run/reboot-required"), reboot_required(digest));
         }
     }
@@ -535,7 +535,7 @@ impl Os {
         let digest = target.image.rsplit_once('@').map_or("", |(_, digest)| digest);
         if settings.composefs && self.deployments(|d| d.is_finalized(digest)) {
             return Err(
-                "Switching (composefs): Target image has the same fs-verity digest as the existing Some(Rollback) deployment"
+                "Composefs Switching: Target image has the same fs-verity digest as the existing Some(Rollback) deployment."
                     .to_owned(),
             );
         }
@@ -543,13 +543,18 @@ impl Os {
         let unused = io.fd3.take_if(|_| !has_progress);
         let pulled = self.pull(target, digest, lock, settings, io).await;
         io.fd3 = io.fd3.take().or(unused);
-        pulled.map_err(|text| format!("Switching (ostree): {text}"))?;
+        let step = if settings.composefs {
+            "Composefs Switching: Performing Upgrade Operation"
+        } else {
+            "Switching (ostree)"
+        };
+        pulled.map_err(|text| format!("{step}: {text}"))?;
         record.ok = true;
         Ok(announcement(target, lock, None, digest))
     }
 
-    /// Fetches the image, unless its layers are on the disk, and stages it. The caller puts `Switching (ostree): `
-    /// before an error.
+    /// Fetches the image, unless its layers are on the disk, and stages it. The caller puts the name of the step before
+    /// an error.
     async fn pull(
         &self,
         target: &ImageReference,

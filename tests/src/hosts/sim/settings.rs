@@ -173,7 +173,7 @@ pub struct Settings {
     pub finalization_failures: u32,
     /// True if `/usr/bin/bootc` does not exist.
     pub bootc_missing: bool,
-    /// Version that bootc reports. Before 1.12: no locking; after 1.16.9: `switch --download-only`.
+    /// Version that bootc reports. Before 1.12: no locking; from 1.16.10 on: `switch --download-only`.
     pub bootc_version: String,
     /// Additional length of each line of progress in bytes, as with many layers. The pipe holds 1 MiB.
     pub progress_padding: usize,
@@ -185,6 +185,8 @@ pub struct Settings {
     pub not_bootc: bool,
     /// True if the deployments are in composefs; the host then has no ostree.
     pub composefs: bool,
+    /// True if a composefs host boots UKIs, which systemd-boot finds through boot loader entries.
+    pub uki: bool,
     /// bootc reports staged images as capable of a soft reboot.
     pub soft_reboot_capable: bool,
     /// True if the host has rpm-ostree.
@@ -242,6 +244,7 @@ impl Default for Settings {
             no_help: false,
             not_bootc: false,
             composefs: false,
+            uki: false,
             soft_reboot_capable: false,
             rpm_ostree: false,
             old_ostree: false,
@@ -275,6 +278,8 @@ impl Settings {
         View {
             not_bootc: self.not_bootc,
             composefs: self.composefs,
+            uki: self.uki,
+            inverts_rollback: self.composefs && self.uki && self.bootc().inverts_rollback(),
             old: !self.bootc().has_locks(),
             soft_reboot_capable: self.soft_reboot_capable,
         }

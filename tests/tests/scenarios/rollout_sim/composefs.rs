@@ -1,4 +1,7 @@
 //! Hosts with bootc's composefs backend, where only bootc itself can lock an image, and only newer versions of it do.
+//! Unless a scenario says otherwise, the hosts have the newest release that the stand-in plays.
+
+use berth_tests::bootc::cli::LATEST;
 
 use super::*;
 
@@ -11,10 +14,13 @@ const QUESTIONS: &[&str] = &[
 /// Part of the script that reads the installer's note.
 const NOTE: &str = "/sysroot/.bootc-aleph.json";
 
-fn asking_for_updates(hosts: usize) -> ClusterOptions {
+fn composefs_hosts(hosts: usize) -> ClusterOptions {
     ClusterOptions {
-        agent_args: vec!["--heartbeat=10".to_owned(), "--experimental-composefs".to_owned()],
-        ..hosts_with(hosts, |s| s.composefs = true)
+        agent_args: vec!["--heartbeat=10".to_owned()],
+        ..hosts_with(hosts, |s| {
+            s.composefs = true;
+            s.bootc_version = LATEST.to_owned();
+        })
     }
 }
 
@@ -33,12 +39,12 @@ fn is_only_asked(host: &SimHost) -> Result<()> {
     Ok(())
 }
 
+/// The first host's bootc lacks `switch --download-only`. The third host boots UKIs.
 #[tokio::test]
-async fn a_composefs_host_with_opt_in_is_updated() -> Result<()> {
-    scenario(asking_for_updates(3), async |cluster| {
-        for n in [2, 3] {
-            cluster.host(n).settings(|s| s.bootc_version = "1.17.0".to_owned());
-        }
+async fn composefs_hosts_are_updated_by_default() -> Result<()> {
+    scenario(composefs_hosts(3), async |cluster| {
+        cluster.host(1).settings(|s| s.bootc_version = "1.16.9".to_owned());
+        cluster.host(3).settings(|s| s.uki = true);
         let v2 = roll_with(
             cluster,
             "2.0.0",
@@ -46,6 +52,7 @@ async fn a_composefs_host_with_opt_in_is_updated() -> Result<()> {
         )
         .await?;
         until_refused(cluster, "node1", "its bootc 1.16.9 cannot lock").await?;
+        until_refused(cluster, "node1", "waits for bootc 1.16.10 or newer").await?;
         for n in [2, 3] {
             cluster.until_phase(&format!("node{n}"), "Waiting").await?;
             ensure!(cluster.host(n).facts().locked, "a staged image is locked");
@@ -93,19 +100,21 @@ async fn a_composefs_host_with_opt_in_is_updated() -> Result<()> {
     .await
 }
 
+/// bootc 1.16.10 can lock an image, but mistakes the next boot of UKIs. The agent also gets the flag that enabled
+/// composefs hosts in earlier releases, and ignores it.
 #[tokio::test]
-async fn a_composefs_host_without_opt_in_is_left_alone() -> Result<()> {
+async fn a_host_that_reports_the_wrong_next_boot_is_left_alone() -> Result<()> {
     let options = ClusterOptions {
-        agent_args: vec!["--heartbeat=10".to_owned()],
-        ..hosts_with(2, |s| s.bootc_version = "1.17.0".to_owned())
+        agent_args: vec!["--heartbeat=10".to_owned(), "--experimental-composefs".to_owned()],
+        ..hosts_with(2, |s| s.bootc_version = "1.16.10".to_owned())
     };
     scenario(options, async |cluster| {
         let host = cluster.host(1);
-        host.settings(|s| s.composefs = true);
+        host.settings(|s| (s.composefs, s.uki) = (true, true));
         let own = cluster.publish("9.0.0").await?;
         host.stage_behind_the_agent(&own.pinned, &own.digest.to_string());
         let v2 = roll_with(cluster, "2.0.0", json!({ "maxUnavailable": 1, "maxStaging": 1 })).await?;
-        until_refused(cluster, "node1", "--experimental-composefs").await?;
+        until_refused(cluster, "node1", "waits for bootc 1.16.11 or newer").await?;
         // Its neighbor has the same bootc but ostree deployments, and is updated.
         cluster.until_run(&v2, &[cluster.host(2)], LONG).await?;
         signs_of_life(cluster, "node1", 2).await?;
@@ -120,13 +129,33 @@ async fn a_composefs_host_without_opt_in_is_left_alone() -> Result<()> {
     .await
 }
 
+/// The shutdown cannot finalize the image, as with an automounted `/boot` and bootc before 1.17.0. The old image runs
+/// again, the turn says where to look, and the next turn applies the image.
+#[tokio::test]
+async fn a_failed_finalization_on_composefs_is_repeated() -> Result<()> {
+    scenario(composefs_hosts(1), async |cluster| {
+        let host = cluster.host(1);
+        host.settings(|s| s.finalization_failures = 1);
+        let v2 = roll_with(cluster, "2.0.0", json!({ "maxUnavailable": 1 })).await?;
+        until_degraded(
+            cluster,
+            "node1",
+            "NotApplied",
+            "journalctl -b -1 -u bootc-finalize-staged",
+        )
+        .await?;
+        cluster.until_run(&v2, &[host], LONG).await?;
+        Ok(())
+    })
+    .await
+}
+
 /// The new image has an older bootc, which cannot lock. The boot is proven nevertheless, and the berth is given back.
 /// On another host with this bootc, the staged image stays locked, and is removed when the pool is deleted.
 #[tokio::test]
 async fn a_composefs_turn_ends_with_an_older_bootc() -> Result<()> {
-    scenario(asking_for_updates(2), async |cluster| {
+    scenario(composefs_hosts(2), async |cluster| {
         let hosts = [cluster.host(1), cluster.host(2)];
-        cluster.settings(|s| s.bootc_version = "1.17.0".to_owned());
         let v2 = roll_with(
             cluster,
             "2.0.0",

@@ -93,25 +93,82 @@ fn only_a_status_of_a_bootc_host_is_read() {
     }
 }
 
+/// A deployment of a composefs host. Its name may be a value of any type.
+fn composefs(c: char, verity: Value) -> Value {
+    let mut entry = entry(c);
+    entry["ostree"] = Value::Null;
+    entry["store"] = Value::Null;
+    entry["composefs"] = json!({
+        "verity": verity, "bootType": "Bls", "bootloader": "systemd", "bootDigest": null, "missingVerityAllowed": false,
+    });
+    entry
+}
+
 #[test]
 fn reads_composefs_hosts_and_their_deployment_names() {
-    fn composefs(c: char, verity: Value) -> Value {
-        let mut entry = entry(c);
-        entry["ostree"] = Value::Null;
-        entry["store"] = Value::Null;
-        entry["composefs"] = json!({
-            "verity": verity, "bootType": "Bls", "bootloader": "systemd", "bootDigest": null, "missingVerityAllowed": false,
-        });
-        entry
-    }
     let name = "ab".repeat(64);
-    for (verity, read) in [(name.as_str(), Some(name.clone())), ("", None), ("--help", None)] {
-        let mut staged = composefs('b', json!(verity));
+    for (verity, read) in [
+        (json!(name), Some(name.clone())),
+        (json!("ab".repeat(32)), Some("ab".repeat(32))),
+        (json!(""), None),
+        (json!("ab"), None),
+        (json!("ab".repeat(65)), None),
+        (json!("ab".repeat(100_000)), None),
+        (json!(format!("--{}", "ab".repeat(63))), None),
+        (json!(format!("v1-sha512-12:{name}")), None),
+        // Types that no release has used so far.
+        (json!([name, name]), None),
+        (json!({ "v1": name }), None),
+        (Value::Null, None),
+    ] {
+        let mut staged = composefs('b', verity.clone());
         staged["downloadOnly"] = json!(true);
         let status = read_host(json!({"booted": composefs('a', json!("cd".repeat(64))), "staged": staged}));
-        assert_eq!((status.storage, status.staged_verity), (Storage::Composefs, read));
+        assert_eq!(
+            (status.storage, status.staged_verity),
+            (Storage::Composefs, read),
+            "{verity}"
+        );
         assert!(status.staged.unwrap().locked);
     }
+}
+
+/// bootc can deploy the same image twice, with one name for each format of its files. The image digest shows which
+/// image is booted, and the name which deployment to remove.
+#[test]
+fn two_names_of_one_image_are_not_confused() {
+    let (v1, v2) = ("11".repeat(64), "22".repeat(64));
+    let status = read_host(json!({
+        "booted": composefs('a', json!(v2)), "staged": composefs('a', json!(v1)), "rollback": composefs('b', json!(v2)),
+        "otherDeployments": [composefs('a', json!("33".repeat(64)))],
+    }));
+    let digest_of = |deployment: Option<&Deployment>| deployment.and_then(|d| d.digest.clone());
+    assert_eq!(digest_of(Some(&status.booted)), digest_of(status.staged.as_ref()));
+    assert_ne!(digest_of(Some(&status.booted)), digest_of(status.rollback.as_ref()));
+    assert_eq!(status.staged_verity, Some(v1));
+}
+
+#[test]
+fn ukis_with_boot_loader_entries_are_recognized() {
+    for (boot_type, bootloader, expected) in [
+        (json!("Uki"), json!("systemd"), true),
+        (json!("Uki"), json!("grub-cc"), true),
+        (json!("Uki"), json!("grub"), false),
+        (json!("Bls"), json!("systemd"), false),
+        (json!("Bls"), json!("grub"), false),
+        (Value::Null, json!(7), false),
+    ] {
+        let mut booted = composefs('a', json!("cd".repeat(64)));
+        booted["composefs"]["bootType"] = boot_type.clone();
+        booted["composefs"]["bootloader"] = bootloader.clone();
+        let status = read_host(json!({ "booted": booted }));
+        assert_eq!(status.uki_entries, expected, "{boot_type} {bootloader}");
+    }
+    let mut bare = entry('a');
+    bare["composefs"] = json!({});
+    let status = read_host(json!({ "booted": bare }));
+    assert_eq!((status.storage, status.uki_entries), (Storage::Composefs, false));
+    assert!(!read_host(json!({ "booted": entry('a') })).uki_entries);
 }
 
 #[test]
@@ -190,12 +247,14 @@ fn a_host_without_bootc_is_seldom_asked_for_it() {
     fn minutes(minutes: u64) -> Duration {
         Duration::from_secs(60 * minutes)
     }
-    let good = BootcVersion::Version {
+    let good = |download_only| BootcVersion::Version {
         version: "1.16.9".into(),
-        download_only: false,
+        numbers: (1, 16, 9),
+        download_only,
     };
     for (version, believed) in [
-        (good, [true, true, true]),
+        (good(Some(false)), [true, true, true]),
+        (good(None), [true, true, false]),
         (BootcVersion::Missing, [true, true, false]),
         (BootcVersion::TooOld("1.1".into()), [true, false, false]),
         (BootcVersion::Failed("no answer".into()), [true, false, false]),
@@ -204,6 +263,7 @@ fn a_host_without_bootc_is_seldom_asked_for_it() {
         assert_eq!(found, believed, "{version:?}");
     }
     assert!(!BootcVersion::Missing.is_fresh(minutes(1), 4), "it may be booting");
+    assert!(!good(None).is_fresh(minutes(1), 4), "the help may have failed once");
     assert!(
         !BootcVersion::TooOld("1.1".into()).is_fresh(VERSION_RETRY, 5),
         "asked again when the time is over"

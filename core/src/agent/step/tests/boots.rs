@@ -328,6 +328,26 @@ fn a_licence_without_a_boot_is_repeated_and_limited() {
     }
 }
 
+/// On a composefs host, no unit of the next boot reports that the image was not finalized. So the message names the log
+/// of the shutdown, and the release of bootc that an automounted `/boot` needs.
+#[test]
+fn a_turn_that_applied_nothing_says_where_to_look() {
+    for (storage, failed, words) in [
+        (Storage::Ostree, false, "the host rebooted into the previous image"),
+        (Storage::Ostree, true, "ostree-finalize-staged.service failed"),
+        (Storage::Composefs, false, "journalctl -b -1 -u bootc-finalize-staged"),
+        (Storage::Composefs, false, "bootc 1.17.0 or newer"),
+    ] {
+        let mut facts = rebooted(&committed(), 1);
+        deployments_of(&mut facts, |known| known.storage = storage);
+        facts.host.finalization_failed = failed;
+        let (outcome, message) = release(&facts);
+        assert_eq!(outcome, Outcome::NotApplied);
+        assert!(message.contains(words), "{storage:?} {failed}: {message}");
+        assert_eq!(message.contains("1.17.0"), storage == Storage::Composefs, "{message}");
+    }
+}
+
 #[test]
 fn an_unproven_or_never_applied_digest_fails() {
     for (n, times, expected) in [

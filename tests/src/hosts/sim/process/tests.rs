@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::super::catalog::digest_of;
 use super::*;
+use crate::bootc::cli::LATEST;
 
 const STATUS: &[&str] = &["/usr/bin/bootc", "status", "--format=json", "--format-version=1"];
 
@@ -166,7 +167,7 @@ async fn bootc_releases_stage_differently() {
 async fn composefs_has_no_ostree_and_deletes_by_name() {
     let os = os(Settings {
         composefs: true,
-        bootc_version: "1.17.0".to_owned(),
+        bootc_version: LATEST.to_owned(),
         ..Settings::default()
     });
     let switch = ["/usr/bin/bootc", "switch", "--download-only", "--", &target("2")];
@@ -186,4 +187,44 @@ async fn composefs_has_no_ostree_and_deletes_by_name() {
     assert_eq!(run(&os, &delete).await.0, 0);
     assert!(run(&os, &delete).await.2.contains("not found"));
     assert!(os.deployments(|d| d.staged().is_none()));
+}
+
+/// bootc before 1.16.11 mistakes the booted UKI for a queued rollback.
+#[tokio::test]
+async fn older_releases_invert_the_rollback_of_ukis() {
+    for (version, uki, queued) in [
+        ("1.16.10", true, true),
+        ("1.16.10", false, false),
+        ("1.16.11", true, false),
+        (LATEST, true, false),
+    ] {
+        let os = os(Settings {
+            composefs: true,
+            uki,
+            bootc_version: version.to_owned(),
+            ..Settings::default()
+        });
+        let status: serde_json::Value = serde_json::from_str(&run(&os, STATUS).await.1).unwrap();
+        assert_eq!(status["status"]["rollbackQueued"], queued, "{version} {uki}");
+        let order = if queued { "rollback" } else { "default" };
+        assert_eq!(status["spec"]["bootOrder"], order, "{version} {uki}");
+        let boot_type = if uki { "Uki" } else { "Bls" };
+        assert_eq!(status["status"]["booted"]["composefs"]["bootType"], boot_type);
+    }
+}
+
+#[tokio::test]
+async fn composefs_requests_no_reboot() {
+    for (composefs, requested) in [(true, false), (false, true)] {
+        let os = os(Settings {
+            composefs,
+            bootc_version: LATEST.to_owned(),
+            ..Settings::default()
+        });
+        let switch = ["/usr/bin/bootc", "switch", "--download-only", "--", &target("2")];
+        assert_eq!(run(&os, &switch).await.0, 0);
+        assert_eq!(os.on_host("/run/reboot-required").exists(), requested);
+        assert_eq!(run(&os, &["/usr/bin/bootc", "switch", "--from-downloaded"]).await.0, 0);
+        assert!(os.deployments(|d| d.is_armed()));
+    }
 }
