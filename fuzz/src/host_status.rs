@@ -32,7 +32,10 @@ pub fn fits(status: &HostStatus) {
         assert!(commit.len() == 64 && is_hex(commit), "{commit:?}");
     }
     if let Some(name) = &status.staged_verity {
-        assert!(is_hex(name), "{name:?} is an argument of a command");
+        assert!(
+            is_hex(name) && [64, 128].contains(&name.len()),
+            "{name:?} is an argument of a command"
+        );
     }
     if let Some(files) = &status.staged_files {
         let path = files.display().to_string();
