@@ -12,7 +12,7 @@ use crate::what_if::WhatIf;
 /// Shows the state of pools of bootc nodes, and controls their updates.
 ///
 /// A BootcNodePool names the OS image that its nodes should run. This program shows the progress of each pool and node,
-/// why a node waits, and a preview of an update. status, node, explain, timeline and history only read the cluster;
+/// why a node waits, and a preview of an update. status, node, explain, timeline, history and doctor change nothing;
 /// verify reads files. poll asks the controller to check a registry. Commands that make a change first show the change
 /// and its effect, and ask for consent.
 #[derive(Debug, Parser)]
@@ -34,6 +34,10 @@ EXAMPLES
 
   Why a node gets no berth now, when it may get one, and which change would help:
       kubectl berth explain worker-3
+
+  Is the cluster ready for Berth, is Berth well, and which commands mend it:
+      kubectl berth doctor
+      kubectl berth doctor --fix
 
   Problems, their impact, and what to do:
       kubectl berth status --details=health
@@ -97,8 +101,9 @@ EXIT STATUS
   0  Done, or nothing to do, or --dry-run has shown the plan.
   1  The cluster could not be read or refused a change, a registry did not answer, an
      audit log cannot be judged, or approve --print has nothing to print. Standard error
-     has the reason.
+     has the reason. For doctor: a check is broken.
   2  The command line is wrong, or --yes is missing and standard input is not a terminal.
+     For doctor: no check is broken, but a check could not be made.
   3  You declined; nothing was changed.
   4  verify found a broken rule.
 
@@ -194,6 +199,21 @@ pub enum Command {
     /// joined.
     #[command(long_about)]
     History(History),
+    /// Check whether the cluster is ready for Berth, and whether Berth is well.
+    ///
+    /// Before Berth is installed: checks the version and features of the API server, the control plane, and the
+    /// disruption budgets that would block drains. Afterwards, also checks the CRDs, the admission policies, the
+    /// controller, an agent on every member, the hosts, the registries and their credentials. Names the cause and the
+    /// remedy of each problem. docs/doctor.md describes each check.
+    ///
+    /// Results: ok; note (worth knowing); warning (slows updates down, or makes them riskier); broken (an admin has to
+    /// act); unknown (the check could not be made, for example because your user may not read the objects). The exit
+    /// status is 1 if a check is broken, otherwise 2 if a check is unknown, otherwise 0.
+    ///
+    /// Changes nothing. To test the admission policies, sends dry runs of writes that the API server must refuse, as an
+    /// agent and as a kubelet. For this, your user must be allowed to impersonate them.
+    #[command(long_about)]
+    Doctor(Doctor),
     /// Check a past rollout against the rules, from the API server's audit logs.
     ///
     /// Reads audit logs and needs no cluster. Checks that in each turn the node was licensed, cordoned and proven.
@@ -404,6 +424,24 @@ pub struct History {
     /// Show all pools instead, one after the other.
     #[arg(long, conflicts_with_all = ["pool", "node"])]
     pub all: bool,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Print only the commands that mend the cluster, one in each line; run nothing.
+    ///
+    /// Read the commands before you run them. The exit status is the same as without this option.
+    #[arg(long, conflicts_with = "output")]
+    pub fix: bool,
+    /// Manifests that you installed Berth from: a directory, a file or an address. The commands apply these.
+    ///
+    /// By default, the commands apply the manifests of this plugin's version from its repository.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub manifests: Option<String>,
+    /// Output format.
+    #[arg(short, long, value_enum, value_name = "FORM", default_value_t = Output::Table)]
+    pub output: Output,
 }
 
 /// Arguments of `verify`.

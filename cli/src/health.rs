@@ -48,6 +48,11 @@ pub struct HealthInsight {
     pub description: String,
     /// Steps for the admin.
     pub remedy: Vec<String>,
+    #[serde(skip)]
+    pub(crate) kind: Kind,
+    /// Reason of the condition that caused the finding.
+    #[serde(skip)]
+    pub(crate) reason: String,
 }
 
 impl HealthInsight {
@@ -75,6 +80,8 @@ impl HealthInsight {
             resources: findings.iter().map(|found| clean(&found.subject.to_string())).collect(),
             description: clean(&first.line()),
             remedy: remedy.map(|step| clean(&step)).collect(),
+            kind: first.kind,
+            reason: first.reason.to_string(),
         })
     }
 }

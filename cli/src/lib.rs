@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod arguments;
 pub mod completion;
+pub mod doctor;
 mod explain;
 mod export;
 mod health;

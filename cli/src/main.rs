@@ -18,9 +18,11 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
 use kubectl_berth::arguments::{
-    Arguments, Cluster, Command, Consent, Explain, History, NodeStory, OneOrAll, Output, Poll, Status, Timeline, Verify,
+    Arguments, Cluster, Command, Consent, Doctor, Explain, History, NodeStory, OneOrAll, Output, Poll, Status,
+    Timeline, Verify,
 };
 use kubectl_berth::completion::{self, Names};
+use kubectl_berth::doctor::{self, Commands, Origin};
 use kubectl_berth::watch::{Watching, watch};
 use kubectl_berth::{
     Look, Scope, Snapshot, WhatIf, explanation, export, fields, has_colours, node_history, patch, picture,
@@ -38,14 +40,16 @@ const NO_TERMINAL: u8 = 2;
 const DECLINED: u8 = 3;
 /// Exit status when `verify` finds a broken rule in a log.
 const BROKEN: u8 = 4;
+/// Exit status when `doctor` cannot reach the cluster.
+const UNREACHED: u8 = 2;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments).await {
         Ok(Outcome::Done(text)) => print(&text),
-        Ok(Outcome::Broken(text)) => match print(&text) {
-            ExitCode::SUCCESS => ExitCode::from(BROKEN),
+        Ok(Outcome::Ended(text, status)) => match print(&text) {
+            ExitCode::SUCCESS => ExitCode::from(status),
             code => code,
         },
         Ok(Outcome::NoTerminal) => {
@@ -61,7 +65,10 @@ async fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("kubectl berth: {error:#}");
-            ExitCode::FAILURE
+            match arguments.command {
+                Command::Doctor(_) => ExitCode::from(UNREACHED),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -76,7 +83,8 @@ fn print(text: &str) -> ExitCode {
 
 enum Outcome {
     Done(String),
-    Broken(String),
+    /// Done, with this exit status.
+    Ended(String, u8),
     /// The admin cannot be asked, and --yes is missing.
     NoTerminal,
     Declined,
@@ -98,6 +106,7 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Node(of) => node(cluster, of).await.map(Outcome::Done),
         Command::Explain(of) => explain(cluster, of).await.map(Outcome::Done),
         Command::Timeline(of) => timeline(cluster, of).await.map(Outcome::Done),
+        Command::Doctor(of) => diagnose(cluster, of).await,
         Command::Verify(of) => verify(cluster, of),
         Command::History(of) => history(cluster, of).await.map(Outcome::Done),
         Command::Exclude(of) if of.undo => {
@@ -345,6 +354,41 @@ async fn timeline(cluster: &Cluster, of: &Timeline) -> Result<String> {
     Ok(format!("wrote {}\n", file.display()))
 }
 
+async fn diagnose(cluster: &Cluster, of: &Doctor) -> Result<Outcome> {
+    let commands = Commands {
+        origin: of.manifests.as_deref().map_or(Origin::Release, origin),
+        kubeconfig: cluster.kubeconfig.as_ref().map(|file| file.display().to_string()),
+        context: cluster.context.clone(),
+        is_usual_namespace: cluster.namespace == berth_api::keys::NAMESPACE,
+    };
+    let client = client(cluster).await?;
+    let facts = doctor::read(&client, cluster.request_timeout, &cluster.namespace, commands).await?;
+    let diagnosis = doctor::diagnose(&facts, Timestamp::now());
+    let text = match of.output {
+        _ if of.fix => doctor::render_commands(&diagnosis),
+        Output::Table => doctor::render(&diagnosis, look()),
+        form => export(form, &diagnosis)?,
+    };
+    Ok(Outcome::Ended(text, diagnosis.exit_status()))
+}
+
+/// Returns the kind of manifests at this path or address.
+fn origin(manifests: &str) -> Origin {
+    let path = std::path::Path::new(manifests);
+    let manifests = manifests.trim_end_matches('/').to_owned();
+    if !path.is_dir() {
+        return Origin::File(manifests);
+    }
+    let has_files = ["crds.yaml", "admission-policies.yaml"]
+        .iter()
+        .all(|file| path.join(file).is_file());
+    if has_files {
+        Origin::Directory(manifests)
+    } else {
+        Origin::Kustomization(manifests)
+    }
+}
+
 fn verify(cluster: &Cluster, of: &Verify) -> Result<Outcome> {
     let terms = Terms {
         namespace: cluster.namespace.clone(),
@@ -359,7 +403,7 @@ fn verify(cluster: &Cluster, of: &Verify) -> Result<Outcome> {
     Ok(if report.violations.is_empty() {
         Outcome::Done(text)
     } else {
-        Outcome::Broken(text)
+        Outcome::Ended(text, BROKEN)
     })
 }
 

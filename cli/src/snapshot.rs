@@ -37,6 +37,8 @@ pub struct Snapshot {
     pub fleet: Option<BootcFleet>,
     /// Why the BootcFleet could not be read.
     pub fleet_unread: Option<String>,
+    /// Why the Nodes could not be read.
+    pub nodes_unread: Option<String>,
     /// Notes on objects that could not be read.
     pub notes: Vec<String>,
     /// The only pool to show; `None` for all.
@@ -92,27 +94,41 @@ impl Snapshot {
             Ok(leases) => this.leases = leases,
             Err(error) if scope == Scope::Admin => return Err(error).context("cannot read the berths"),
             Err(error) => this.notes.push(format!(
-                "cannot read the berths, so the numbers are the controller's last report: {error}"
+                "cannot read the berths, so the numbers are the controller's last report: {}",
+                words(&error)
             )),
         }
         match fleet {
             Ok(fleet) => this.fleet = fleet,
             Err(error) => {
                 this.notes.push(format!(
-                    "cannot read BootcFleet cluster, so the fleet may be paused or have a limit: {error}"
+                    "cannot read BootcFleet cluster, so the fleet may be paused or have a limit: {}",
+                    words(&error)
                 ));
-                this.fleet_unread = Some(error.to_string());
+                this.fleet_unread = Some(words(&error));
             }
         }
         match nodes {
             Ok(nodes) => this.nodes = nodes,
-            Err(error) if scope == Scope::Status => this.notes.push(format!(
-                "cannot read the Nodes, so some may be NotReady, cordoned or excluded: {error}"
-            )),
+            Err(error) if scope == Scope::Status => {
+                this.notes.push(format!(
+                    "cannot read the Nodes, so some may be NotReady, cordoned or excluded: {}",
+                    words(&error)
+                ));
+                this.nodes_unread = Some(words(&error));
+            }
             Err(error) => return Err(error).context("cannot read the Nodes"),
         }
         this.notes.extend(this.undecoded());
         Ok(this)
+    }
+
+    /// Reads the Nodes alone, of a cluster without Berth.
+    pub(crate) async fn of_nodes(client: &Client) -> kube::Result<Self> {
+        Ok(Self {
+            nodes: list_nodes(client).await?,
+            ..Self::default()
+        })
     }
 
     /// Returns notes on objects that cannot be decoded completely. Names at most [`NAMED`] of them, Leases first: an
@@ -206,7 +222,7 @@ pub(crate) fn known(pool: &str, pools: &[String]) -> Result<String> {
     Ok(pool.to_owned())
 }
 
-async fn list<K>(client: &Client, url: &str, labels: Option<&str>) -> kube::Result<Vec<K>>
+pub(crate) async fn list<K>(client: &Client, url: &str, labels: Option<&str>) -> kube::Result<Vec<K>>
 where
     K: Clone + DeserializeOwned + Send + 'static,
 {
@@ -254,6 +270,14 @@ async fn decoded<T: Send + 'static>(decode: impl FnOnce() -> T + Send + 'static)
     spawn_blocking(decode)
         .await
         .map_err(|error| kube::Error::Service(error.into()))
+}
+
+/// Returns the error in words: the API server's own, if it refused the request.
+pub(crate) fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// Explains HTTP status 404: the API server does not have Berth's resources, so Berth is not installed.

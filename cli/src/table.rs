@@ -37,6 +37,11 @@ impl Tint {
             Self::Green => "\x1b[32m",
         }
     }
+
+    /// Returns the word in this color.
+    pub(crate) fn painted(self, word: &str) -> String {
+        format!("{}{word}\x1b[0m", self.code())
+    }
 }
 
 /// Properties of the terminal.

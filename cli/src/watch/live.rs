@@ -294,6 +294,7 @@ impl Live {
                 .find(|f| f.name_any() == fleet::NAME)
                 .cloned(),
             fleet_unread: None,
+            nodes_unread: None,
             notes: vec![],
             only: self.only.clone(),
         };

@@ -11,6 +11,7 @@ mod capacity;
 mod controller_reports;
 mod controlplane;
 mod docs;
+mod doctor;
 mod drain;
 mod drain_settings;
 mod false_reports;

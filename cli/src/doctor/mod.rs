@@ -1,0 +1,134 @@
+//! `doctor`: checks before Berth is installed, and afterwards. Facts go in, checks with their remedies come out; only
+//! [`read`] sends requests.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::health::HealthInsight;
+use crate::snapshot::Snapshot;
+use crate::status::report;
+
+mod agents;
+mod budgets;
+pub mod check;
+mod commands;
+mod controller;
+mod crds;
+pub mod facts;
+mod findings;
+mod guard;
+mod hosts;
+mod images;
+mod json;
+mod policies;
+mod probe;
+mod read;
+mod render;
+mod requests;
+mod roster;
+pub mod seen;
+mod server;
+pub mod shipped;
+mod singles;
+mod versions;
+pub mod workload;
+
+use check::{Check, Outcome, Topic};
+pub use commands::{Commands, Origin};
+use facts::Facts;
+pub use read::read;
+pub use render::{render, render_commands};
+use roster::{Member, members};
+use versions::Skew;
+
+/// Result of all checks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Diagnosis {
+    /// The worst result.
+    pub result: Outcome,
+    /// The checks, sorted by group.
+    pub checks: Vec<Check>,
+}
+
+impl Diagnosis {
+    /// Returns the commands of all remedies, each once.
+    pub fn commands(&self) -> Vec<&str> {
+        let mut found: Vec<&str> = vec![];
+        for command in self.checks.iter().flat_map(|check| &check.commands) {
+            if !found.contains(&command.as_str()) {
+                found.push(command);
+            }
+        }
+        found
+    }
+
+    /// Returns the exit status: 1 if an admin has to act, else 2 if a check could not be made, else 0.
+    pub fn exit_status(&self) -> u8 {
+        match self.result {
+            Outcome::Ok | Outcome::Note | Outcome::Warning => 0,
+            Outcome::Broken => 1,
+            Outcome::Unknown => 2,
+        }
+    }
+}
+
+/// Makes all checks.
+pub fn diagnose(facts: &Facts, now: Timestamp) -> Diagnosis {
+    let skew = Skew::of(facts);
+    let mut checks = vec![
+        server::version(facts),
+        server::policies(facts),
+        server::restriction(facts),
+        server::control_plane(facts),
+    ];
+    checks.extend(crds::check(facts, skew));
+    checks.extend(policies::check(facts, skew));
+    let empty = Snapshot::default();
+    let snapshot = facts.snapshot.as_ref().unwrap_or(&empty);
+    let (members, health) = (members(snapshot, now), report(snapshot, now).health);
+    checks.extend(installed(facts, &members, &health));
+    checks.extend(unread(facts, snapshot));
+    checks.extend(budgets::check(facts, &members));
+    checks.extend(singles::check(facts, &members));
+    checks.sort_by_key(|check| check.topic);
+    let result = checks.iter().map(|check| check.result).max();
+    Diagnosis {
+        result: result.unwrap_or(Outcome::Unknown),
+        checks,
+    }
+}
+
+/// Checks the programs. Those that need the pools are made only if the API server serves them.
+fn installed(facts: &Facts, members: &[Member<'_>], health: &[HealthInsight]) -> Vec<Check> {
+    let mut checks = controller::check(facts, health);
+    checks.extend(guard::check(facts, members, health));
+    checks.extend(agents::check(facts, members, health));
+    if facts.deployment.as_ref().is_ok_and(Option::is_some) || !members.is_empty() {
+        checks.extend(versions::check(facts, members));
+    }
+    checks.extend(hosts::rollback_guard(members));
+    checks.extend(hosts::first_boot(members, health));
+    checks.extend(hosts::rivals(members, health));
+    checks.extend(hosts::clocks(members));
+    checks.extend(images::registry(facts, health));
+    checks.extend(images::secrets(facts));
+    checks.extend(findings::of(Topic::Health, health));
+    checks
+}
+
+/// Returns a check for each kind of Berth's objects that cannot be read.
+fn unread(facts: &Facts, snapshot: &Snapshot) -> Vec<Check> {
+    if let Err(unseen) = &facts.snapshot {
+        return vec![unseen.check(Topic::Objects)];
+    }
+    // Findings report the objects that were read and cannot be decoded.
+    let undecoded = snapshot.undecoded();
+    let notes = snapshot.notes.iter().filter(|note| !undecoded.contains(note));
+    let checks = notes.map(|note| {
+        let remedy =
+            "allow your user to read these objects (the message has the permission), or run this as another user";
+        Check::new(Topic::Objects, Outcome::Unknown, note).remedy(remedy)
+    });
+    checks.collect()
+}
