@@ -213,7 +213,9 @@ mod tests {
 
     #[test]
     fn the_next_word_is_a_command_a_name_a_flag_or_a_value() {
-        let table: [(&[&str], &[&str]); 11] = [
+        let table: [(&[&str], &[&str]); 13] = [
+            (&["doc"], &["doctor", ":4"]),
+            (&["doctor", "--manifests", ""], &[":0"]),
             (&["sta"], &["status", ":4"]),
             (&["hold", ""], &["n1", "n2", ":4"]),
             (&["--context", "east", "explain", "n2"], &["n2", ":4"]),

@@ -20,8 +20,10 @@ use berth_core::controller::quorum::Cause;
 use berth_core::insight::Unavailable;
 use berth_judge::verdict::Terms;
 use cluster::Cluster;
+use cluster::doctor::DoctorFacts;
 use jiff::{SignedDuration, Timestamp};
 use kubectl_berth::admin::{self, Change, NoPlan, Plan};
+use kubectl_berth::doctor::{self, diagnose, render_commands};
 use kubectl_berth::{
     Detail, Look, Snapshot, WhatIf, explanation, node_history, picture, pool_history, previews, read_logs, render,
     render_explanation, render_labels, render_preview, render_report, render_story, report, story, what_if,
@@ -45,6 +47,9 @@ struct Example {
     colours: bool,
     #[serde(default)]
     cluster: Cluster,
+    /// Facts for the doctor.
+    #[serde(default)]
+    doctor: DoctorFacts,
 }
 
 fn noon() -> Timestamp {
@@ -108,6 +113,11 @@ enum Show {
     Polled(String),
     /// Name of an audit log in the directory of the examples.
     Verify(String),
+    Doctor,
+    #[serde(rename = "doctor-json")]
+    DoctorJson,
+    #[serde(rename = "doctor-fix")]
+    DoctorFix,
 }
 
 impl Example {
@@ -196,8 +206,27 @@ impl Example {
                         .map_err(|e| e.to_string()),
                 )
             }
+            Show::Doctor | Show::DoctorJson | Show::DoctorFix => self.examine(snapshot),
             Show::PreviewJson => serde_json::to_string_pretty(&previews(snapshot, now)).unwrap() + "\n",
         }
+    }
+}
+
+impl Example {
+    /// Returns the doctor's output and exit status, with X.Y.Z for the version of this plugin.
+    fn examine(&self, snapshot: &Snapshot) -> String {
+        let diagnosis = diagnose(&self.doctor.facts(snapshot.clone()), self.now);
+        let look = Look {
+            width: self.width,
+            colours: self.colours,
+        };
+        let text = match &self.show {
+            Show::DoctorJson => serde_json::to_string_pretty(&diagnosis).unwrap() + "\n",
+            Show::DoctorFix => render_commands(&diagnosis),
+            _ => doctor::render(&diagnosis, look),
+        };
+        let text = format!("{text}---\nexit status {}\n", diagnosis.exit_status());
+        text.replace(env!("CARGO_PKG_VERSION"), "X.Y.Z")
     }
 }
 
@@ -264,7 +293,9 @@ fn every_example_prints_what_it_should() {
         let example = Example::read(&input);
         let printed = example.print(&example.cluster.snapshot(example.now));
         if example.width > 0 {
-            let widest = printed.lines().map(visible).max();
+            // Commands are not cut, so that they can be copied.
+            let lines = printed.lines().filter(|line| !line.trim_start().starts_with("$ "));
+            let widest = lines.map(visible).max();
             assert!(widest <= Some(example.width), "{}", input.display());
         }
         let output = input.with_extension("txt");

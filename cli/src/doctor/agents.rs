@@ -75,7 +75,7 @@ fn no_set(facts: &Facts, members: &[Member<'_>]) -> Option<Check> {
     let check = Check::warning(Topic::Agents, &format!("DaemonSet {AGENT} is not installed"))
         .because("agents run in its pods, unless they are services of their hosts")
         .remedy("install Berth, or the agent on each host");
-    Some(check.commands(facts.commands.everything(facts.controllers_helm().as_ref())))
+    Some(check.commands(facts.commands.everything(facts.release().as_ref())))
 }
 
 /// Returns the check for members without an agent, with the reasons why their pods do not run.

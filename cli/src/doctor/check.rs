@@ -189,3 +189,28 @@ impl Check {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page has a row for each check, in the order of the output, below the heading of its group.
+    #[test]
+    fn the_page_has_every_check() {
+        const PAGE: &str = include_str!("../../../docs/doctor.md");
+        let (_, checks) = PAGE.split_once("\n## Checks\n").unwrap();
+        let mut listed = vec![];
+        for section in checks.split("\n### ").skip(1) {
+            let heading = section.lines().next().unwrap();
+            let rows = section
+                .lines()
+                .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+            let text = section
+                .lines()
+                .filter_map(|line| line.strip_prefix('`')?.split('`').next());
+            listed.extend(rows.chain(text).map(|name| (heading, name)));
+        }
+        let known = Topic::ALL.iter().map(|topic| (topic.group().heading(), topic.name()));
+        assert_eq!(listed, known.collect::<Vec<_>>());
+    }
+}

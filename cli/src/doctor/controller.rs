@@ -64,7 +64,7 @@ fn absent(facts: &Facts, leader: Option<&str>) -> Check {
         "the controller is not installed: namespace {} has no Deployment {CONTROLLER}",
         facts.namespace
     );
-    let commands = facts.commands.everything(None);
+    let commands = facts.commands.everything(facts.release().as_ref());
     let remedy = if commands.is_empty() {
         "apply your copy of the manifests for this namespace"
     } else {

@@ -60,7 +60,7 @@ pub(crate) fn are_served(facts: &Facts) -> bool {
 
 fn words(facts: &Facts, state: &State, crds: &[&str], skew: Skew) -> Check {
     let all = crds.join(", ");
-    let commands = facts.commands.crds(facts.helm(Kind::Crd).as_ref());
+    let commands = facts.commands.crds(facts.crd_release().as_ref());
     let cause =
         "the API server refuses writes with fields that it does not know, so agents cannot report and take no berth";
     let apply = format!("apply the CRDs of version {VERSION}");
@@ -189,5 +189,77 @@ fn collect(schema: &Value, path: &str, found: &mut BTreeMap<String, Value>) {
         if let Some(child) = keywords.get(keyword) {
             collect(child, &format!("{path}{mark}"), found);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Returns the state of a CRD with the property `a` and with these changes of the property's schema.
+    fn state_of(change: &[(&str, Value)]) -> State {
+        fn crd(properties: Value) -> Value {
+            let schema =
+                json!({"openAPIV3Schema": {"type": "object", "properties": {"spec": {"properties": properties}}}});
+            json!({
+                "spec": {"versions": [{"name": "v1alpha1", "served": true, "schema": schema}]},
+                "status": {"conditions": [{"type": "Established", "status": "True"}]},
+            })
+        }
+        let field = json!({"a": {"type": "integer", "maximum": 5, "description": "old"}});
+        let shipped = Shipped {
+            kind: Kind::Crd,
+            name: "x".to_owned(),
+            object: crd(field.clone()),
+        };
+        let mut found = crd(field);
+        for (pointer, value) in change {
+            let (parent, name) = pointer.rsplit_once('/').unwrap();
+            let parent = found.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+            if value.is_null() {
+                parent.remove(name);
+            } else {
+                parent.insert(name.to_owned(), value.clone());
+            }
+        }
+        state(&found, &shipped)
+    }
+
+    #[test]
+    fn a_crd_is_compared_by_its_fields_and_rules() {
+        const SPEC: &str = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+        let a = format!("{SPEC}/a");
+        let [b, maximum, description] = ["b", "a/maximum", "a/description"].map(|name| format!("{SPEC}/{name}"));
+        fn named(names: &[&str]) -> Vec<String> {
+            names.iter().map(|name| (*name).to_owned()).collect()
+        }
+        let field = json!({"type": "string"});
+        for (change, expected) in [
+            (vec![], State::Current),
+            (
+                vec![(description.as_str(), json!("new")), (maximum.as_str(), json!(5.0))],
+                State::Current,
+            ),
+            (vec![(a.as_str(), Value::Null)], State::Older(named(&["spec.a"]))),
+            (vec![(b.as_str(), field.clone())], State::Newer(named(&["spec.b"]))),
+            (vec![(maximum.as_str(), json!(6))], State::Different(named(&["spec.a"]))),
+            (
+                vec![(a.as_str(), Value::Null), (b.as_str(), field)],
+                State::Different(named(&["spec.a", "spec.b"])),
+            ),
+            (
+                vec![("/spec/versions/0/served", json!(false))],
+                State::NotServed("it does not serve berth.dev/v1alpha1".to_owned()),
+            ),
+            (vec![("/status/conditions", Value::Null)], State::Current),
+        ] {
+            assert_eq!(state_of(&change), expected, "{change:?}");
+        }
+        let refused =
+            json!([{"type": "NamesAccepted", "status": "False", "reason": "Conflict", "message": "bn is taken"}]);
+        let found = state_of(&[("/status/conditions", refused)]);
+        assert_eq!(found, State::NotServed("Conflict: bn is taken".to_owned()));
     }
 }

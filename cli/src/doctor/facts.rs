@@ -90,23 +90,29 @@ impl Facts {
         found.unwrap_or(&UNASKED).as_ref().map(Option::as_ref)
     }
 
-    /// Returns the Helm release that installed an object of this kind; `None` if Helm installed none.
-    pub(crate) fn helm(&self, kind: Kind) -> Option<HelmRelease> {
-        let objects = self.objects.iter().filter(|((of, _), _)| *of == kind);
-        let mut found = objects.filter_map(|(_, object)| object.as_ref().ok()?.as_ref());
-        let mut releases = found.by_ref().filter_map(|object| {
-            let [name, namespace] = HELM.map(|key| object["metadata"]["annotations"][key].as_str());
+    /// Returns the Helm release that installed the CRDs; `None` if Helm did not.
+    pub(crate) fn crd_release(&self) -> Option<HelmRelease> {
+        self.release_of(&[Kind::Crd])
+    }
+
+    /// Returns the Helm release that installed the policies or the controller; `None` if Helm did not.
+    pub(crate) fn release(&self) -> Option<HelmRelease> {
+        let of_policies = self.release_of(&[Kind::Policy, Kind::Binding]);
+        of_policies.or_else(|| {
+            let annotations = self.deployment.as_ref().ok()?.as_ref()?.annotations();
+            let [name, namespace] = HELM.map(|key| annotations.get(key).map(String::as_str));
+            release(name, namespace)
+        })
+    }
+
+    fn release_of(&self, kinds: &[Kind]) -> Option<HelmRelease> {
+        let objects = self.objects.iter().filter(|((kind, _), _)| kinds.contains(kind));
+        let mut releases = objects.filter_map(|(_, object)| {
+            let annotations = &object.as_ref().ok()?.as_ref()?["metadata"]["annotations"];
+            let [name, namespace] = HELM.map(|key| annotations[key].as_str());
             release(name, namespace)
         });
         releases.next()
-    }
-
-    /// Returns the Helm release that installed the controller.
-    pub(crate) fn controllers_helm(&self) -> Option<HelmRelease> {
-        let deployment = self.deployment.as_ref().ok()?.as_ref()?;
-        let annotations = deployment.annotations();
-        let [name, namespace] = HELM.map(|key| annotations.get(key).map(String::as_str));
-        release(name, namespace)
     }
 }
 

@@ -57,9 +57,7 @@ fn accepted(facts: &Facts) -> Vec<Check> {
         .filter(|(_, answer)| **answer == Ok(Answer::Accepted));
     let checks = accepted.map(|(policy, _)| {
         let message = format!("a dry-run write was accepted that the policy {policy} must refuse");
-        let commands = facts
-            .commands
-            .policies(facts.helm(super::shipped::Kind::Policy).as_ref());
+        let commands = facts.commands.policies(facts.release().as_ref());
         Check::broken(Topic::Guard, &message)
             .because("the policy or its binding is missing, was changed, or does not match")
             .remedy("apply the admission policies again, with their bindings: docs/runbooks/BerthUnguarded.md")

@@ -1,5 +1,10 @@
 //! Checks of the pools' images, their registries, and the Secrets with credentials.
 
+use berth_api::condition::{self, pool as types};
+use berth_api::pool::BootcNodePool;
+use berth_core::text::few;
+use kube::ResourceExt;
+
 use super::check::{Check, Topic};
 use super::facts::{Facts, HOST_SECRET};
 use super::findings;
@@ -12,15 +17,29 @@ const TYPE: &str = "kubernetes.io/dockerconfigjson";
 /// Checks that the images of the pools are resolved, and that their registries answer.
 pub(crate) fn registry(facts: &Facts, health: &[HealthInsight]) -> Vec<Check> {
     let mut found = findings::of(Topic::Registry, health);
-    let pools = facts.snapshot.as_ref().map_or(0, |snapshot| snapshot.pools.len());
-    if found.is_empty() && pools > 0 {
+    let Ok(snapshot) = &facts.snapshot else {
+        return found;
+    };
+    let new = snapshot.pools.iter().filter(|pool| !is_asked(pool));
+    let new: Vec<String> = new.map(|pool| clean(&pool.name_any())).collect();
+    if !new.is_empty() {
+        let message = format!("the images of these pools have not been queried yet: {}", few(new));
+        found.push(Check::note(Topic::Registry, &message).remedy("if it stays, see the check of the controller"));
+    }
+    if found.is_empty() && !snapshot.pools.is_empty() {
         let message = format!(
             "the images of {} are resolved, and their tags can be polled",
-            count(pools, "pool")
+            count(snapshot.pools.len(), "pool")
         );
         found.push(Check::ok(Topic::Registry, &message));
     }
     found
+}
+
+/// True if the controller has queried the pool's image.
+fn is_asked(pool: &BootcNodePool) -> bool {
+    let status = pool.status.as_ref();
+    status.is_some_and(|status| condition::find(&status.conditions, types::IMAGE_RESOLVED).is_some())
 }
 
 /// Checks that Secrets with credentials exist and have the right type. Their content is not read.

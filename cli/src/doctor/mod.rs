@@ -2,7 +2,6 @@
 //! [`read`] sends requests.
 
 use jiff::Timestamp;
-use serde::Serialize;
 
 use crate::health::HealthInsight;
 use crate::snapshot::Snapshot;
@@ -14,6 +13,7 @@ pub mod check;
 mod commands;
 mod controller;
 mod crds;
+mod diagnosis;
 pub mod facts;
 mod findings;
 mod guard;
@@ -35,43 +35,12 @@ pub mod workload;
 
 use check::{Check, Outcome, Topic};
 pub use commands::{Commands, Origin};
+pub use diagnosis::Diagnosis;
 use facts::Facts;
 pub use read::read;
 pub use render::{render, render_commands};
 use roster::{Member, members};
 use versions::Skew;
-
-/// Result of all checks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Diagnosis {
-    /// The worst result.
-    pub result: Outcome,
-    /// The checks, sorted by group.
-    pub checks: Vec<Check>,
-}
-
-impl Diagnosis {
-    /// Returns the commands of all remedies, each once.
-    pub fn commands(&self) -> Vec<&str> {
-        let mut found: Vec<&str> = vec![];
-        for command in self.checks.iter().flat_map(|check| &check.commands) {
-            if !found.contains(&command.as_str()) {
-                found.push(command);
-            }
-        }
-        found
-    }
-
-    /// Returns the exit status: 1 if an admin has to act, else 2 if a check could not be made, else 0.
-    pub fn exit_status(&self) -> u8 {
-        match self.result {
-            Outcome::Ok | Outcome::Note | Outcome::Warning => 0,
-            Outcome::Broken => 1,
-            Outcome::Unknown => 2,
-        }
-    }
-}
 
 /// Makes all checks.
 pub fn diagnose(facts: &Facts, now: Timestamp) -> Diagnosis {
@@ -91,12 +60,7 @@ pub fn diagnose(facts: &Facts, now: Timestamp) -> Diagnosis {
     checks.extend(unread(facts, snapshot));
     checks.extend(budgets::check(facts, &members));
     checks.extend(singles::check(facts, &members));
-    checks.sort_by_key(|check| check.topic);
-    let result = checks.iter().map(|check| check.result).max();
-    Diagnosis {
-        result: result.unwrap_or(Outcome::Unknown),
-        checks,
-    }
+    Diagnosis::of(checks)
 }
 
 /// Checks the programs. Those that need the pools are made only if the API server serves them.

@@ -66,7 +66,7 @@ const EFFECT: &str =
     "the API server may accept writes of one node's agent to other nodes' objects, so no node takes a berth";
 
 fn repaired(facts: &Facts, check: Check) -> Check {
-    let commands = facts.commands.policies(facts.helm(Kind::Policy).as_ref());
+    let commands = facts.commands.policies(facts.release().as_ref());
     let namespace = &facts.namespace;
     let remedy = if commands.is_empty() {
         format!(

@@ -1,7 +1,7 @@
 //! The doctor's checks as text.
 
-use super::Diagnosis;
 use super::check::{Check, Outcome};
+use super::diagnosis::Diagnosis;
 use crate::table::{Look, Tint};
 use crate::text::wrapped;
 

@@ -3,6 +3,7 @@
 
 mod agent;
 mod controller;
+pub mod doctor;
 mod facts;
 
 use berth_api::berth::{Berth, ClosedReason, Offer, Outcome, Refused, lease};
