@@ -85,7 +85,7 @@ fn every_write_is_a_dry_run() {
         .collect();
     for expected in [
         "Secret berth-system/pull has the type Opaque, not kubernetes.io/dockerconfigjson",
-        "budget shop/db never lets a node go: maxUnavailable is 0 (of 1 pods)",
+        "budget shop/db never lets a node go: maxUnavailable is 0 (of 1 pod)",
         "no agent reports on node n1, a member of pool workers",
         // This server accepts every write.
         "a dry-run write was accepted that the policy berth-node-labels must refuse",

@@ -13,7 +13,7 @@ use super::commands::{Commands, quoted};
 use super::facts::Facts;
 use super::roster::Member;
 use super::workload::{Budget, PodPlace, Pods, Workload, key};
-use crate::text::clean;
+use crate::text::{clean, count};
 
 /// Checks the budgets of all namespaces.
 pub(crate) fn check(facts: &Facts, members: &[Member<'_>]) -> Vec<Check> {
@@ -59,11 +59,11 @@ pub(crate) fn never(budget: &Budget) -> Option<String> {
     if status.expected_pods == 0 || status.desired_healthy < status.expected_pods {
         return None;
     }
-    let pods = status.expected_pods;
+    let pods = count(usize::try_from(status.expected_pods).unwrap_or_default(), "pod");
     Some(match (&spec.max_unavailable, &spec.min_available) {
-        (Some(most), _) => format!("maxUnavailable is {} (of {pods} pods)", number(most)),
-        (None, Some(least)) => format!("minAvailable is {} (of {pods} pods)", number(least)),
-        (None, None) => format!("all of its {pods} pods must be available"),
+        (Some(most), _) => format!("maxUnavailable is {} (of {pods})", number(most)),
+        (None, Some(least)) => format!("minAvailable is {} (of {pods})", number(least)),
+        (None, None) => format!("all must be available ({pods})"),
     })
 }
 
@@ -259,7 +259,7 @@ mod tests {
             (
                 json!({"minAvailable": "51%"}),
                 status(0, 1, 1),
-                Some("minAvailable is 51% (of 1 pods)"),
+                Some("minAvailable is 51% (of 1 pod)"),
             ),
             // A pod is not ready now.
             (json!({"minAvailable": 2}), status(0, 3, 2), None),

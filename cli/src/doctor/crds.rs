@@ -10,6 +10,7 @@ use super::check::{Check, Topic};
 use super::commands::VERSION;
 use super::facts::Facts;
 use super::json::normal;
+use super::seen::unknown;
 use super::shipped::{Kind, Shipped};
 use super::versions::Skew;
 
@@ -36,17 +37,17 @@ enum State {
 
 /// Checks the CRDs. CRDs with the same problem are one check.
 pub(crate) fn check(facts: &Facts, skew: Skew) -> Vec<Check> {
-    let mut unknown = vec![];
+    let mut unseens = vec![];
     let mut states: BTreeMap<State, Vec<&str>> = BTreeMap::new();
     for shipped in facts.shipped(Kind::Crd) {
         match facts.installed(shipped) {
-            Err(unseen) => unknown.push(unseen.check(Topic::Crds)),
+            Err(unseen) => unseens.push(unseen),
             Ok(None) => states.entry(State::Missing).or_default().push(&shipped.name),
             Ok(Some(found)) => states.entry(state(found, shipped)).or_default().push(&shipped.name),
         }
     }
     let known = states.iter().map(|(state, crds)| words(facts, state, crds, skew));
-    known.chain(unknown).collect()
+    known.chain(unknown(Topic::Crds, &unseens)).collect()
 }
 
 /// True if all CRDs are served, or it is not known.

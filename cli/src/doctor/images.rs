@@ -84,7 +84,7 @@ fn wrong(facts: &Facts, shown: &str, type_: &str, name: &str) -> Check {
         &format!("Secret {shown} has the type {}, not {TYPE}", clean(type_)),
     )
     .because(effect)
-    .remedy(&format!("delete it and create it again; {}", create(facts, name)))
+    .remedy(&format!("delete it, then {}", create(facts, name)))
 }
 
 fn create(facts: &Facts, name: &str) -> String {

@@ -6,6 +6,7 @@ use super::check::{Check, Topic};
 use super::commands::VERSION;
 use super::facts::Facts;
 use super::json::differences;
+use super::seen::unknown;
 use super::shipped::{Kind, Shipped};
 use super::versions::Skew;
 
@@ -15,16 +16,17 @@ const OF_ADMIN: &str = "audiences";
 /// Checks the policies and their bindings.
 pub(crate) fn check(facts: &Facts, skew: Skew) -> Vec<Check> {
     let mut found = vec![];
-    let mut missing = vec![];
+    let (mut missing, mut unseens) = (vec![], vec![]);
     for kind in [Kind::Policy, Kind::Binding] {
         for shipped in facts.shipped(kind) {
             match facts.installed(shipped) {
-                Err(unseen) => found.push(unseen.check(Topic::Policies)),
+                Err(unseen) => unseens.push(unseen),
                 Ok(None) => missing.push((kind, shipped.name.as_str())),
                 Ok(Some(object)) => found.extend(fault(facts, shipped, object, skew)),
             }
         }
     }
+    found.extend(unknown(Topic::Policies, &unseens));
     let missing = absent(facts, &missing);
     if found.is_empty() && missing.is_empty() {
         let count = facts.shipped(Kind::Policy).count();

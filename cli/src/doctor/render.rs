@@ -3,7 +3,7 @@
 use super::check::{Check, Outcome};
 use super::diagnosis::Diagnosis;
 use crate::table::{Look, Tint};
-use crate::text::wrapped;
+use crate::text::{count as counted, wrapped};
 
 /// Column that messages begin at.
 const MESSAGE: usize = 11;
@@ -79,9 +79,11 @@ fn summary(diagnosis: &Diagnosis) -> String {
     let mut counts = vec![];
     for result in Outcome::ALL {
         let count = diagnosis.checks.iter().filter(|check| check.result == result).count();
-        if count > 0 {
-            counts.push(format!("{count} {}", result.word()));
-        }
+        let words = match result {
+            Outcome::Warning | Outcome::Note => counted(count, result.word()),
+            _ => format!("{count} {}", result.word()),
+        };
+        counts.extend((count > 0).then_some(words));
     }
     let counts = counts.join(", ");
     if diagnosis.commands().is_empty() {

@@ -1,5 +1,9 @@
 //! Facts that may be missing because the API server did not return them.
 
+use std::collections::BTreeMap;
+
+use berth_core::text::few;
+
 use super::check::{Check, Outcome, Topic};
 
 /// A fact, or why it is not known.
@@ -14,6 +18,26 @@ pub struct Unseen {
     pub why: String,
     /// Permission that the user lacks; `None` if the API server did not refuse the request.
     pub permission: Option<String>,
+}
+
+/// Returns the checks that could not be made. Facts that need the same permission are one check.
+pub(crate) fn unknown(topic: Topic, unseen: &[&Unseen]) -> Vec<Check> {
+    let mut groups: BTreeMap<&Option<String>, Vec<&Unseen>> = BTreeMap::new();
+    for one in unseen {
+        groups.entry(&one.permission).or_default().push(one);
+    }
+    let mut checks = vec![];
+    for group in groups.into_values() {
+        let what = few(group.iter().map(|one| one.what.clone()));
+        checks.extend(group.first().map(|first| {
+            Unseen {
+                what,
+                ..(*first).clone()
+            }
+            .check(topic)
+        }));
+    }
+    checks
 }
 
 impl Unseen {

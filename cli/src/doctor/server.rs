@@ -8,6 +8,7 @@ use kube::ResourceExt;
 
 use super::check::{Check, Topic};
 use super::facts::{Answer, Facts};
+use super::seen::Unseen;
 use crate::text::{clean, count};
 
 /// Oldest supported minor version of Kubernetes 1.
@@ -129,15 +130,14 @@ pub(crate) fn control_plane(facts: &Facts) -> Check {
     let topic = Topic::ControlPlane;
     let snapshot = match &facts.snapshot {
         Ok(snapshot) => snapshot,
-        Err(unseen) => return unseen.check(topic),
+        Err(unseen) => return size_unseen(unseen),
     };
     if let Some(error) = &snapshot.nodes_unread {
-        return super::seen::Unseen {
-            what: "Nodes".to_owned(),
+        return size_unseen(&Unseen {
+            what: String::new(),
             why: error.clone(),
             permission: Some("list nodes".to_owned()),
-        }
-        .check(topic);
+        });
     }
     let servers = snapshot.nodes.iter().filter(|node| is_control_plane(node.labels()));
     let servers: Vec<&Node> = servers.map(|node| &node.object).collect();
@@ -156,7 +156,7 @@ pub(crate) fn control_plane(facts: &Facts) -> Check {
     let words = format!("{} with the label of the control plane", count(servers.len(), "node"));
     match Meanwhile::of(servers.len()) {
         _ if servers.is_empty() => Check::note(topic, &words)
-            .because("right for a managed control plane; else Berth knows no control plane node and could update several at once")
+            .because("right for a managed control plane; else Berth knows control plane nodes only by the addresses of API servers")
             .remedy("if control plane nodes are in the cluster, label them: docs/rollouts.md#control-plane-nodes"),
         None => Check::ok(topic, &format!("{words}: updated one at a time, so a majority stays up")),
         Some(Meanwhile::Everything) => Check::note(topic, &words)
@@ -166,6 +166,11 @@ pub(crate) fn control_plane(facts: &Facts) -> Check {
             .because(&format!("each is {}; Berth updates them one after the other", Meanwhile::Majority.words()))
             .remedy("use three control plane nodes, or one"),
     }
+}
+
+fn size_unseen(unseen: &Unseen) -> Check {
+    let what = "number of control plane nodes".to_owned();
+    Unseen { what, ..unseen.clone() }.check(Topic::ControlPlane)
 }
 
 fn is_up(node: &Node) -> bool {

@@ -55,7 +55,10 @@ impl World<'_> {
         });
         let installed = facts.installed.clone().unwrap_or_else(|| self.facts.version(1));
         let machine = Machine {
-            guard_unit: Some(GuardUnit::Installed),
+            guard_unit: Some(match &facts.guard_failure {
+                Some(why) => GuardUnit::Missing(why.clone()),
+                None => GuardUnit::Installed,
+            }),
             boot_safeguards: None,
             bootc_version: None,
             platform_variant: None,
@@ -101,7 +104,8 @@ impl World<'_> {
             ..Deployments::default()
         }));
         seen.host.fresh = true;
-        seen.host.clock_synchronized = Some(true);
+        seen.host.clock_synchronized = Some(!facts.clock_off);
+        seen.host.rivals.clone_from(&facts.rivals);
         seen.host.health = Some(HostHealth {
             checks: match facts.failed_checks.as_slice() {
                 [] => Checks::Passed,

@@ -163,6 +163,12 @@ pub struct NodeFacts {
     pub implausible: Vec<String>,
     /// Messages of the host's failed health checks.
     pub failed_checks: Vec<String>,
+    /// True if the host's clock is not synchronized.
+    pub clock_off: bool,
+    /// Other updaters that are active on the host.
+    pub rivals: Vec<String>,
+    /// Why the rollback guard could not be installed on the host.
+    pub guard_failure: Option<String>,
     pub drain: Option<DrainFacts>,
     pub failure: Option<Failure>,
     pub past: Past,
@@ -194,6 +200,9 @@ impl Default for NodeFacts {
             unguarded: false,
             implausible: vec![],
             failed_checks: vec![],
+            clock_off: false,
+            rivals: vec![],
+            guard_failure: None,
             drain: None,
             failure: None,
             past: Past::default(),

@@ -165,9 +165,9 @@ async fn a_user_without_rights_gets_no_verdict() -> Result<()> {
     said.ends(
         2,
         &[
-            "unknown  not known: CustomResourceDefinition bootcnodes.berth.dev",
+            "unknown  not known: CustomResourceDefinition bootcnodepools.berth.dev, CustomResourceDefinition bootcnodes.berth.dev",
             "allow your user to get customresourcedefinitions.apiextensions.k8s.io",
-            "unknown  not known: ValidatingAdmissionPolicyBinding berth-agent-own-berth",
+            "unknown  not known: ValidatingAdmissionPolicyBinding berth-agent-own-status, ",
             "allow your user to get deployments.apps in namespace berth-system",
             "allow your user to list bootcnodepools.berth.dev and bootcnodes.berth.dev",
             "allow your user to list poddisruptionbudgets.policy in all namespaces",
@@ -297,7 +297,7 @@ async fn a_budget(cluster: &Cluster, admin: &Admin<'_>) -> Result<()> {
         .await?;
     cluster.budget("shop", 1).await?;
     let texts = [
-        "broken   budget default/shop never lets a node go: minAvailable is 1 (of 1 pods)",
+        "broken   budget default/shop never lets a node go: minAvailable is 1 (of 1 pod)",
         "cause: drains of these nodes time out: node",
         "patch poddisruptionbudget shop",
     ];
