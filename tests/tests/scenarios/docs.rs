@@ -12,9 +12,10 @@ use clap::CommandFactory;
 const FOREIGN: &str = "
     --branch --certificate-identity --certificate-oidc-issuer --raw --repo --sign
     --all --allow-missing-checksum --bound-object-kind --bound-object-name --bound-object-uid
-    --docker-password --docker-server --docker-username --duration --enable-admission-plugins --enforce-container-sigpolicy
-    --failed --features --field-selector --for --force-conflicts --from-file --list --list-boots --no-pager --now --pending --preserve-digests --profile
-    --progress-fd --release --server-side --strict --subresource --target --test --type --unlock --world";
+    --docker-password --docker-server --docker-username --duration --enable-admission-plugins
+    --enforce-container-sigpolicy --failed --features --field-selector --for --force-conflicts --from --from-file
+    --list --list-boots --no-pager --now --pending --preserve-digests --profile --progress-fd --release --rm
+    --server-side --strict --subresource --target --test --type --unlock --world";
 
 fn pages() -> Result<Vec<(PathBuf, String)>> {
     let root = workspace_root();
