@@ -1,4 +1,4 @@
-//! Requests of the doctor: what it asks an API server, and how it ends.
+//! Requests of the doctor to an API server, and its exit status.
 
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail like the test")]
 

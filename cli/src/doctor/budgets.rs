@@ -265,7 +265,7 @@ mod tests {
             (json!({"minAvailable": 2}), status(0, 3, 2), None),
             (json!({"maxUnavailable": 1}), status(0, 3, 2), None),
             (json!({"minAvailable": 2}), status(1, 3, 2), None),
-            // It selects no pod.
+            // The budget selects no pod.
             (json!({"maxUnavailable": 0}), status(0, 0, 0), None),
             (json!({"minAvailable": 2}), unobserved, None),
         ] {

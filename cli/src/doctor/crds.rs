@@ -27,9 +27,9 @@ enum State {
     Missing,
     /// The API server does not serve it, for this reason.
     NotServed(String),
-    /// It lacks these fields, and has no others.
+    /// The installed CRD lacks these fields, and has no others.
     Older(Vec<String>),
-    /// It has these fields in addition.
+    /// The installed CRD has these fields in addition.
     Newer(Vec<String>),
     /// These fields have other types or rules, or fields are missing on both sides.
     Different(Vec<String>),
@@ -66,7 +66,7 @@ fn words(facts: &Facts, state: &State, crds: &[&str], skew: Skew) -> Check {
         "the API server refuses writes with fields that it does not know, so agents cannot report and take no berth";
     let apply = format!("apply the CRDs of version {VERSION}");
     match state {
-        State::Current => Check::ok(Topic::Crds, &format!("CRDs are those of version {VERSION}: {all}")),
+        State::Current => Check::ok(Topic::Crds, &format!("CRDs have version {VERSION}: {all}")),
         State::Missing => Check::broken(Topic::Crds, &format!("CRDs are not installed: {all}"))
             .remedy(&apply)
             .commands(commands),
@@ -92,7 +92,7 @@ fn words(facts: &Facts, state: &State, crds: &[&str], skew: Skew) -> Check {
             Check::warning(Topic::Crds, &message).remedy("install the plugin of the controller's version")
         }
         State::Different(fields) => {
-            let message = format!("CRDs differ from those of version {VERSION}: {all} in {}", few(fields));
+            let message = format!("CRDs differ from version {VERSION}: {all} in {}", few(fields));
             if skew.is_other_version() {
                 let remedy = "install the plugin of the controller's version, and run this again";
                 return Check::warning(Topic::Crds, &message).remedy(remedy);

@@ -45,7 +45,7 @@ pub struct Facts {
     pub commands: Commands,
     /// Objects that this plugin's version ships.
     pub shipped: Vec<Shipped>,
-    /// The same objects as installed, by kind and name.
+    /// Installed objects with the kinds and names of the shipped ones.
     pub objects: BTreeMap<(Kind, String), Seen<Option<Value>>>,
     /// Version of the API server, such as `v1.36.1`.
     pub server: Seen<String>,

@@ -70,7 +70,7 @@ impl Wanted {
     }
 }
 
-/// One page of a list.
+/// Page of a list.
 #[derive(Debug, Deserialize)]
 pub(super) struct Page<T> {
     #[serde(default)]

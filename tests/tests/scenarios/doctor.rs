@@ -142,7 +142,7 @@ async fn an_empty_cluster_lacks_everything_and_the_commands_install_it() -> Resu
     said.ends(
         1,
         &[
-            "ok       CRDs are those of version",
+            "ok       CRDs have version",
             "ok       4 admission policies of version",
             "ok       dry-run writes are refused by berth-node-labels",
             "broken   controller: 0 of 2 pods are ready",
@@ -173,12 +173,7 @@ async fn a_user_without_rights_gets_no_verdict() -> Result<()> {
             "allow your user to list poddisruptionbudgets.policy in all namespaces",
         ],
     )?;
-    for word in [
-        "CRDs are those",
-        "budgets let every",
-        "ok       controller",
-        "refused by",
-    ] {
+    for word in ["CRDs have", "budgets let every", "ok       controller", "refused by"] {
         ensure!(!said.out.contains(word), "{word:?} without a look: {}", said.out);
     }
     let said = eve.berth(&["doctor", "-o", "json"]).await?;
@@ -207,7 +202,7 @@ async fn each_broken_thing_is_named_and_mended_by_its_command() -> Result<()> {
     let admin = Admin::of(&cluster.control_plane);
     admin
         .until_ends(0, &[
-            "ok       CRDs are those of version",
+            "ok       CRDs have version",
             "ok       dry-run writes are refused by berth-agent-own-berth, berth-agent-own-status, berth-node-labels",
             "ok       agents: 2 of 2 members report",
             "ok       the images of 1 pool are resolved",
@@ -286,7 +281,7 @@ async fn a_crd(cluster: &Cluster, admin: &Admin<'_>) -> Result<()> {
         commands.len() == 1 && commands[0].ends_with("crds.yaml"),
         "{commands:?}"
     );
-    admin.until_ends(0, &["ok       CRDs are those of version"]).await
+    admin.until_ends(0, &["ok       CRDs have version"]).await
 }
 
 /// A budget keeps the only pod of a workload on its node.
