@@ -50,8 +50,8 @@ bench: ## Measure, and print JSON lines with the last landing's figures. BERTH_B
 	@scripts/bench.sh
 
 generate: ## Write the generated files.
-	@$(CARGO) run --quiet -p berth-api --example crdgen > manifests/crds.yaml.new
-	@mv manifests/crds.yaml.new manifests/crds.yaml
+	@$(CARGO) run --quiet -p berth-api --example crdgen > manifests/base/crds.yaml.new
+	@mv manifests/base/crds.yaml.new manifests/base/crds.yaml
 	@$(CARGO) run --quiet -p berth-api --example apidocs > docs/api.md.new
 	@mv docs/api.md.new docs/api.md
 

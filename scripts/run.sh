@@ -33,7 +33,7 @@ nextest() {
 
 generated_is_current() {
     cargo build --quiet --workspace --example crdgen --example apidocs || return 1
-    is_output_of crdgen manifests/crds.yaml && is_output_of apidocs docs/api.md
+    is_output_of crdgen manifests/base/crds.yaml && is_output_of apidocs docs/api.md
 }
 
 # is_output_of EXAMPLE FILE: true if the example prints the content of the file.

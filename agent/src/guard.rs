@@ -36,7 +36,7 @@ const SHORTEST: i64 = 600;
 const ACCOUNT: &str = "berth-agent";
 
 /// Advice if the API server accepts a write that a policy must reject.
-const POLICIES: &str = "apply manifests/admission-policies.yaml again, with its bindings";
+const POLICIES: &str = "apply manifests/base/admission-policies.yaml again, with its bindings";
 /// Advice if the kubelet's identity permits too much.
 const RESTRICTION: &str = "turn on NodeRestriction in the API server (--enable-admission-plugins), or set --kubelet-kubeconfig to \
      the kubelet's own kubeconfig";

@@ -10,6 +10,7 @@ pub mod hosts;
 pub mod images;
 pub mod last_release;
 mod locked;
+pub mod manifests;
 mod named_error;
 pub mod ports;
 pub mod process;

@@ -34,7 +34,7 @@ fn unseen(root: &HostRoot) -> Option<String> {
     let (directory, root) = (directory.display(), root.path("/"));
     let root = root.display();
     Some(format!(
-        "the host's {directory} is not visible under {root}; mount it there, as manifests/agent-daemonset.yaml does"
+        "the host's {directory} is not visible under {root}; mount it there, as manifests/base/agent-daemonset.yaml does"
     ))
 }
 

@@ -479,7 +479,7 @@ async fn deploy_agent(control_plane: &ControlPlane, registry: &Registry, agent: 
     }
     let image = ImageSpec::program(&program, &[])?.build()?;
     let digest = registry.client().push_image(AGENT, None, &image).await?;
-    let file = programs::workspace_root().join("manifests/agent-daemonset.yaml");
+    let file = programs::workspace_root().join("manifests/base/agent-daemonset.yaml");
     let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
     let mut object: Value = serde_saphyr::from_str(&text).context("agent-daemonset.yaml")?;
     let container = object

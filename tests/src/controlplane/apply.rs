@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +10,7 @@ use kube::core::GroupVersionKind;
 use kube::discovery::{Scope, pinned_kind};
 use kube::{Api, Client, ResourceExt};
 
-use crate::tools::{Tool, Tools};
+use crate::manifests::kustomize;
 
 /// Timeout until a new kind is served.
 const KIND_TIMEOUT: Duration = Duration::from_secs(15);
@@ -44,19 +43,6 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
-}
-
-fn kustomize(directory: &Path) -> Result<String> {
-    let tools = Tools::ensure(&[Tool::Kubectl])?;
-    let output = Command::new(tools.path(Tool::Kubectl)?)
-        .arg("kustomize")
-        .arg(directory)
-        .output()
-        .context("running kubectl kustomize")?;
-    if !output.status.success() {
-        bail!("{}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(String::from_utf8(output.stdout)?)
 }
 
 pub(super) async fn text(client: &Client, text: &str) -> Result<()> {

@@ -226,12 +226,12 @@ impl ControlPlane {
             .with_context(|| format!("applying {}", path.display()))
     }
 
-    /// Installs Berth as an admin does: everything in `manifests/` except the workloads, which the harness runs itself.
+    /// Installs Berth as an admin does: everything in `manifests/base` except the workloads, which the harness runs itself.
     pub async fn install(&self) -> Result<()> {
-        self.install_from(&workspace_root().join("manifests")).await
+        self.install_from(&workspace_root().join("manifests/base")).await
     }
 
-    /// Installs from another checkout's `manifests/`.
+    /// Installs from the directory with the base of another release.
     pub async fn install_from(&self, directory: &Path) -> Result<()> {
         for name in ["namespace.yaml", "crds.yaml", "rbac.yaml", "admission-policies.yaml"] {
             self.apply_manifests(&directory.join(name)).await?;

@@ -383,7 +383,7 @@ async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()>
     let (cluster, start) = start_with(2, &[Updaters::Bootc, Updaters::RpmOstree]).await?;
     let v1 = roll_to(&cluster, "1.0.0", 1).await?;
     cluster.until_all_run(&v1, LONG).await?;
-    let policies = programs::workspace_root().join("manifests/admission-policies.yaml");
+    let policies = programs::workspace_root().join("manifests/base/admission-policies.yaml");
     let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(cluster.client());
     let rounds = [
         ("berth-agent-own-berth", "2.0.0"),

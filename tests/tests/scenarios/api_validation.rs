@@ -474,7 +474,10 @@ async fn the_api_server_refuses_wrong_objects_with_advice() {
         ..Options::default()
     };
     let control_plane = ControlPlane::start(options).await.unwrap();
-    control_plane.apply_manifests(&manifests("crds.yaml")).await.unwrap();
+    control_plane
+        .apply_manifests(&manifests("base/crds.yaml"))
+        .await
+        .unwrap();
     let mut server = Server {
         client: control_plane.admin_client(),
         wrong: vec![],

@@ -10,12 +10,12 @@ use clap::CommandFactory;
 
 /// Flags of other programs that the documentation names.
 const FOREIGN: &str = "
-    --branch --certificate-identity --certificate-oidc-issuer --raw --repo --sign
-    --all --allow-missing-checksum --bound-object-kind --bound-object-name --bound-object-uid
-    --docker-password --docker-server --docker-username --duration --enable-admission-plugins
-    --enforce-container-sigpolicy --failed --features --field-selector --for --force-conflicts --from --from-file
-    --list --list-boots --no-pager --now --pending --preserve-digests --profile --progress-fd --release --rm
-    --server-side --strict --subresource --target --test --type --unlock --world";
+    --all --allow-missing-checksum --bound-object-kind --bound-object-name --bound-object-uid --branch
+    --certificate-identity --certificate-oidc-issuer --docker-password --docker-server --docker-username --duration
+    --enable-admission-plugins --enforce-container-sigpolicy --failed --features --field-selector --for
+    --force-conflicts --from --from-file --list --list-boots --namespace --no-pager --now --patch --pending
+    --preserve-digests --profile --progress-fd --raw --release --repo --reset-then-reuse-values --rm --server-side
+    --set --sign --strict --subresource --take-ownership --target --test --type --unlock --world";
 
 fn pages() -> Result<Vec<(PathBuf, String)>> {
     let root = workspace_root();
@@ -193,8 +193,8 @@ fn the_page_of_commands_has_every_command() -> Result<()> {
 fn every_flag_of_manifests_and_units_exists() -> Result<()> {
     let [(_, agent), (_, controller), _] = helps();
     for (file, help) in [
-        ("manifests/agent-daemonset.yaml", &agent),
-        ("manifests/controller-deployment.yaml", &controller),
+        ("manifests/base/agent-daemonset.yaml", &agent),
+        ("manifests/base/controller-deployment.yaml", &controller),
         ("systemd/berth-agent.service", &agent),
         ("systemd/berth-firstboot.service", &agent),
     ] {
@@ -283,7 +283,7 @@ fn tests_that_the_security_page_names_exist() -> Result<()> {
 #[test]
 fn files_that_the_pages_name_exist() -> Result<()> {
     let root = workspace_root();
-    let tops = "api/ core/ agent/ controller/ cli/ model/ tests/ docs/ manifests/ systemd/ scripts/";
+    let tops = "api/ core/ agent/ charts/ controller/ cli/ model/ tests/ docs/ manifests/ systemd/ scripts/";
     for (file, page) in pages()? {
         for span in code(&page) {
             let is_path = tops.split(' ').any(|top| span.starts_with(top));

@@ -28,6 +28,7 @@ mod matrix;
 mod monitoring;
 mod one_host;
 mod outside;
+mod overlays;
 mod policies;
 mod preview;
 mod provisioning;

@@ -10,6 +10,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use berth_agent::cli::{Args, NodeIdentity};
 use berth_api::keys;
 use berth_tests::controlplane::{ControlPlane, Options};
+use berth_tests::manifests::with_components;
 use berth_tests::programs::workspace_root;
 use berth_tests::wait::eventually;
 use clap::Parser;
@@ -24,8 +25,6 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-
-use crate::samples::rendered;
 
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 /// Label and taint of a node that an admin set aside for the controller.
@@ -68,7 +67,7 @@ fn token(pod: &PodSpec) -> Result<&ServiceAccountTokenProjection> {
 
 #[test]
 fn pods_are_confined() -> Result<()> {
-    let objects = rendered(&[])?;
+    let objects = with_components(&[])?;
     for pod in [agent(&objects)?, controllers_pod(&objects)?] {
         let profile = pod.security_context.as_ref().and_then(|c| c.seccomp_profile.as_ref());
         ensure!(profile.is_some_and(|profile| profile.type_ == "RuntimeDefault"));
@@ -95,8 +94,8 @@ fn pods_are_confined() -> Result<()> {
 #[test]
 fn the_agent_sees_few_paths_of_its_host() -> Result<()> {
     let of_kubelet = ["etc/kubernetes/kubelet.conf", "var/lib/kubelet/pki"];
-    sees_paths(&agent(&rendered(&[])?)?, &of_kubelet)?;
-    sees_paths(&agent(&rendered(&["impersonation"])?)?, &[])
+    sees_paths(&agent(&with_components(&[])?)?, &of_kubelet)?;
+    sees_paths(&agent(&with_components(&["impersonation"])?)?, &[])
 }
 
 fn sees_paths(pod: &PodSpec, of_kubelet: &[&str]) -> Result<()> {
@@ -141,7 +140,7 @@ fn sees_paths(pod: &PodSpec, of_kubelet: &[&str]) -> Result<()> {
 /// limits, or let each agent act as every node.
 #[test]
 fn agents_may_impersonate_their_own_nodes_only() -> Result<()> {
-    let objects = rendered(&["impersonation"])?;
+    let objects = with_components(&["impersonation"])?;
     let pod = agent(&objects)?;
     let args = pod.containers[0].args.iter().flatten().map(String::as_str);
     let args = Args::try_parse_from(["berth-agent"].into_iter().chain(args))?;
@@ -177,7 +176,7 @@ fn agents_may_impersonate_their_own_nodes_only() -> Result<()> {
     }
     ensure!(granted == expected, "{granted:?}");
     ensure!(
-        !rendered(&[])?
+        !with_components(&[])?
             .iter()
             .any(|object| object.to_string().contains("impersonate"))
     );
@@ -187,7 +186,7 @@ fn agents_may_impersonate_their_own_nodes_only() -> Result<()> {
 /// All pods of the namespace are closed, except the two ports of the controller. Its requests are not restricted.
 #[test]
 fn network_policies_leave_the_controllers_ports_open() -> Result<()> {
-    let objects = rendered(&[])?;
+    let objects = with_components(&[])?;
     let policies: Vec<NetworkPolicy> = of_kind(&objects, "NetworkPolicy")?;
     let [closed, open] = policies.try_into().ok().context("not two policies")?;
     let (closed, open) = if closed.name_any() == CONTROLLER {
@@ -307,7 +306,7 @@ async fn only_nodes_for_the_controller_run_it() -> Result<()> {
     add_node(&admin, "server", Some(CONTROL_PLANE)).await?;
     cordon(&admin, "server", true).await?;
 
-    let [anywhere, strict] = [rendered(&[])?, rendered(&["control-plane"])?];
+    let [anywhere, strict] = [with_components(&[])?, with_components(&["control-plane"])?];
     let pods: Api<Pod> = Api::namespaced(admin.clone(), keys::NAMESPACE);
     let params = PostParams::default();
     pods.create(&params, &pod_of(&strict, "strict")?).await?;
@@ -383,13 +382,13 @@ async fn the_api_server_admits_the_pods() -> Result<()> {
     let plane = ControlPlane::start(options).await?;
     plane.apply_manifests(&workspace_root().join("manifests")).await?;
     let admin = plane.admin_client();
-    let base = rendered(&[])?;
+    let base = with_components(&[])?;
     for components in [
         ["control-plane", "k3s"],
         ["rke2", "control-plane"],
         ["impersonation", "control-plane"],
     ] {
-        let workloads = rendered(&components)?;
+        let workloads = with_components(&components)?;
         let workloads = workloads
             .iter()
             .filter(|object| object["kind"] != "CustomResourceDefinition");

@@ -118,7 +118,9 @@ async fn an_api_server_goes_and_comes_back() -> Result<()> {
         ..Options::default()
     };
     let plane = ControlPlane::start(options).await?;
-    plane.apply_files(&["namespace.yaml", "crds.yaml", "rbac.yaml"]).await?;
+    plane
+        .apply_files(&["base/namespace.yaml", "base/crds.yaml", "base/rbac.yaml"])
+        .await?;
     let first: SocketAddr = plane.url().trim_start_matches("https://").parse()?;
     let first = SocketAddr::new(address, first.port());
     let port = Port::reserve()?;

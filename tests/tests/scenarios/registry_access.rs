@@ -164,7 +164,9 @@ async fn images_resolve_by_credentials_tls_proxy_and_mirrors() -> Result<()> {
         ..Options::default()
     };
     let (plane, registry) = tokio::try_join!(ControlPlane::start(options), Registry::start_local())?;
-    plane.apply_files(&["namespace.yaml", "crds.yaml", "rbac.yaml"]).await?;
+    plane
+        .apply_files(&["base/namespace.yaml", "base/crds.yaml", "base/rbac.yaml"])
+        .await?;
     let own = plane
         .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)
         .await?;

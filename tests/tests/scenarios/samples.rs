@@ -1,16 +1,14 @@
 //! The samples and the manifests of each distribution: they must match what its installer really sets up.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use berth_agent::cli::Args;
 use berth_api::fleet::BootcFleet;
 use berth_api::membership::{PoolSelector, Rule, membership};
 use berth_api::pool::BootcNodePool;
-use berth_tests::programs::{read, workspace_root};
-use berth_tests::tools::{Tool, Tools};
+use berth_tests::manifests::with_components;
+use berth_tests::programs::read;
 use clap::Parser;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
@@ -149,32 +147,9 @@ fn sample_pools_have_an_order_and_a_limit() -> Result<()> {
     Ok(())
 }
 
-/// The objects that `kubectl kustomize` builds from the manifests with these components.
-pub fn rendered(components: &[&str]) -> Result<Vec<Value>> {
-    let directory = tempfile::tempdir()?;
-    // A kustomization can name others only by relative paths.
-    let up = "../".repeat(directory.path().components().count() - 1);
-    let manifests = format!("{up}{}", workspace_root().join("manifests").display()).replace("//", "/");
-    let mut text = format!("resources:\n- {manifests}\n");
-    if !components.is_empty() {
-        text.push_str("components:\n");
-    }
-    for component in components {
-        text.push_str(&format!("- {manifests}/components/{component}\n"));
-    }
-    fs::write(directory.path().join("kustomization.yaml"), text)?;
-    let tools = Tools::ensure(&[Tool::Kubectl])?;
-    let output = Command::new(tools.path(Tool::Kubectl)?)
-        .arg("kustomize")
-        .arg(directory.path())
-        .output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(serde_saphyr::from_multiple(&String::from_utf8(output.stdout)?)?)
-}
-
 /// The agents' DaemonSet with this component.
 fn agent_with(component: &str) -> Result<DaemonSet> {
-    let agent = rendered(&[component])?
+    let agent = with_components(&[component])?
         .into_iter()
         .find(|document| document["kind"] == "DaemonSet")
         .context("no DaemonSet")?;
@@ -201,11 +176,13 @@ fn the_probe_finds_its_file<'a>(pod: &PodSpec, container: &'a Container) -> Resu
 
 /// Component of an installer, the path of its kubelet's kubeconfig, and the files that the kubeconfig names.
 fn installers() -> Vec<(&'static str, String, Vec<String>)> {
-    let mut installers = vec![(
-        "eks",
-        "/var/lib/kubelet/kubeconfig".to_owned(),
-        vec!["/etc/kubernetes/pki/ca.crt".to_owned()],
-    )];
+    let mut installers = Vec::new();
+    for (name, file) in [
+        ("eks", "/etc/kubernetes/pki/ca.crt"),
+        ("openshift", "/var/lib/kubelet/pki"),
+    ] {
+        installers.push((name, "/var/lib/kubelet/kubeconfig".to_owned(), vec![file.to_owned()]));
+    }
     for name in ["k3s", "rke2"] {
         let directory = format!("/var/lib/rancher/{name}/agent");
         let files = ["client-kubelet.crt", "client-kubelet.key", "server-ca.crt"];
