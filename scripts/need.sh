@@ -205,17 +205,18 @@ required() {
 # unbuilt SERVER...: prints the servers that are neither in the cache nor provided, and so must be built. The version of a program
 # on PATH is checked when it is used.
 unbuilt() {
-    local server built kubernetes etcd registry
+    local server built kubernetes etcd registry helm
     local assets=${KUBEBUILDER_ASSETS:-/nowhere}
     kubernetes=$(required k8s.io/kubernetes) etcd=$(required go.etcd.io/etcd/server/v3)
-    registry=$(required github.com/distribution/distribution/v3 registry/)
+    registry=$(required github.com/distribution/distribution/v3 registry/) helm=$(required helm.sh/helm/v4 ../helm/)
         # A directory of KUBEBUILDER_ASSETS that lacks one Kubernetes program is not used at all.
     for server in "$@"; do
-        [ -x "$assets/$server" ] || [ "$server" = registry ] || assets=/nowhere
+        [ -x "$assets/$server" ] || [ "$server" = registry ] || [ "$server" = helm ] || assets=/nowhere
     done
     for server in "$@"; do
         built=$cache/controlplane-k8s-$kubernetes-etcd-$etcd/$server
         [ "$server" != registry ] || built=$cache/registry-$registry/registry
+        [ "$server" != helm ] || built=$cache/helm-$helm/helm
         [ -x "$built" ] || [ -x "$assets/$server" ] || command -v "$server" >/dev/null || printf '%s ' "$server"
     done
 }
@@ -276,11 +277,11 @@ prepare() {
     [ $bad = 0 ] || exit 1
 }
 
-# Prepares a goal with a control plane, and announces the servers that will be fetched or built.
+# Prepares a goal with a control plane, and announces the servers that will be fetched or built. Helm is always built.
 prepare_cluster() {
     local missing
     read -ra missing <<<"$(unbuilt "${servers[@]}")"
-    if [ ${#missing[@]} -gt 0 ] && ! reaches_releases; then
+    if [[ " ${missing[*]-} " = *' helm '* ]] || { [ ${#missing[@]} -gt 0 ] && ! reaches_releases; }; then
         prepare "${cluster[@]}" go=golang-go
         need_go || exit 1
     else

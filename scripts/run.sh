@@ -132,7 +132,7 @@ simulation() {
 
 # prepare_scenarios PROGRAM=PACKAGE...: prepares all that the scenarios run, and these programs.
 prepare_scenarios() {
-    servers+=(kubectl kubelet)
+    servers+=(kubectl kubelet helm)
     cluster+=(lua5.1=lua5.1 "$@")
     prepare_cluster
     need_prometheus || exit 1
@@ -216,7 +216,7 @@ case ${1:-} in
         fuzz "${SECONDS_EACH:-60}"
         ;;
     test-real)
-        servers+=(kubectl kubelet)
+        servers+=(kubectl kubelet helm)
         prepare_cluster
         need_cargo_tools || exit 1
         build_tests

@@ -1,4 +1,4 @@
-//! Builds the tools from Go modules with the versions pinned in `tests/controlplane`.
+//! Builds the tools from Go modules with the versions pinned in `tests/controlplane` and `tests/helm`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use super::cache::{SCRATCH, cache_dir};
-use super::modules::{GoModule, KUBERNETES, REGISTRY};
+use super::modules::{GoModule, HELM, KUBERNETES, REGISTRY};
 use super::progress::{Progress, time_left};
 use super::tool::Tool;
 use crate::process;
@@ -34,6 +34,7 @@ fn package(tool: Tool) -> (&'static str, &'static str) {
         Tool::KubeApiserver | Tool::KubeControllerManager | Tool::KubeScheduler => ("./servers", "servers"),
         Tool::Kubectl => ("k8s.io/kubernetes/cmd/kubectl", "kubectl"),
         Tool::Kubelet => ("k8s.io/kubernetes/cmd/kubelet", "kubelet"),
+        Tool::Helm => ("helm.sh/helm/v4/cmd/helm", "helm"),
     }
 }
 
@@ -54,7 +55,7 @@ pub(super) fn build(tools: &[Tool]) -> Result<()> {
 
 fn build_all(tools: &[Tool], names: &str) -> Result<()> {
     let mut builds = vec![];
-    for module in [&KUBERNETES, &REGISTRY] {
+    for module in [&KUBERNETES, &REGISTRY, &HELM] {
         let wanted: Vec<Tool> = tools
             .iter()
             .copied()
@@ -89,12 +90,14 @@ impl Build {
         packages.sort_unstable();
         packages.dedup();
         let scratch = tempfile::Builder::new().prefix(SCRATCH).tempdir_in(cache_dir()?)?;
-        let (directory, source) = module.program;
-        fs::create_dir(scratch.path().join(directory))?;
-        fs::write(scratch.path().join(directory).join("main.go"), source)?;
+        if let Some((directory, source)) = module.program {
+            fs::create_dir(scratch.path().join(directory))?;
+            fs::write(scratch.path().join(directory).join("main.go"), source)?;
+        }
         fs::write(scratch.path().join("go.mod"), module.go_mod)?;
         fs::write(scratch.path().join("go.sum"), module.go_sum)?;
         let flags = match tools.iter().find(|tool| !matches!(tool, Tool::Etcd | Tool::Registry)) {
+            Some(Tool::Helm) => helm_version(Tool::Helm.version()?),
             Some(tool) => kubernetes_version(tool.version()?),
             None => String::new(),
         };
@@ -233,4 +236,9 @@ fn kubernetes_version(version: &str) -> String {
     let (major, minor) = (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));
     let variable = "-X k8s.io/component-base/version.git";
     format!("{variable}Version=v{version} {variable}Major={major} {variable}Minor={minor} {variable}TreeState=clean")
+}
+
+/// Linker flag that sets the version that Helm reports.
+fn helm_version(version: &str) -> String {
+    format!("-X helm.sh/helm/v4/internal/version.version=v{version}")
 }

@@ -1,8 +1,8 @@
-//! Finds, downloads or builds the programs of the harness: etcd, the Kubernetes servers and a registry.
+//! Finds, downloads or builds the programs of the harness: etcd, the Kubernetes servers, a registry and Helm.
 //!
 //! In this order: the directory `KUBEBUILDER_ASSETS`; the cache; `PATH`, if the version matches; release binaries from the sites
-//! in `tests/controlplane/releases.txt`; a build from the Go modules in `tests/controlplane`. Downloads and builds go to the
-//! cache, by version.
+//! in `tests/controlplane/releases.txt`; a build from the Go modules in `tests/controlplane` and `tests/helm`. Downloads and
+//! builds go to the cache, by version.
 
 mod cache;
 mod find;
@@ -41,10 +41,12 @@ impl Tools {
     /// versions, because a component must not be newer than its API server. Programs on `PATH` must have the minor
     /// version that would be built, so that they work with built programs.
     pub fn ensure(wanted: &[Tool]) -> Result<Self> {
-        let (registry, kubernetes): (Vec<_>, Vec<_>) = wanted.iter().partition(|tool| **tool == Tool::Registry);
+        let (kubernetes, others): (Vec<Tool>, Vec<Tool>) = wanted.iter().partition(|tool| tool.is_of_kubernetes());
+        let mut groups = vec![kubernetes];
+        groups.extend(others.into_iter().map(|tool| vec![tool]));
         let mut paths = BTreeMap::new();
         let mut missing = vec![];
-        for group in [kubernetes, registry] {
+        for group in groups {
             if let Some(directory) = assets(&group) {
                 paths.extend(group.iter().map(|tool| (*tool, directory.join(tool.file_name()))));
                 continue;
@@ -151,6 +153,7 @@ fn packaged(tool: Tool, error: &anyhow::Error) -> Result<PathBuf> {
 fn version_of(tool: Tool, path: &Path) -> String {
     let asked: &[&str] = match tool {
         Tool::Kubectl => &["version", "--client"],
+        Tool::Helm => &["version", "--short"],
         _ => &["--version"],
     };
     let output = Command::new("timeout").arg("10").arg(path).args(asked).output();

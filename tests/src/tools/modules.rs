@@ -1,4 +1,4 @@
-//! The Go modules that pin the versions of the tools: `tests/controlplane`.
+//! The Go modules that pin the versions of the tools: `tests/controlplane` and `tests/helm`.
 
 use anyhow::{Context, Result};
 
@@ -6,20 +6,27 @@ use anyhow::{Context, Result};
 pub(super) struct GoModule {
     pub(super) go_mod: &'static str,
     pub(super) go_sum: &'static str,
-    /// Source file of the module's own program, with the directory of its package.
-    pub(super) program: (&'static str, &'static str),
+    /// Source file of the module's own program, with the directory of its package. `None` if the module only names
+    /// programs of others.
+    pub(super) program: Option<(&'static str, &'static str)>,
 }
 
 pub(super) static KUBERNETES: GoModule = GoModule {
     go_mod: include_str!("../../controlplane/go.mod"),
     go_sum: include_str!("../../controlplane/go.sum"),
-    program: ("servers", include_str!("../../controlplane/servers/main.go")),
+    program: Some(("servers", include_str!("../../controlplane/servers/main.go"))),
 };
 
 pub(super) static REGISTRY: GoModule = GoModule {
     go_mod: include_str!("../../controlplane/registry/go.mod"),
     go_sum: include_str!("../../controlplane/registry/go.sum"),
-    program: ("registry", include_str!("../../controlplane/registry/main.go")),
+    program: Some(("registry", include_str!("../../controlplane/registry/main.go"))),
+};
+
+pub(super) static HELM: GoModule = GoModule {
+    go_mod: include_str!("../../helm/go.mod"),
+    go_sum: include_str!("../../helm/go.sum"),
+    program: None,
 };
 
 impl GoModule {

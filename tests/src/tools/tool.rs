@@ -24,11 +24,13 @@ pub enum Tool {
     Kubelet,
     /// The image registry (CNCF distribution).
     Registry,
+    /// Helm, which installs the charts.
+    Helm,
 }
 
 impl Tool {
     /// All tools; cheap and frequently used ones first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Etcd,
         Self::Registry,
         Self::KubeApiserver,
@@ -36,6 +38,7 @@ impl Tool {
         Self::Kubectl,
         Self::Kubelet,
         Self::KubeScheduler,
+        Self::Helm,
     ];
 
     /// File name of the program.
@@ -48,7 +51,13 @@ impl Tool {
             Self::Kubectl => "kubectl",
             Self::Kubelet => "kubelet",
             Self::Registry => "registry",
+            Self::Helm => "helm",
         }
+    }
+
+    /// True for the programs of a control plane, whose versions must fit each other.
+    pub(super) fn is_of_kubernetes(self) -> bool {
+        !matches!(self, Self::Registry | Self::Helm)
     }
 
     /// Version that is built. A release binary must have the same version.
@@ -56,6 +65,7 @@ impl Tool {
         match self {
             Self::Etcd => self.module().version("go.etcd.io/etcd/server/v3"),
             Self::Registry => self.module().version("github.com/distribution/distribution/v3"),
+            Self::Helm => self.module().version("helm.sh/helm/v4"),
             _ => self.module().version("k8s.io/kubernetes"),
         }
     }
@@ -63,6 +73,7 @@ impl Tool {
     pub(super) fn module(self) -> &'static GoModule {
         match self {
             Self::Registry => &modules::REGISTRY,
+            Self::Helm => &modules::HELM,
             _ => &modules::KUBERNETES,
         }
     }
@@ -70,7 +81,7 @@ impl Tool {
     /// Path of the tool in the cache; the directory name has the version.
     pub(super) fn cached(self) -> Result<PathBuf> {
         let name = match self {
-            Self::Registry => format!("registry-{}", self.version()?),
+            Self::Registry | Self::Helm => format!("{}-{}", self.file_name(), self.version()?),
             _ => format!(
                 "controlplane-k8s-{}-etcd-{}",
                 Self::KubeApiserver.version()?,
@@ -90,6 +101,7 @@ mod tests {
         assert_eq!(Tool::Kubelet.version().unwrap(), "1.36.3");
         assert_eq!(Tool::Etcd.version().unwrap(), "3.6.8");
         assert_eq!(Tool::Registry.version().unwrap(), "3.0.0");
+        assert_eq!(Tool::Helm.version().unwrap(), "4.3.2");
         assert!(modules::KUBERNETES.version("example.com/none").is_err());
     }
 }
