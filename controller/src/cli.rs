@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::{duration, keys};
 use berth_shell::log::{self, LogFormat};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 use crate::leader::Timing;
 use crate::reconcile::Settings;
@@ -29,6 +29,7 @@ EXIT STATUS
   0  Stopped by SIGTERM or SIGINT; leadership was released.
   1  Could not start, or lost leadership. Start it again.
   2  The command line was invalid.
+  `check`: 0 if the API server has everything, 1 if not, or if it cannot be read; standard error has the reasons.
 
 FILES AND ENVIRONMENT
   Without --kubeconfig: $KUBECONFIG, then ~/.kube/config, then the service account of the pod.
@@ -43,6 +44,8 @@ EXAMPLES
       berth-controller --kubeconfig admin.conf --log-format human
   With a registry on this machine that has no TLS:
       berth-controller --registry-plain-http 127.0.0.1:5000
+  Compare a cluster with this version:
+      berth-controller check --kubeconfig admin.conf
 
 DURATIONS are a whole number and a unit: 90s, 15m, 12h.";
 
@@ -50,10 +53,14 @@ DURATIONS are a whole number and a unit: 90s, 15m, 12h.";
 #[derive(Debug, Clone, Parser)]
 #[command(name = "berth-controller", version, about = ABOUT, long_about = LONG_ABOUT, after_long_help = AFTER)]
 pub struct Cli {
+    /// Command to run instead of the controller.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Kubeconfig file to reach the API server with.
     ///
     /// Default: $KUBECONFIG, then ~/.kube/config, then the pod's service account.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub kubeconfig: Option<PathBuf>,
 
     /// Namespace of the berths and of the leader's Lease.
@@ -154,6 +161,13 @@ fn positive(text: &str) -> Result<Duration, String> {
         Ok(duration) => Ok(duration),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// Subcommands of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Check whether the API server has the CRDs and the admission policies of this version. The chart's `helm test` runs it.
+    Check,
 }
 
 impl Cli {

@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod backoff;
+pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod events;

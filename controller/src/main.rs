@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use berth_controller::api::{self, Kube};
-use berth_controller::cli::Cli;
+use berth_controller::check::check;
+use berth_controller::cli::{Cli, Command};
 use berth_controller::clock::Clock;
 use berth_controller::events::writer::Events;
 use berth_controller::firstboots::FirstBoots;
@@ -29,7 +30,11 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     log::start(cli.log_format, &cli.log_level);
     let runtime = runtime().context("cannot start threads");
-    match runtime.and_then(|runtime| runtime.block_on(run(cli))) {
+    let ended = runtime.and_then(|runtime| match cli.command {
+        Some(Command::Check) => runtime.block_on(run_check(&cli)),
+        None => runtime.block_on(run(cli)),
+    });
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "berth-controller exits after an error");
@@ -75,6 +80,22 @@ fn identity(cli: &Cli) -> String {
     let name = name.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
     let name = name.unwrap_or_default();
     format!("{}_{:08x}", name.trim(), fastrand::u32(..))
+}
+
+/// Prints the result of the check. Fails if anything is missing.
+async fn run_check(cli: &Cli) -> anyhow::Result<()> {
+    berth_shell::install_crypto();
+    let config = config(cli).await?;
+    let objections = check(client::client(config)?).await?;
+    for objection in &objections {
+        eprintln!("berth-controller: {objection}");
+    }
+    anyhow::ensure!(objections.is_empty(), "the installation is incomplete: see above");
+    println!(
+        "The API server has the CRDs and the admission policies of Berth {}.",
+        env!("CARGO_PKG_VERSION")
+    );
+    Ok(())
 }
 
 async fn run(cli: Cli) -> anyhow::Result<()> {

@@ -9,6 +9,7 @@
 //! - [`plan`]: the writes to the berths of one pool. [`ledger`] counts its offers. [`forecast`] and [`explain`] run it
 //!   ahead of time.
 //! - [`pool`], [`publish`] and [`round`]: one pool, the specs of the BootcNodes, and the plans of all pools.
+//! - [`installation`]: objects of Berth that an API server has.
 //! - [`image`], [`history`], [`aggregate`], [`fleet`], [`waiting`], [`silence`], [`statuses`] and
 //!   [`gauges`]: status and metrics.
 
@@ -22,6 +23,7 @@ pub mod gauges;
 pub mod history;
 pub mod image;
 pub mod implausible;
+pub mod installation;
 pub mod ledger;
 pub mod membership;
 pub mod occupied;
