@@ -54,6 +54,7 @@ generate: ## Write the generated files.
 	@mv manifests/base/crds.yaml.new manifests/base/crds.yaml
 	@$(CARGO) run --quiet -p berth-api --example apidocs > docs/api.md.new
 	@mv docs/api.md.new docs/api.md
+	@scripts/charts.sh
 
 build: ## Build the three programs for this machine.
 	@$(CARGO) build --release

@@ -42,6 +42,7 @@ is_output_of() {
         printf '%s does not match the Rust types; run: make generate\n' "$2"
         return 1
     }
+    scripts/charts.sh check
 }
 
 # berth-tools is built with the tests.

@@ -1,4 +1,4 @@
-//! The shipped manifests, as an admin gets them: built by kustomize.
+//! The shipped manifests and charts, as an admin gets them: built by kustomize and Helm.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,39 @@ pub fn kustomize(directory: &Path) -> Result<String> {
         String::from_utf8_lossy(&output.stderr)
     );
     Ok(String::from_utf8(output.stdout)?)
+}
+
+/// A command of Helm, with no configuration of this machine's user.
+pub fn helm(home: &Path) -> Result<Command> {
+    let tools = Tools::ensure(&[Tool::Helm])?;
+    let mut command = Command::new(tools.path(Tool::Helm)?);
+    command
+        .env_clear()
+        .env("HOME", home)
+        .current_dir(workspace_root().join("charts"));
+    Ok(command)
+}
+
+/// The objects of a chart with these values, as for `--set`, and the objects of its tests.
+pub fn chart(name: &str, values: &[&str]) -> Result<Vec<Value>> {
+    let home = tempfile::tempdir()?;
+    let mut command = helm(home.path())?;
+    command.args(["template", name, name, "--namespace", "berth-system"]);
+    for value in values {
+        command.args(["--set", value]);
+    }
+    let output = command.output().context("running helm template")?;
+    ensure!(
+        output.status.success(),
+        "{name}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    objects(&String::from_utf8(output.stdout)?)
+}
+
+/// True if Helm applies the object only for an action such as `helm test`.
+pub fn is_hook(object: &Value) -> bool {
+    !object["metadata"]["annotations"]["helm.sh/hook"].is_null()
 }
 
 /// The objects of a YAML text, without empty documents.

@@ -8,6 +8,7 @@ mod agent_host;
 mod api_validation;
 mod boot_images;
 mod capacity;
+mod charts;
 mod controller_reports;
 mod controlplane;
 mod docs;
