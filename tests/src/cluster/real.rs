@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -13,9 +13,10 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::controllers::{ControllerSettings, Controllers};
+use super::shipped::{AgentImage, Shipped};
 use super::site::{Published, REPOSITORY, Site, all, is_ready};
 use super::workload::Workload;
 use crate::controlplane::{ControlPlane, Options};
@@ -47,6 +48,7 @@ pub struct RealCluster {
     pub origin: Box<Registry>,
     /// The only registry that hosts get OS images from. It needs a password.
     pub mirror: Box<Registry>,
+    shipped: Shipped,
     _network: RealHosts,
 }
 
@@ -95,8 +97,14 @@ impl Clock {
 }
 
 impl RealCluster {
-    /// Builds the programs and images and starts everything except a pool. The hosts run version `1.0.0`; one controller runs.
+    /// Builds the programs and images and starts everything except a pool, by the overlay `kubeadm`. The hosts run version
+    /// `1.0.0`; one controller runs.
     pub async fn start(hosts: usize) -> Result<Self> {
+        Self::start_as(hosts, Shipped::Overlay("kubeadm")).await
+    }
+
+    /// Like [`Self::start`], with everything that the cluster gets from `manifests/` or `charts/`.
+    pub async fn start_as(hosts: usize, shipped: Shipped) -> Result<Self> {
         let Built {
             controller,
             agent,
@@ -112,7 +120,7 @@ impl RealCluster {
             ControlPlane::start(Options::real_hosts(gateway)),
             Registry::start(gateway)
         )?;
-        control_plane.install().await?;
+        shipped.prepare(&control_plane).await?;
         let guard = Guard {
             htpasswd: Some(HTPASSWD),
             ..Guard::default()
@@ -124,7 +132,8 @@ impl RealCluster {
             give_credentials(&control_plane, PULL_SECRET, &origin),
             ask_with_credentials(&control_plane),
         )?;
-        deploy_agent(&control_plane, &registry, &agent).await?;
+        let image = push_agent(&registry, &agent).await?;
+        shipped.deploy(&control_plane, &image).await?;
         clock.says("control plane");
         let controllers = Controllers::new(controller, ControllerSettings::default(), &control_plane, &origin).await?;
         controllers.start(0)?;
@@ -134,7 +143,8 @@ impl RealCluster {
             image: GUEST_IMAGE.to_owned(),
             uneven: "DoNotSchedule".to_owned(),
         };
-        let hosts = add_hosts(&network, &images, &site, (&origin, &mirror), hosts).await?;
+        let names = host_names(hosts);
+        let hosts = add_hosts(&network, &images, &site, (&origin, &mirror), (&names, shipped)).await?;
         clock.says("installation");
         let cluster = Self {
             hosts,
@@ -142,6 +152,7 @@ impl RealCluster {
             images,
             origin: Box::new(origin),
             mirror: Box::new(mirror),
+            shipped,
             _network: network,
         };
         try_join_all(cluster.hosts.iter().map(RealHost::start)).await?;
@@ -151,7 +162,7 @@ impl RealCluster {
         Ok(cluster)
     }
 
-    /// Waits until every agent and every Node is Ready, with the host's current boot ID.
+    /// Waits until every Node is Ready, with the host's current boot ID, and every agent of the DaemonSet.
     async fn until_ready(&self) -> Result<()> {
         let sets: Api<DaemonSet> = Api::namespaced(self.client(), "berth-system");
         self.until("nodes and agents are ready", READY_TIMEOUT, || async {
@@ -159,6 +170,9 @@ impl RealCluster {
                 if !self.is_ready(host).await? {
                     return Ok(false);
                 }
+            }
+            if !self.shipped.has_daemon_set() {
+                return Ok(true);
             }
             let ready = sets.get(AGENT).await?.status.map_or(0, |s| s.number_ready);
             Ok(usize::try_from(ready)? == self.hosts.len())
@@ -436,7 +450,7 @@ async fn add_hosts(
     images: &OsImages,
     site: &Site,
     (origin, mirror): (&Registry, &Registry),
-    count: usize,
+    (names, shipped): (&[String], Shipped),
 ) -> Result<Vec<RealHost>> {
     // For the hosts the origin of OS images is always unreachable.
     let mirrors = format!(
@@ -449,24 +463,28 @@ async fn add_hosts(
     publish(images, (&site.registry, origin), "1.0.0", os_version("1.0.0")).await?;
     let first = images.version(&os_version("1.0.0"))?;
     let mut hosts = vec![];
-    for n in 1..=count {
-        let name = format!("node{n}");
-        let mut options = HostOptions::new(&name, &first, &site.registry.host());
-        let kubeconfig = site.control_plane.node_kubeconfig(&name)?.text;
+    for name in names {
+        let mut options = HostOptions::new(name, &first, &site.registry.host());
+        let identity = NodeIdentity {
+            kubeconfig: site.control_plane.node_kubeconfig(name)?.text,
+            ca: site.control_plane.ca_certificate(),
+        };
         options
             .files
             .push((path.to_owned(), 0o644, mirrors.clone().into_bytes()));
-        options.node = Some(NodeIdentity {
-            kubeconfig,
-            ca: site.control_plane.ca_certificate(),
-        });
+        options.files.extend(shipped.kubelet_files(&identity)?);
+        options.node = Some(identity);
         hosts.push(network.add(options).await?);
     }
     Ok(hosts)
 }
 
-/// Applies the shipped DaemonSet with the image that was just built and with more logging.
-async fn deploy_agent(control_plane: &ControlPlane, registry: &Registry, agent: &std::path::Path) -> Result<()> {
+fn host_names(count: usize) -> Vec<String> {
+    (1..=count).map(|n| format!("node{n}")).collect()
+}
+
+/// Pushes the image of the agent that was just built.
+async fn push_agent(registry: &Registry, agent: &Path) -> Result<AgentImage> {
     let stripped = tempfile::tempdir()?;
     let program = stripped.path().join(AGENT);
     let status = std::process::Command::new("strip")
@@ -479,20 +497,8 @@ async fn deploy_agent(control_plane: &ControlPlane, registry: &Registry, agent: 
     }
     let image = ImageSpec::program(&program, &[])?.build()?;
     let digest = registry.client().push_image(AGENT, None, &image).await?;
-    let file = programs::workspace_root().join("manifests/base/agent-daemonset.yaml");
-    let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-    let mut object: Value = serde_saphyr::from_str(&text).context("agent-daemonset.yaml")?;
-    let container = object
-        .pointer_mut("/spec/template/spec/containers/0")
-        .context("the DaemonSet has no containers")?;
-    container["image"] = json!(format!("{}/{AGENT}@{digest}", registry.host()));
-    if let Some(env) = container["env"].as_array_mut() {
-        env.push(json!({ "name": "BERTH_LOG", "value": "info,berth_agent=debug,kube_client=off" }));
-    }
-    let sets: Api<DaemonSet> = Api::namespaced(control_plane.admin_client(), "berth-system");
-    let params = PatchParams::apply("admin").force();
-    sets.patch(AGENT, &params, &Patch::Apply(&object))
-        .await
-        .context("cannot apply the DaemonSet")?;
-    Ok(())
+    Ok(AgentImage {
+        registry: registry.host(),
+        digest: digest.to_string(),
+    })
 }

@@ -4,6 +4,7 @@ mod agent_host;
 mod firstboot;
 mod host;
 mod one_host;
+mod overlays;
 mod rollout;
 mod rpm_ostree;
 mod service;

@@ -32,10 +32,10 @@ const SOON: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(180);
 /// Variable that selects scenarios: `all`, or a part of their names. If unset, only the scenarios that are fast enough
 /// for `make test` run.
-const SELECTED: &str = "BERTH_TEST_REAL";
+pub const SELECTED: &str = "BERTH_TEST_REAL";
 
 /// Prefix of a line that names scenarios of `make test-real` only. `scripts/steps.sh` repeats these lines at the end.
-const ONLY_IN_TEST_REAL: &str = "ONLY IN TEST-REAL: ";
+pub const ONLY_IN_TEST_REAL: &str = "ONLY IN TEST-REAL: ";
 
 /// The scenarios left out of `make test`, and why. `three_real_hosts_of_rpm_ostree` is left out as a whole.
 const LEFT_OUT: [(&str, &str); 6] = [

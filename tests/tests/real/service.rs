@@ -18,7 +18,8 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
-const UNIT: &str = "berth-agent.service";
+/// Name of the shipped unit.
+pub const UNIT: &str = "berth-agent.service";
 /// Path of the program in the shipped unit. The test replaces it by the path of a copy, since `/usr` belongs to the image.
 const SHIPPED: &str = "/usr/bin/berth-agent";
 const PROGRAM: &str = "/var/opt/berth/berth-agent";
@@ -69,7 +70,7 @@ async fn until_fed(cluster: &RealCluster, host: &RealHost) -> Result<()> {
 }
 
 /// Installs the service as docs/install/service.md describes: the program, the unit, and the token with its kubeconfig.
-async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
+pub async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let program = host.path(PROGRAM)?;
     fs::create_dir_all(program.parent().context("a directory")?)?;
     fs::copy(programs::static_agent()?, &program).context("copying the agent")?;
