@@ -141,6 +141,13 @@ checksums() {
     (cd dist && rm -f SHA256SUMS && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)
 }
 
+# True if the files are the commit's. Otherwise prints those that differ.
+is_committed() {
+    [ -n "$(git status --porcelain)" ] || return 0
+    printf 'these files differ from the commit; commit or remove them first:\n%s\n' "$(git status --short)" >&2
+    return 1
+}
+
 # may_release VERSION: refuses another version than the one of this commit, and files that no commit has.
 may_release() {
     local bad=0
@@ -148,10 +155,7 @@ may_release() {
         printf 'VERSION is "%s", but Cargo.toml has %s; to change that: make version VERSION=%s\n' "$1" "$version" "$1" >&2
         bad=1
     fi
-    if [ -n "$(git status --porcelain)" ]; then
-        printf 'these files differ from the commit; commit or remove them first:\n%s\n' "$(git status --short)" >&2
-        bad=1
-    fi
+    is_committed || bad=1
     if [ -z "$(changes "$version")" ]; then
         printf 'CHANGELOG.md has no section "## [%s]", or an empty one\n' "$version" >&2
         bad=1
