@@ -17,7 +17,7 @@ pub enum Origin {
     /// The release of this plugin's version.
     #[default]
     Release,
-    /// Directory with the files of `manifests/`.
+    /// Directory with the files of `manifests/base`.
     Directory(String),
     /// Directory with a kustomization alone.
     Kustomization(String),
@@ -94,7 +94,7 @@ impl Commands {
         match &self.origin {
             Origin::Release => {
                 let files = REPOSITORY.replace("https://github.com/", "https://raw.githubusercontent.com/");
-                format!("{apply} -f {files}/v{VERSION}/manifests/{file}")
+                format!("{apply} -f {files}/v{VERSION}/manifests/base/{file}")
             }
             Origin::Directory(path) => format!("{apply} -f {}", quoted(&format!("{path}/{file}"))),
             Origin::Kustomization(path) => format!("{apply} -k {}", quoted(path)),
@@ -154,7 +154,7 @@ mod tests {
     fn commands_name_the_manifests() {
         let release = commands(Origin::Release);
         let crds = release.crds(None);
-        let files = format!("https://raw.githubusercontent.com/berth-dev/berth/v{VERSION}/manifests");
+        let files = format!("https://raw.githubusercontent.com/berth-dev/berth/v{VERSION}/manifests/base");
         assert_eq!(
             crds,
             [format!(

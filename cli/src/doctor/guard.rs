@@ -73,7 +73,7 @@ fn refused_otherwise(facts: &Facts) -> Vec<Check> {
         if let Ok(Answer::RefusedOtherwise(words)) = answer {
             let message = format!("a dry-run write was refused before the policy {policy} could refuse it");
             let check = Check::warning(Topic::Guard, &message).because(words);
-            found.push(check.remedy("if an agent's permission is missing, apply manifests/rbac.yaml again; else see the webhook or policy that the cause names"));
+            found.push(check.remedy("if an agent's permission is missing, apply manifests/base/rbac.yaml again; else see the webhook or policy that the cause names"));
         }
     }
     found

@@ -3,8 +3,8 @@
 use berth_api::keys;
 use serde_json::Value;
 
-const CRDS: &str = include_str!("../../../manifests/crds.yaml");
-const POLICIES: &str = include_str!("../../../manifests/admission-policies.yaml");
+const CRDS: &str = include_str!("../../../manifests/base/crds.yaml");
+const POLICIES: &str = include_str!("../../../manifests/base/admission-policies.yaml");
 
 /// Kinds of the shipped objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -50,7 +50,7 @@ impl<'a> Admin<'a> {
 
     /// Runs the commands that `--fix` prints, each as its line is.
     async fn fix(&self) -> Result<Vec<String>> {
-        let manifests = workspace_root().join("manifests");
+        let manifests = workspace_root().join("manifests/base");
         let manifests = manifests.to_str().context("the path is not text")?;
         let said = self.berth(&["doctor", "--fix", "--manifests", manifests]).await?;
         let lines: Vec<String> = said.out.lines().map(str::to_owned).collect();
@@ -87,7 +87,7 @@ impl<'a> Admin<'a> {
 
 fn manifest(kind: &str, name: &str) -> Result<Value> {
     let text = programs::read(&format!(
-        "manifests/{}",
+        "manifests/base/{}",
         if kind == "CustomResourceDefinition" {
             "crds.yaml"
         } else {

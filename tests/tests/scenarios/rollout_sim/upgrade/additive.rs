@@ -122,7 +122,7 @@ fn kinds_only_gain() -> Result<()> {
         return Ok(());
     };
     let old = std::fs::read_to_string(last.manifests.join("crds.yaml"))?;
-    let changes = changes(&old, &programs::read("manifests/crds.yaml")?)?;
+    let changes = changes(&old, &programs::read("manifests/base/crds.yaml")?)?;
     ensure!(changes.is_empty(), "since {}:\n{}", last.version, changes.join("\n"));
     Ok(())
 }
