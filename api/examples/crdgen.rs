@@ -1,6 +1,6 @@
 //! Prints the CustomResourceDefinitions as YAML. `make generate` writes them into `manifests/`.
 
-use berth_api::{fleet::BootcFleet, node::BootcNode, pool::BootcNodePool};
+use berth_api::{fleet::BootcFleet, keys, node::BootcNode, pool::BootcNodePool};
 use kube::CustomResourceExt;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -8,6 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for crd in [BootcNodePool::crd(), BootcNode::crd(), BootcFleet::crd()] {
         let mut value = serde_json::to_value(&crd)?;
         strip(&mut value);
+        value["metadata"]["labels"] = serde_json::json!({ keys::LABEL_PART_OF: keys::PART_OF });
         println!("---\n{}", serde_saphyr::to_string(&value)?.trim_end());
     }
     Ok(())

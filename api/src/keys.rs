@@ -8,6 +8,12 @@ pub const VERSION: &str = "v1alpha1";
 /// Default namespace of the programs and the berths.
 pub const NAMESPACE: &str = "berth-system";
 
+/// Label on every object that installs Berth, with the value [`PART_OF`]. `kubectl berth uninstall` finds the objects by
+/// this label, so that it also removes objects that a component or a chart adds.
+pub const LABEL_PART_OF: &str = "app.kubernetes.io/part-of";
+/// Value of [`LABEL_PART_OF`].
+pub const PART_OF: &str = "berth";
+
 /// Field manager that an agent uses to apply its BootcNode's status (server-side apply). While the agent is silent, the
 /// controller uses the same name. The agent's next write then replaces the controller's values.
 pub const MANAGER_AGENT: &str = "berth-agent";
@@ -71,6 +77,22 @@ pub const ANNOTATION_DO_NOT_REPAIR: &str = "karpenter.sh/do-not-repair";
 pub const ANNOTATION_DO_NOT_REPAIR_MARK: &str = "berth.dev/do-not-repair";
 /// Label on a Node that Karpenter created: name of its NodePool.
 pub const LABEL_KARPENTER_NODEPOOL: &str = "karpenter.sh/nodepool";
+/// Label and taint of a Node that an admin has set aside for the controller.
+pub const SET_ASIDE: &str = "node-restriction.kubernetes.io/berth-controller";
+
+/// All labels on Nodes that mean something to Berth only. An admin sets them.
+pub const NODE_LABELS: [&str; 4] = [LABEL_EXCLUDE, LABEL_HOLD, LABEL_VARIANT, SET_ASIDE];
+/// All taints on Nodes that mean something to Berth only. An admin sets them.
+pub const NODE_TAINTS: [&str; 1] = [SET_ASIDE];
+/// All annotations of Berth on Nodes.
+pub const NODE_ANNOTATIONS: [&str; 5] = [
+    ANNOTATION_CORDON,
+    ANNOTATION_RELEASED,
+    ANNOTATION_SCALE_DOWN,
+    ANNOTATION_DO_NOT_DISRUPT_MARK,
+    ANNOTATION_DO_NOT_REPAIR_MARK,
+];
+
 /// Prefix of the Node Readiness Controller's taints, which keep pods from a node that lacks a requirement.
 pub const TAINT_READINESS: &str = "readiness.k8s.io/";
 

@@ -2,6 +2,7 @@
 //! and scheduler admit them. No container runs.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -28,7 +29,7 @@ use serde_json::{Value, json};
 
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 /// Label and taint of a node that an admin set aside for the controller.
-const SET_ASIDE: &str = "node-restriction.kubernetes.io/berth-controller";
+const SET_ASIDE: &str = keys::SET_ASIDE;
 const CONTROLLER: &str = "berth-controller";
 const SOON: Duration = Duration::from_secs(30);
 /// Lifetime in seconds that is requested for the token of an automatic mount. By default, an API server makes it a year.
@@ -85,6 +86,21 @@ fn pods_are_confined() -> Result<()> {
             "the API server's own audience, in every cluster"
         );
         ensure!(token.expiration_seconds.is_some_and(|seconds| seconds <= 3600));
+    }
+    Ok(())
+}
+
+/// `kubectl berth uninstall` finds the objects by this label.
+#[test]
+fn every_object_has_the_label_that_finds_it() -> Result<()> {
+    let components = fs::read_dir(workspace_root().join("manifests/components"))?;
+    for component in components {
+        let name = component?.file_name().into_string().ok().context("a name in UTF-8")?;
+        for object in rendered(&[&name])? {
+            let label = object["metadata"]["labels"][keys::LABEL_PART_OF].as_str();
+            let (kind, object) = (&object["kind"], &object["metadata"]["name"]);
+            ensure!(label == Some(keys::PART_OF), "{kind} {object}, component {name}");
+        }
     }
     Ok(())
 }
