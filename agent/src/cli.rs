@@ -15,6 +15,7 @@ EXIT STATUS
   `ready`: 0 if the agent is ready, 1 if not; standard error has the reason.
   `firstboot`: 0 if the boot continues, 3 if the machine is refused and its kubelet held back, 2 if the configuration
   is invalid, 1 if the host failed. After 1 and 2 the boot continues too.
+  `remove`: 0 if Berth is removed from the host, 1 if not; standard error has the reason.
 
 FILES, as the host sees them
   /etc/kubernetes/kubelet.conf   the kubelet's identity, unless --kubelet-kubeconfig names another file; not read with
@@ -52,6 +53,8 @@ EXAMPLES
       berth-agent --node-name=worker-1 --kubeconfig=/etc/berth/agent.kubeconfig
   To see what a new machine would do on its first boot:
       berth-agent firstboot --dry-run
+  To remove an agent that is a service, with all its files, after the node has left its pool:
+      berth-agent remove
   To see why a node is not updated:
       BERTH_LOG=info,berth_agent=debug berth-agent --node-name=worker-1 --kubeconfig=agent.kubeconfig";
 
@@ -216,6 +219,24 @@ pub enum Command {
         #[arg(long, value_name = "DIR", default_value = "/")]
         host_root: PathBuf,
     },
+    /// Remove Berth from this host: its units, links, drop-ins and files, and the credentials that it wrote. See
+    /// docs/install/removal.md.
+    ///
+    /// `kubectl berth uninstall` runs this in the pods of the DaemonSet. Run it by hand, as root, on a host without such
+    /// a pod. Stops an agent that is a service of the host. Does not change what the OS image contains under /usr, nor
+    /// the host's images. Keeps /etc/berth/allowed-registries and /etc/berth/health.d, which an admin wrote.
+    Remove {
+        /// D-Bus address of the system bus. Default: its socket under --host-root.
+        #[arg(long, value_name = "ADDRESS")]
+        bus: Option<String>,
+        /// Directory where the host's root is mounted.
+        #[arg(long, value_name = "DIR", default_value = "/")]
+        host_root: PathBuf,
+        /// File to touch from the end of the removal on, for the readiness probe of a pod. The program then does not
+        /// end.
+        #[arg(long, env = "BERTH_READY_FILE", value_name = "FILE")]
+        ready_file: Option<PathBuf>,
+    },
 }
 
 #[cfg(test)]
@@ -254,6 +275,20 @@ mod tests {
         assert!(old.experimental_composefs);
         let help = Args::command().render_long_help().to_string();
         assert!(!help.contains("experimental-composefs"));
+    }
+
+    #[test]
+    fn a_removal_needs_no_name() {
+        let parsed = Args::try_parse_from(["berth-agent", "remove", "--host-root=/host"])
+            .unwrap()
+            .command;
+        let Some(Command::Remove {
+            host_root, bus: None, ..
+        }) = &parsed
+        else {
+            panic!("{parsed:?}")
+        };
+        assert_eq!(host_root, &PathBuf::from("/host"));
     }
 
     #[test]

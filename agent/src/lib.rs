@@ -5,7 +5,8 @@
 //! systemd units. [`kubelet`] has the kubelet's identity, [`node`] accesses the Node and its pods with it, and
 //! [`watches`] and [`status`] access Berth's own objects. [`own_token`] renews the agent's own token outside a pod.
 //! `guard` checks that the API server protects Berth's objects, and [`metrics`] serves Prometheus. [`firstboot`] is a
-//! second program in this binary, which runs before the machine is a node.
+//! second program in this binary, which runs before the machine is a node. [`removal`] is a third one, which removes Berth
+//! from the host.
 
 mod act;
 pub mod cli;
@@ -23,6 +24,7 @@ pub mod node;
 pub mod own_token;
 mod pool_checks;
 pub mod ready;
+pub mod removal;
 pub mod run;
 pub mod status;
 mod telemetry;

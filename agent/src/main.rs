@@ -13,6 +13,7 @@ use berth_agent::kubelet::KubeletClient;
 use berth_agent::metrics::Metrics;
 use berth_agent::own_token;
 use berth_agent::ready::{self, ReadyFile};
+use berth_agent::removal;
 use berth_agent::run::{Agent, Setup};
 use berth_api::NodeName;
 use berth_shell::log;
@@ -40,28 +41,50 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if let Some(Command::Firstboot {
-        dry_run,
-        config,
-        bus,
-        host_root,
-    }) = args.command
-    {
-        let root = HostRoot::new(host_root);
-        let setup = firstboot::Setup {
-            root,
-            bus,
-            config,
+    let ended = match args.command {
+        Some(Command::Firstboot {
             dry_run,
-        };
-        return runtime.block_on(first_boot(&setup));
-    }
-    match runtime.block_on(start(args)) {
+            config,
+            bus,
+            host_root,
+        }) => {
+            let setup = firstboot::Setup {
+                root: HostRoot::new(host_root),
+                bus,
+                config,
+                dry_run,
+            };
+            return runtime.block_on(first_boot(&setup));
+        }
+        Some(Command::Remove {
+            bus,
+            host_root,
+            ready_file,
+        }) => {
+            let setup = removal::Setup {
+                root: HostRoot::new(host_root),
+                bus,
+                ready_file,
+            };
+            runtime.block_on(remove(&setup))
+        }
+        _ => runtime.block_on(start(args)),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "berth-agent stops because of an error");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Removes Berth from the host. Ends on SIGTERM or SIGINT.
+async fn remove(setup: &removal::Setup) -> Result<()> {
+    let stop = stopped()?;
+    tokio::select! {
+        () = stop => anyhow::bail!("stopped by a signal"),
+        removed = removal::run(setup) => removed,
     }
 }
 

@@ -122,6 +122,11 @@ impl ReadyFile {
     /// ready. The first touch comes after a delay of 2 s.
     pub async fn while_waiting(&self) -> std::convert::Infallible {
         tokio::time::sleep(WAITING_DELAY).await;
+        self.stay_ready().await
+    }
+
+    /// Touches the file forever.
+    pub async fn stay_ready(&self) -> std::convert::Infallible {
         loop {
             self.turn_begins();
             self.touch();

@@ -14,6 +14,12 @@ pub const LABEL_PART_OF: &str = "app.kubernetes.io/part-of";
 /// Value of [`LABEL_PART_OF`].
 pub const PART_OF: &str = "berth";
 
+/// Annotation on Berth's Namespace, set by `kubectl berth uninstall`: Berth has been removed from all hosts. The command
+/// reads it when it runs again after the DaemonSet is deleted.
+pub const ANNOTATION_HOSTS_CLEAN: &str = "berth.dev/hosts-clean";
+/// Name of the Lease that makes one controller the leader.
+pub const LEADER_LEASE: &str = "berth-controller";
+
 /// Field manager that an agent uses to apply its BootcNode's status (server-side apply). While the agent is silent, the
 /// controller uses the same name. The agent's next write then replaces the controller's values.
 pub const MANAGER_AGENT: &str = "berth-agent";

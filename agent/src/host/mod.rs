@@ -23,6 +23,7 @@ pub mod memory_file;
 #[doc(hidden)]
 pub mod parsers;
 mod record;
+mod removal;
 mod repository;
 mod rollback_guard;
 pub mod root;

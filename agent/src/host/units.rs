@@ -33,6 +33,8 @@ type Listed = (
 
 /// Time between two checks of a unit's state, in case the agent missed the signal of its end.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// Time between two checks whether stopped units have ended.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
 /// How long systemd may take to free the name of an ended unit.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Extra time that the agent waits for a unit's end after the unit's timeout. Then the agent stops the unit.
@@ -233,6 +235,15 @@ async fn loaded(bus: &Bus, name: &str) -> Result<Option<Listed>, BusError> {
     Ok(listed.into_iter().next().filter(|unit| unit.2 == "loaded"))
 }
 
+/// Returns the names of the loaded units that match a pattern such as `berth-*.service`, sorted.
+pub(super) async fn matching(bus: &Bus, pattern: &str) -> Result<Vec<String>, BusError> {
+    let body: (&[&str], &[&str]) = (&[], &[pattern]);
+    let listed: Vec<Listed> = bus.call(SYSTEMD, "ListUnitsByPatterns", &body).await?;
+    let mut names: Vec<String> = listed.into_iter().map(|unit| unit.0).collect();
+    names.sort();
+    Ok(names)
+}
+
 /// Returns the names of the units that have failed or wait for an automatic restart, sorted.
 pub(super) async fn failed(bus: &Bus) -> Result<Vec<String>, BusError> {
     // systemd compares each word with a unit's state and with its sub-state.
@@ -314,15 +325,20 @@ pub(super) async fn active_since(bus: &Bus, name: &str) -> Result<u64, BusError>
     }
 }
 
+/// Makes systemd read its unit files again.
+pub(super) async fn reload(bus: &Bus) -> Result<(), BusError> {
+    bus.call(SYSTEMD, "Reload", &()).await
+}
+
 /// Loads a new unit file, and makes the host start the unit at boot.
 pub(super) async fn enable(bus: &Bus, name: &str) -> Result<(), BusError> {
-    let () = bus.call(SYSTEMD, "Reload", &()).await?;
+    reload(bus).await?;
     let is_runtime = false;
     let is_forced = true;
     let _: (bool, Vec<(String, String, String)>) = bus
         .call(SYSTEMD, "EnableUnitFiles", &(&[name][..], is_runtime, is_forced))
         .await?;
-    bus.call(SYSTEMD, "Reload", &()).await
+    reload(bus).await
 }
 
 /// Returns the mechanisms that guard the host's boots without the agent. Boot counting is visible only if the current
@@ -443,6 +459,23 @@ pub(super) async fn stop(bus: &Bus, name: &str) -> Result<(), BusError> {
     match job {
         Err(error) if error.is(".NoSuchUnit") => Ok(()),
         result => result.map(drop),
+    }
+}
+
+/// Stops these units and waits until none of them runs, at most for the duration `within`. Returns the names of those
+/// that still run.
+pub(super) async fn stop_all(bus: &Bus, names: &[String], within: Duration) -> Result<Vec<String>, BusError> {
+    let give_up = Instant::now() + within;
+    for name in names {
+        stop(bus, name).await?;
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    loop {
+        let running = in_states(bus, &names, &["active", "activating", "deactivating", "reloading"]).await?;
+        if running.is_empty() || Instant::now() >= give_up {
+            return Ok(running);
+        }
+        tokio::time::sleep(STOP_INTERVAL).await;
     }
 }
 

@@ -26,7 +26,7 @@ mod election;
 pub use election::{Election, Move};
 
 /// Name of the Lease that the leader holds.
-pub const LEASE: &str = "berth-controller";
+pub const LEASE: &str = berth_api::keys::LEADER_LEASE;
 
 /// Timing of leader election. All times are measured on this machine.
 #[derive(Debug, Clone, Copy)]

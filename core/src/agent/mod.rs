@@ -6,7 +6,8 @@
 //! records failures, [`timeline`] records the node's updates. [`pace`] delays the write of a status that may change
 //! within a second, and [`gauges`] exports the status to Prometheus. [`exec_credential`] reads the credentials that a
 //! program of the host issues for the kubelet, and [`impersonation`] interprets why an agent may not act as its node
-//! without them. [`own_token`] decides when an agent outside a pod renews its token.
+//! without them. [`own_token`] decides when an agent outside a pod renews its token. [`removal`] lists what Berth leaves
+//! on a host.
 
 pub mod backend;
 pub mod deployments;
@@ -24,6 +25,7 @@ pub mod own_token;
 pub mod pace;
 pub mod past;
 pub mod reason;
+pub mod removal;
 pub mod report;
 pub mod rivals;
 pub mod rollback_guard;

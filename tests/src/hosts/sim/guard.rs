@@ -57,6 +57,16 @@ pub(super) fn enabled(root: &Path) -> Option<&'static str> {
         .then_some(UNIT)
 }
 
+/// Reads the unit's file again, like `Reload` of systemd: without the file, the host does not have the unit.
+pub(super) fn reload(units: &Units) {
+    let has_file = [ETC, USR]
+        .iter()
+        .any(|directory| units.root().join(directory).join(UNIT).exists());
+    if !has_file {
+        units.fix(UNIT, None);
+    }
+}
+
 /// Puts the guard's unit into the image of a host, and makes the host start it at boot.
 pub(super) fn ship(root: &Path) -> Result<()> {
     let link = root.join(USR).join(WANTS);

@@ -211,6 +211,10 @@ impl Kubelet {
         if (!ending && phase != "Pending") || (ending && pod.annotations().contains_key(NEVER_ENDS)) {
             return;
         }
+        if !ending && first_argument(&pod).is_some_and(|word| self.settings.with(|s| s.kubelet.not_run.contains(word)))
+        {
+            return;
+        }
         let key = (pod.uid().unwrap_or_default(), ending);
         if !self.busy().insert(key.clone()) {
             return;
@@ -261,6 +265,11 @@ impl Kubelet {
         }
         Ok(())
     }
+}
+
+fn first_argument(pod: &Pod) -> Option<&str> {
+    let container = pod.spec.as_ref()?.containers.first()?;
+    container.args.as_ref()?.first().map(String::as_str)
 }
 
 /// Retries until a step succeeds: the API server may be restarting.

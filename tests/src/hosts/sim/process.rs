@@ -240,6 +240,7 @@ impl Os {
             "/usr/bin/env" => self.issue_credential(arguments, &settings, io).await,
             "/usr/bin/ln" => self.link(arguments, io),
             "/usr/bin/install" => self.install(arguments, io),
+            "/usr/bin/rm" => self.remove(arguments, io),
             "/usr/bin/rpm-ostree" if settings.rpm_ostree && arguments == ["rollback"] => {
                 let done = self.deployments(Deployments::toggle_rollback);
                 done.map_or_else(|text| io.fail(&text), |()| 0)
@@ -306,7 +307,7 @@ impl Os {
     async fn script(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
         let ["-c", script] = arguments else { return 1 };
         let mut script = (*script).to_owned();
-        for directory in ["/run", "/sysroot", "/etc"] {
+        for directory in ["/run", "/sysroot", "/etc", "/var"] {
             let here = format!("{}/", self.on_host(directory).display());
             script = script.replace(&format!("{directory}/"), &here);
         }
@@ -495,6 +496,15 @@ impl Os {
             _ => Err("Permission denied".to_owned()),
         };
         made.map_or_else(|text| io.fail(&text), |()| 0)
+    }
+
+    /// Runs `rm -rf` for a directory.
+    fn remove(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
+        let ["-rf", directory] = arguments else { return 1 };
+        match std::fs::remove_dir_all(self.on_host(directory)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => io.fail(&format!("rm: {error}")),
+            _ => 0,
+        }
     }
 
     /// Runs `ostree admin prepare-soft-reboot`, which makes or removes a file in `/run`.

@@ -127,6 +127,9 @@ pub struct KubeletSettings {
     pub report_shutdown: bool,
     /// Renewal interval of the Lease in `kube-node-lease`; `None` never renews it.
     pub renew_lease: Option<Duration>,
+    /// Pods whose first container has one of these words as its first argument do not become ready. A test runs their
+    /// program itself.
+    pub not_run: BTreeSet<String>,
 }
 
 impl Default for KubeletSettings {
@@ -138,6 +141,7 @@ impl Default for KubeletSettings {
             pod_stop: Duration::from_millis(100),
             report_shutdown: false,
             renew_lease: Some(Duration::from_secs(10)),
+            not_run: BTreeSet::new(),
         }
     }
 }

@@ -166,6 +166,14 @@ async fn changed(conn: &Connection, name: &str, unit: &Unit) -> zbus::Result<()>
     Ok(())
 }
 
+/// True if the name matches the pattern, which has at most one `*`.
+fn matches_pattern(name: &str, pattern: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((start, end)) => name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end),
+        None => name == pattern,
+    }
+}
+
 struct Manager {
     units: Units,
     rpm_ostree: RpmOstree,
@@ -266,7 +274,9 @@ impl Manager {
         Ok(response)
     }
 
-    async fn reload(&self) {}
+    async fn reload(&self) {
+        guard::reload(&self.units);
+    }
 
     async fn enable_unit_files(
         &self,
@@ -338,20 +348,19 @@ impl Manager {
         Ok(listed)
     }
 
-    /// Lists the units in these active states or sub-states. `patterns` must be empty, which selects all units.
+    /// Lists the units in these active states or sub-states whose names match one of these patterns. Without states, or
+    /// without patterns, all units match. A pattern has at most one `*`.
     async fn list_units_by_patterns(
         &self,
         states: Vec<String>,
         patterns: Vec<String>,
         #[zbus(object_server)] server: &ObjectServer,
     ) -> Result<Vec<Listed>, NamedError> {
-        if !patterns.is_empty() {
-            return Err(NamedError::invalid("the simulated host does not match patterns"));
-        }
         let mut names = self.units.names();
         names.retain(|name| {
             let unit = self.units.get(name);
-            states.iter().any(|state| state == unit.active || state == unit.sub)
+            let is_in_state = states.is_empty() || states.iter().any(|state| state == unit.active || state == unit.sub);
+            is_in_state && (patterns.is_empty() || patterns.iter().any(|pattern| matches_pattern(name, pattern)))
         });
         self.list_units_by_names(names, server).await
     }
