@@ -85,6 +85,9 @@ EXAMPLES
       kubectl berth pause --all
       kubectl berth resume --all
 
+  Remove Berth from the cluster and its hosts:
+      kubectl berth uninstall
+
 FILES
   ~/.kube/config
       Used unless --kubeconfig or the variable KUBECONFIG names another file. A pod
@@ -301,6 +304,15 @@ pub enum Command {
     /// there: the next apply would undo this change.
     #[command(long_about)]
     Approve(Approve),
+    /// Remove Berth from this cluster and from its hosts.
+    ///
+    /// Deletes the pools, and waits until all nodes are given back. Then replaces the agents by pods that remove Berth's
+    /// units and files from their hosts; removes Berth's marks from Nodes; and deletes everything that installed Berth.
+    /// Shows its steps first and asks for consent. A run that was interrupted is continued by running the command
+    /// again. Needs the rights of a cluster-admin. The hosts keep their OS images. docs/install/removal.md has what else
+    /// stays.
+    #[command(long_about)]
+    Uninstall(Uninstall),
     /// Print a script that completes commands, flags, and names of pools and nodes in a shell.
     ///
     /// For bash: source <(kubectl-berth completion bash). For kubectl berth, in any shell with kubectl's own
@@ -548,6 +560,22 @@ pub struct Approve {
     /// Print the change as a file for a repository; change nothing.
     #[arg(long, conflicts_with_all = ["yes", "dry_run", "all"])]
     pub print: bool,
+    /// Consent to the plan.
+    #[command(flatten)]
+    pub consent: Consent,
+}
+
+/// Arguments of `uninstall`.
+#[derive(Debug, Args)]
+pub struct Uninstall {
+    /// Do not wait for this node, such as a lost one; may be given more than once.
+    ///
+    /// Its host keeps Berth's units and files, and maybe a staged image.
+    #[arg(long, value_name = "NODE")]
+    pub leave: Vec<String>,
+    /// Longest time that each step waits for nodes, hosts or objects.
+    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = berth_api::duration::parse)]
+    pub timeout: Duration,
     /// Consent to the plan.
     #[command(flatten)]
     pub consent: Consent,

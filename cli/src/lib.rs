@@ -26,6 +26,7 @@ mod story;
 mod table;
 mod text;
 mod timeline;
+pub mod uninstall;
 mod unreadable;
 mod verify;
 mod view;

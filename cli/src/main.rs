@@ -19,10 +19,11 @@ use kube::{Client, Config};
 use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
 use kubectl_berth::arguments::{
     Arguments, Cluster, Command, Consent, Doctor, Explain, History, NodeStory, OneOrAll, Output, Poll, Status,
-    Timeline, Verify,
+    Timeline, Uninstall, Verify,
 };
 use kubectl_berth::completion::{self, Names};
 use kubectl_berth::doctor::{self, Commands, Origin};
+use kubectl_berth::uninstall::{Options, Removal};
 use kubectl_berth::watch::{Watching, watch};
 use kubectl_berth::{
     Look, Scope, Snapshot, WhatIf, explanation, export, fields, has_colours, node_history, patch, picture,
@@ -127,6 +128,7 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
             })
             .await
         }
+        Command::Uninstall(of) => uninstall(cluster, of).await,
         Command::Poll(of) => poll(cluster, of).await.map(Outcome::Done),
         Command::Approve(of) => match &of.which.pool {
             Some(pool) if of.print => {
@@ -200,6 +202,31 @@ async fn carry_out(
     let done =
         within::<_, _, anyhow::Error>(cluster.request_timeout, admin::apply(&client, &plan, Timestamp::now())).await?;
     Ok(Outcome::Done(done.into_iter().map(|line| line + "\n").collect()))
+}
+
+/// Prints the steps of the removal, asks for consent and carries them out.
+async fn uninstall(cluster: &Cluster, of: &Uninstall) -> Result<Outcome> {
+    let consent = of.consent;
+    if !consent.yes && !consent.dry_run && !std::io::stdin().is_terminal() {
+        return Ok(Outcome::NoTerminal);
+    }
+    let options = Options {
+        namespace: cluster.namespace.clone(),
+        leave: of.leave.iter().cloned().collect(),
+        timeout: of.timeout,
+        request_timeout: cluster.request_timeout,
+    };
+    let removal = Removal::plan(client(cluster).await?, options).await?;
+    if consent.dry_run || removal.is_empty() {
+        return Ok(Outcome::Done(removal.render()));
+    }
+    let mut out = std::io::stdout();
+    out.write_all(removal.render().as_bytes()).and_then(|()| out.flush())?;
+    if !consent.yes && admin::ask(&mut std::io::stdin().lock(), &mut std::io::stderr())? == Answer::No {
+        return Ok(Outcome::Declined);
+    }
+    let width = out.is_terminal().then(|| look().width);
+    removal.run(&mut out, width).await.map(Outcome::Done)
 }
 
 async fn read(client: &Client, cluster: &Cluster, scope: Scope) -> Result<Snapshot> {

@@ -19,7 +19,7 @@ fn berth(arguments: &[&str]) -> Result<(Option<i32>, String)> {
     Ok((status.code(), String::from_utf8_lossy(&stderr).into_owned()))
 }
 
-const COMMANDS: [&[&str]; 15] = [
+const COMMANDS: [&[&str]; 16] = [
     &["exclude", "n3"],
     &["exclude", "n3", "--undo"],
     &["include", "n3"],
@@ -35,6 +35,7 @@ const COMMANDS: [&[&str]; 15] = [
     &["retry", "--all"],
     &["approve", "workers"],
     &["approve", "--all"],
+    &["uninstall"],
 ];
 
 #[test]

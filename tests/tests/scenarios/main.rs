@@ -47,5 +47,6 @@ mod sim_kubelet;
 mod sim_rpm_ostree;
 mod soak;
 mod steps;
+mod uninstall;
 mod units;
 mod variants;
