@@ -104,16 +104,35 @@ chart_archives() {
     done
 }
 
-# Packages of each packaging/nfpm*.yaml. nfpm replaces VERSION, ARCH (of Go) and PROGRAMS, the directory of the static programs.
-packages() {
-    local architecture settings kind
+# man_pages DIRECTORY: writes the manual pages of agent and plugin there, compressed.
+man_pages() {
+    local directory=$1 pair
+    rm -rf "$directory"
+    mkdir -p "$directory"
+    for pair in berth-agent=agent-man kubectl-berth=cli-man; do
+        cargo run --quiet --locked --package "${pair%=*}" --example "${pair#*=}" -- "$directory" || return 1
+    done
+    gzip -9 --no-name "$directory"/*
+}
+
+# package_kinds ARCHITECTURE PROGRAMS MAN TO: makes the packages of each packaging/nfpm*.yaml, as .deb and .rpm, in the directory TO.
+# PROGRAMS has the programs, MAN the manual pages.
+package_kinds() {
+    local settings kind
     for settings in packaging/nfpm*.yaml; do
-        for architecture in "${architectures[@]}"; do
-            for kind in deb rpm; do
-                VERSION=$version ARCH=$architecture PROGRAMS=$(dirname "$(static_program "$architecture" berth-agent)") \
-                    nfpm package --config "$settings" --packager "$kind" --target dist/ || return 1
-            done
+        for kind in deb rpm; do
+            VERSION=$version ARCH=$1 PROGRAMS=$2 MAN=$3 \
+                nfpm package --config "$settings" --packager "$kind" --target "$4/" || return 1
         done
+    done
+}
+
+# Packages for hosts and for admins.
+packages() {
+    local architecture man=$builds/dist/man
+    man_pages "$man" || return 1
+    for architecture in "${architectures[@]}"; do
+        package_kinds "$architecture" "$(dirname "$(static_program "$architecture" berth-agent)")" "$man" dist || return 1
     done
 }
 

@@ -84,7 +84,7 @@ const ZSH: &str = r#"
     zmodload zsh/zpty || exit 1
     out=$1 presses=$2 line=$3
     zpty shell zsh -f -i
-    zpty -w shell 'PROMPT= RPROMPT=; autoload -Uz compinit; compinit -D -u; source <(kubectl-berth completion zsh)'
+    zpty -w shell 'PROMPT= RPROMPT=; autoload -Uz compinit; '$4
     zpty -w shell "show() { print -r -- \"\$BUFFER|\" >> ${(q)out} }; zle -N show; bindkey '^T' show; bindkey '^I' menu-complete"
     keys=$line
     repeat $presses keys+=$'\t\C-t'
@@ -98,11 +98,37 @@ const ZSH: &str = r#"
     cat -- $out
 "#;
 
+/// Registers the completion that the program prints.
+const SOURCED: &str = "compinit -D -u; source <(kubectl-berth completion zsh)";
+
+/// Returns the line of an interactive zsh after each press of the tab key. `setup` makes zsh find the completion.
+fn offered_by_zsh(kubeconfig: &Path, setup: &str, line: &str, presses: usize) -> Vec<String> {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("lines");
+    let presses = presses.to_string();
+    let arguments = ["-f", "-c", ZSH, "zsh", out.to_str().unwrap(), &presses, line, setup];
+    let (lines, _) = run("zsh", &arguments, kubeconfig);
+    let lines = lines.lines().filter_map(|line| line.strip_suffix('|'));
+    lines.map(str::to_owned).collect()
+}
+
+/// The packages install the script as a file of zsh's fpath. zsh runs it for the first completion of a shell.
+#[test]
+fn zsh_completes_with_a_file_of_its_path() {
+    let server = cluster();
+    let file = server.kubeconfig("fpath");
+    let directory = tempfile::tempdir().unwrap();
+    let script = include_str!("../src/completion/zsh.sh");
+    std::fs::write(directory.path().join("_kubectl-berth"), script).unwrap();
+    let setup = format!("fpath=({} $fpath); compinit -D -u", directory.path().display());
+    let found = offered_by_zsh(&file, &setup, "kubectl-berth status ", 2);
+    assert_eq!(found, ["kubectl-berth status infra", "kubectl-berth status workers"]);
+}
+
 #[test]
 fn zsh_offers_the_same() {
     let server = cluster();
     let file = server.kubeconfig("zsh");
-    let directory = tempfile::tempdir().unwrap();
     let table: [(&str, &[&str]); 6] = [
         ("kubectl-berth unh", &["kubectl-berth unhold "]),
         (
@@ -124,13 +150,12 @@ fn zsh_offers_the_same() {
             &["kubectl-berth explain east-1 --what-if rollout.paused="],
         ),
     ];
-    for (number, (line, expected)) in table.into_iter().enumerate() {
-        let out = directory.path().join(number.to_string());
-        let presses = expected.len().to_string();
-        let arguments = ["-f", "-c", ZSH, "zsh", out.to_str().unwrap(), &presses, line];
-        let (lines, _) = run("zsh", &arguments, &file);
-        let found: Vec<_> = lines.lines().filter_map(|line| line.strip_suffix('|')).collect();
-        assert_eq!(found, expected, "{line:?}");
+    for (line, expected) in table {
+        assert_eq!(
+            offered_by_zsh(&file, SOURCED, line, expected.len()),
+            expected,
+            "{line:?}"
+        );
     }
 }
 

@@ -1,5 +1,5 @@
 //! Code for I/O that all Berth programs share: the client of the API server, timeouts, retries, logs and hashes. The
-//! feature `pages` adds the HTTP server for metrics and probes.
+//! feature `pages` adds the HTTP server for metrics and probes, the feature `man` manual pages.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +9,8 @@ pub mod client;
 pub mod kubeconfig;
 pub mod listen;
 pub mod log;
+#[cfg(feature = "man")]
+pub mod man;
 pub mod names;
 #[cfg(feature = "pages")]
 pub mod pages;

@@ -17,4 +17,8 @@ _kubectl_berth() {
         _describe 'kubectl berth' values
     fi
 }
+# As a file of the fpath, this runs for the first completion, which it has to answer.
+if [[ ${funcstack[1]} == _kubectl-berth ]]; then
+    _kubectl_berth "$@"
+fi
 compdef _kubectl_berth kubectl-berth
