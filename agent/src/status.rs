@@ -351,7 +351,7 @@ mod tests {
         let [pending, staging] = [berth_api::node::Phase::Pending, berth_api::node::Phase::Staging];
         writer.write(status(pending), &next, Duration::ZERO).await.unwrap();
         assert_eq!(sent.lock().unwrap().len(), 3, "refused, removed, written");
-        // Nobody else has written since, so the agent's own status is at fault, and stays.
+        // No other client has written since, so the agent's own status is at fault, and stays.
         sent.lock().unwrap().clear();
         writer.write(status(staging), &next, Duration::ZERO).await.unwrap_err();
         assert_eq!(sent.lock().unwrap().len(), 1);

@@ -1,4 +1,4 @@
-//! The last release of Berth, from which upgrades start: its programs, built from its commit into the cache, and its manifests.
+//! The last release of Berth, where upgrades start: its programs, built from its commit into the cache, and its manifests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ fn git() -> Command {
     command
 }
 
-/// True if the checkout has this commit. False also if it is no clone, or if there is no git.
+/// True if the checkout has this commit. False also if it is not a clone, or if git is missing.
 fn has_commit(commit: &str) -> Result<bool> {
     let output = git().args(["cat-file", "-e", &format!("{commit}^{{commit}}")]).output();
     match output {
@@ -79,7 +79,7 @@ fn build(commit: &str, directory: &Path) -> Result<()> {
     unpack(commit, &source)?;
     let target = scratch.path().join("target").display().to_string();
     let packages = ["-p", "berth-agent", "-p", "berth-controller"];
-    // Nobody debugs these programs, and debug information takes a third of the time.
+    // These programs are not debugged, and debug information takes a third of the time.
     let settings = ["--locked", "--config", "profile.dev.debug=0", "--target-dir", &target];
     let built = Programs::of(&programs::build_in(&source, &[&packages[..], &settings].concat())?)?;
     let made = scratch.path().join("made");

@@ -140,7 +140,7 @@ fn the_changelog_begins_with_the_version() {
 #[test]
 fn versions_are_found_wherever_they_stand() {
     let patterns = patterns();
-    let page = Path::new("docs/a.md");
+    let page = Path::new("docs/testing.md");
     for line in [
         "image: ghcr.io/berth-dev/berth-agent:1.2.3",
         "helm install berth oci://ghcr.io/berth-dev/charts/berth --version 1.2.3",

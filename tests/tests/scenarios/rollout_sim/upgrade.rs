@@ -24,7 +24,7 @@ fn no_history() {
     );
 }
 
-/// Programs of a cluster, as links: to those of the last release first, later to this checkout's.
+/// Programs of a cluster, as links: first to the last release's, later to this checkout's.
 struct Links {
     directory: TempDir,
     last: Release,

@@ -7,7 +7,7 @@ use super::*;
 /// Limits that may only rise, and limits that may only fall.
 const UPPER: [&str; 4] = ["maxLength", "maxItems", "maxProperties", "maximum"];
 const LOWER: [&str; 4] = ["minLength", "minItems", "minProperties", "minimum"];
-/// What must stay as it is, since another value would refuse or change objects.
+/// Keys that must stay, since another value would refuse or change objects.
 const FIXED: [&str; 9] = [
     "type",
     "format",
@@ -20,7 +20,7 @@ const FIXED: [&str; 9] = [
     "x-kubernetes-preserve-unknown-fields",
 ];
 
-/// Finds changes that are no additions.
+/// Finds changes that are not additions.
 #[derive(Default)]
 struct Comparison {
     found: Vec<String>,
@@ -56,7 +56,7 @@ impl Comparison {
         }
     }
 
-    /// Compares a limit. An absent one is no limit.
+    /// Compares a limit. An absent one does not limit.
     fn limit(&mut self, at: &str, key: &str, is_upper: bool, (old, new): (&Value, &Value)) {
         let Some(now) = new.as_f64() else { return };
         let is_wider = old
@@ -67,7 +67,7 @@ impl Comparison {
         }
     }
 
-    /// Says which items of the new list the old one lacks.
+    /// Reports the items of the new list that the old one lacks.
     fn only_fewer(&mut self, at: &str, what: &str, old: &Value, new: &Value) {
         let old = old.as_array().map(Vec::as_slice).unwrap_or_default();
         for item in new.as_array().into_iter().flatten() {
