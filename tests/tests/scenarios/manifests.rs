@@ -96,7 +96,7 @@ fn every_object_has_the_label_that_finds_it() -> Result<()> {
     let components = fs::read_dir(workspace_root().join("manifests/components"))?;
     for component in components {
         let name = component?.file_name().into_string().ok().context("a name in UTF-8")?;
-        for object in rendered(&[&name])? {
+        for object in with_components(&[&name])? {
             let label = object["metadata"]["labels"][keys::LABEL_PART_OF].as_str();
             let (kind, object) = (&object["kind"], &object["metadata"]["name"]);
             ensure!(label == Some(keys::PART_OF), "{kind} {object}, component {name}");

@@ -22,7 +22,7 @@ use tokio::process::{Child, Command};
 use self::runtime::{Runtime, remove_by_hand};
 use self::traces::{cluster_is_clean, host_is_clean};
 use crate::said::{Said, berth};
-use crate::samples::rendered;
+use berth_tests::manifests::with_components;
 
 const GUARD: &str = "etc/systemd/system/berth-rollback-guard.service";
 const HEALTH_CHECKS: &str = "etc/berth/health.d/README";
@@ -46,7 +46,7 @@ async fn start(hosts: usize) -> Result<Cluster> {
     for host in &cluster.fleet.hosts {
         cluster.label(host.name(), "kubernetes.io/os", Some("linux")).await?;
     }
-    for object in rendered(&["impersonation"])? {
+    for object in with_components(&["impersonation"])? {
         cluster.control_plane.apply_yaml(&object.to_string()).await?;
     }
     Ok(cluster)

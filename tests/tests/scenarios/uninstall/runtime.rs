@@ -71,7 +71,8 @@ impl<'a> Runtime<'a> {
     async fn run_removal(&mut self, api: &Api<Pod>, pod: &Pod, host: &SimHost) -> Result<()> {
         let name = pod.name_any();
         let ready = host.dir().join("ready");
-        if !self.programs.contains_key(&name) {
+        let runs = self.programs.contains_key(&name);
+        if !runs {
             // The agent's pod on this host has ended.
             host.stop_agent().await;
             ensure!(
