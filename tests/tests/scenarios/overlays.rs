@@ -1,11 +1,15 @@
 //! The overlays of `manifests/`: each says when to use it, is in the documentation, and is accepted by a real API server.
 
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
 use anyhow::{Context, Result, ensure};
 use berth_agent::cli::Args;
 use berth_api::pool::BootcNodePool;
 use berth_controller::cli::Cli;
 use berth_tests::controlplane::{ControlPlane, Options};
-use berth_tests::manifests::{overlay, overlays};
+use berth_tests::manifests::{self, kustomize, overlay, overlays};
 use berth_tests::programs::{read, workspace_root};
 use clap::Parser;
 use serde_json::{Value, json};
@@ -199,6 +203,51 @@ fn sample_pools_of_overlays_are_paused() -> Result<()> {
             _ => ensure!(pool.spec.tolerated_updaters == ["machine-config-daemon"]),
         }
     }
+    Ok(())
+}
+
+/// A repository with the manifests as they are now, at the tag of the release.
+fn repository(directory: &Path) -> Result<()> {
+    let script = "
+        cp -r \"$1/manifests\" .
+        git init --quiet . && git add .
+        git -c user.name=test -c user.email=test@example.com commit --quiet --message test
+        git tag \"$2\"";
+    let status = Command::new("bash")
+        .args(["-euc", script, "bash"])
+        .arg(workspace_root())
+        .arg(format!("v{VERSION}"))
+        .current_dir(directory)
+        .status()?;
+    ensure!(status.success(), "git fails");
+    Ok(())
+}
+
+/// The kustomization that docs/overlays.md has to copy builds, with a copy of the repository in place of GitHub.
+#[test]
+fn the_documented_kustomization_uses_remote_directories() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let origin = directory.path().join("berth");
+    fs::create_dir(&origin)?;
+    repository(&origin)?;
+    let page = read("docs/overlays.md")?;
+    let mut blocks = page
+        .split("```\n")
+        .filter(|block| block.contains("kind: Kustomization"));
+    let text = blocks.next().context("docs/overlays.md has no kustomization")?;
+    let origin = format!("file://{}", origin.display());
+    let text = text.replace("https://github.com/berth-dev/berth", &origin);
+    fs::write(directory.path().join("kustomization.yaml"), text)?;
+    let objects = manifests::objects(&kustomize(directory.path())?)?;
+    let agent = object(&objects, "DaemonSet", "berth-agent")?;
+    let container = &agent["spec"]["template"]["spec"]["containers"][0];
+    ensure!(
+        container["image"] == format!("registry.example.com/berth/berth-agent:{VERSION}"),
+        "{container}"
+    );
+    let path = "--kubelet-kubeconfig=/host/var/lib/rancher/k3s/agent/kubelet.kubeconfig";
+    ensure!(arguments(container).contains(&path), "{container}");
+    object(&objects, "PrometheusRule", "berth")?;
     Ok(())
 }
 
