@@ -14,7 +14,7 @@ use clap::CommandFactory;
 const FOREIGN: &str = "
     --all --allow-missing-checksum --bound-object-kind --bound-object-name --bound-object-uid --branch
     --certificate-identity --certificate-oidc-issuer --docker-password --docker-server --docker-username --duration
-    --enable-admission-plugins --enforce-container-sigpolicy --failed --features --field-selector --for
+    --download-only --enable-admission-plugins --enforce-container-sigpolicy --failed --features --field-selector --for
     --force-conflicts --from --from-file --list --list-boots --mount --namespace --no-pager --now --patch --pending
     --preserve-digests --profile --progress-fd --raw --release --repo --reset-then-reuse-values --rm --server-side
     --set --sign --strict --subresource --take-ownership --target --test --type --unlock --world";

@@ -42,7 +42,12 @@ fn served() -> BTreeSet<String> {
 
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'));
-    let names = words.filter(|word| word.starts_with("berth_") && !word.ends_with('_'));
+    // A digit after the prefix is the version in the name of a package.
+    let is_name = |word: &&str| {
+        let rest = word.strip_prefix("berth_").unwrap_or_default();
+        rest.starts_with(|c: char| c.is_ascii_lowercase()) && !rest.ends_with('_')
+    };
+    let names = words.filter(is_name);
     names.map(str::to_owned).collect()
 }
 
