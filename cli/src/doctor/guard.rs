@@ -80,7 +80,7 @@ fn refused_otherwise(facts: &Facts) -> Vec<Check> {
 }
 
 /// True if agents report that the API server refuses their writes to other nodes' objects.
-fn is_tested_by_agents(facts: &Facts, members: &[Member<'_>]) -> bool {
+pub(crate) fn is_tested_by_agents(facts: &Facts, members: &[Member<'_>]) -> bool {
     let fleet = facts
         .snapshot
         .as_ref()

@@ -45,17 +45,17 @@ use versions::Skew;
 /// Makes all checks.
 pub fn diagnose(facts: &Facts, now: Timestamp) -> Diagnosis {
     let skew = Skew::of(facts);
+    let empty = Snapshot::default();
+    let snapshot = facts.snapshot.as_ref().unwrap_or(&empty);
+    let (members, health) = (members(snapshot, now), report(snapshot, now).health);
     let mut checks = vec![
         server::version(facts),
         server::policies(facts),
-        server::restriction(facts),
+        server::restriction(facts, &members),
         server::control_plane(facts),
     ];
     checks.extend(crds::check(facts, skew));
     checks.extend(policies::check(facts, skew));
-    let empty = Snapshot::default();
-    let snapshot = facts.snapshot.as_ref().unwrap_or(&empty);
-    let (members, health) = (members(snapshot, now), report(snapshot, now).health);
     checks.extend(installed(facts, &members, &health));
     checks.extend(unread(facts, snapshot));
     checks.extend(budgets::check(facts, &members));
@@ -77,8 +77,18 @@ fn installed(facts: &Facts, members: &[Member<'_>], health: &[HealthInsight]) ->
     checks.extend(hosts::clocks(members));
     checks.extend(images::registry(facts, health));
     checks.extend(images::secrets(facts));
-    checks.extend(findings::of(Topic::Health, health));
+    checks.extend(rollouts(facts, health));
     checks
+}
+
+/// Returns the findings that belong to no other check.
+fn rollouts(facts: &Facts, health: &[HealthInsight]) -> Vec<Check> {
+    let mut found = findings::of(Topic::Health, health);
+    let has_pools = facts.snapshot.as_ref().is_ok_and(|snapshot| !snapshot.pools.is_empty());
+    if found.is_empty() && has_pools {
+        found.push(Check::ok(Topic::Health, "kubectl berth status has no other finding"));
+    }
+    found
 }
 
 /// Returns a check for each kind of Berth's objects that cannot be read.

@@ -18,7 +18,7 @@ const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 
 /// Policies that are tested, by name.
-const OWN_STATUS: &str = "berth-agent-own-status";
+pub(super) const OWN_STATUS: &str = "berth-agent-own-status";
 const OWN_BERTH: &str = "berth-agent-own-berth";
 const NODE_LABELS: &str = "berth-node-labels";
 

@@ -16,7 +16,7 @@ use super::agents;
 use super::budgets::never;
 use super::commands::Commands;
 use super::crds;
-use super::facts::{AGENT, CONTROLLER, Facts, HOST_SECRET};
+use super::facts::{AGENT, Answer, CONTROLLER, Facts, HOST_SECRET};
 use super::probe;
 use super::requests::{Asker, Wanted};
 use super::roster::members;
@@ -52,22 +52,12 @@ pub async fn read(client: &Client, deadline: Duration, namespace: &str, commands
 
 /// Reads everything that does not depend on other facts.
 async fn first(asker: &Asker, namespace: &str, commands: Commands, shipped: Vec<Shipped>, server: String) -> Facts {
-    let in_namespace = |group: &str, resource: &str, name: &str| {
-        let path = format!("/apis/{group}/v1/namespaces/{namespace}/{resource}/{name}");
-        let permission = format!("get {resource}.{group} in namespace {namespace}");
-        Wanted::new(&path, &format!("{resource} {name}"), &permission)
-    };
-    let everywhere = |group: &str, resource: &str| {
-        let permission = format!("list {resource}.{group} in all namespaces");
-        Wanted::new(&format!("/apis/{group}/v1/{resource}"), resource, &permission)
-    };
-    let (deployment, daemon_set, lease) = (
-        in_namespace("apps", "deployments", CONTROLLER),
-        in_namespace("apps", "daemonsets", AGENT),
-        in_namespace("coordination.k8s.io", "leases", CONTROLLER),
-    );
-    let (deployments, sets) = (everywhere("apps", "deployments"), everywhere("apps", "statefulsets"));
-    let budgets = everywhere("policy", "poddisruptionbudgets");
+    let deployment = Wanted::of("apps", "deployments", namespace, CONTROLLER);
+    let daemon_set = Wanted::of("apps", "daemonsets", namespace, AGENT);
+    let lease = Wanted::of("coordination.k8s.io", "leases", namespace, CONTROLLER);
+    let deployments = Wanted::all_of("apps", "deployments");
+    let sets = Wanted::all_of("apps", "statefulsets");
+    let budgets = Wanted::all_of("policy", "poddisruptionbudgets");
     let (objects, has_policies, api_servers, deployment, daemon_set, lease, budgets, deployments, sets) = futures::join!(
         objects(asker, &shipped),
         has_policies(asker),
@@ -99,7 +89,7 @@ async fn first(asker: &Asker, namespace: &str, commands: Commands, shipped: Vec<
         snapshot: Ok(Snapshot::default()),
         secrets: BTreeMap::new(),
         policy_probes: BTreeMap::new(),
-        restriction_probe: Ok(super::facts::Answer::NothingToTry),
+        restriction_probe: Ok(Answer::NothingToTry),
         budgets,
         workloads,
         places: PodPlaces {
@@ -114,22 +104,13 @@ async fn second(asker: &Asker, mut facts: Facts) -> Facts {
     facts.snapshot = snapshot(asker, &facts).await;
     let empty = Snapshot::default();
     let snapshot = facts.snapshot.as_ref().unwrap_or(&empty);
-    let has_installed = facts
-        .objects
-        .iter()
-        .any(|((kind, _), object)| *kind == Kind::Policy && matches!(object, Ok(Some(_))));
     let (secrets, pods, of_budgets, all, restriction, policies) = futures::join!(
         secrets(asker, &facts.namespace, snapshot),
         agent_pods(asker, &facts.namespace, snapshot),
         places(asker, &facts),
         all_pods(asker, &facts),
-        probe::restriction(asker, snapshot),
-        async {
-            match has_installed {
-                true => probe::policies(asker, &facts.namespace, snapshot).await,
-                false => BTreeMap::new(),
-            }
-        }
+        restriction(asker, &facts.snapshot),
+        policies(asker, &facts)
     );
     facts.secrets = secrets;
     facts.agent_pods = pods;
@@ -137,6 +118,26 @@ async fn second(asker: &Asker, mut facts: Facts) -> Facts {
     facts.restriction_probe = restriction;
     facts.policy_probes = policies;
     facts
+}
+
+/// Tests NodeRestriction. Without the Nodes there is nothing to test it with.
+async fn restriction(asker: &Asker, snapshot: &Seen<Snapshot>) -> Seen<Answer> {
+    match snapshot {
+        Ok(snapshot) => probe::restriction(asker, snapshot).await,
+        Err(unseen) => Err(unseen.clone()),
+    }
+}
+
+/// Tests the policies, if one is installed.
+async fn policies(asker: &Asker, facts: &Facts) -> BTreeMap<&'static str, Seen<Answer>> {
+    let mut policies = facts.shipped(Kind::Policy);
+    if !policies.any(|policy| matches!(facts.installed(policy), Ok(Some(_)))) {
+        return BTreeMap::new();
+    }
+    match &facts.snapshot {
+        Ok(snapshot) => probe::policies(asker, &facts.namespace, snapshot).await,
+        Err(unseen) => BTreeMap::from([(probe::OWN_STATUS, Err(unseen.clone()))]),
+    }
 }
 
 async fn objects(asker: &Asker, shipped: &[Shipped]) -> BTreeMap<(Kind, String), Seen<Option<Value>>> {

@@ -70,6 +70,21 @@ impl Wanted {
     }
 }
 
+impl Wanted {
+    /// Returns an object of Berth's namespace.
+    pub(super) fn of(group: &str, resource: &str, namespace: &str, name: &str) -> Self {
+        let path = format!("/apis/{group}/v1/namespaces/{namespace}/{resource}/{name}");
+        let permission = format!("get {resource}.{group} in namespace {namespace}");
+        Self::new(&path, &format!("{resource} {name}"), &permission)
+    }
+
+    /// Returns the objects of all namespaces.
+    pub(super) fn all_of(group: &str, resource: &str) -> Self {
+        let permission = format!("list {resource}.{group} in all namespaces");
+        Self::new(&format!("/apis/{group}/v1/{resource}"), resource, &permission)
+    }
+}
+
 /// Page of a list.
 #[derive(Debug, Deserialize)]
 pub(super) struct Page<T> {

@@ -46,7 +46,7 @@ impl Unseen {
         let check = Check::new(topic, Outcome::Unknown, &format!("not known: {}", self.what)).because(&self.why);
         match &self.permission {
             Some(permission) => check.remedy(&format!("allow your user to {permission}, or run this as another user")),
-            None => check.remedy("repair the connection to the API server, and run this again"),
+            None => check.remedy("run this again; if the cause stays, repair it"),
         }
     }
 }

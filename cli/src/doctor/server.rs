@@ -8,6 +8,8 @@ use kube::ResourceExt;
 
 use super::check::{Check, Topic};
 use super::facts::{Answer, Facts};
+use super::guard::is_tested_by_agents;
+use super::roster::Member;
 use super::seen::Unseen;
 use crate::text::{clean, count};
 
@@ -61,30 +63,34 @@ pub(crate) fn policies(facts: &Facts) -> Check {
     }
 }
 
-/// Checks that a kubelet can write its own Node only. A dry run shows it; otherwise the flags of the API servers do.
-pub(crate) fn restriction(facts: &Facts) -> Check {
+/// Checks that a kubelet can write its own Node only. A dry run shows it; otherwise the agents' dry runs or the flags of
+/// the API servers do.
+pub(crate) fn restriction(facts: &Facts, members: &[Member<'_>]) -> Check {
     let topic = Topic::NodeRestriction;
-    let off = |cause: &str| {
-        Check::broken(topic, &format!("the admission plugin {PLUGIN} is off"))
-            .because(&format!(
-                "{cause}; a compromised node could write other Nodes, so no node takes a berth"
-            ))
-            .remedy(&format!(
-                "add {PLUGIN} to --enable-admission-plugins of each API server"
-            ))
-    };
     match &facts.restriction_probe {
-        Ok(Answer::Refused) => Check::ok(topic, "a kubelet's dry-run write to another Node is refused"),
-        Ok(Answer::Accepted) => off("a kubelet's dry-run write to another Node was accepted"),
-        Ok(Answer::RefusedOtherwise(_) | Answer::NothingToTry) | Err(_) => match from_flags(facts) {
-            Some(true) => Check::ok(
-                topic,
-                &format!("the API servers run with the admission plugin {PLUGIN}"),
-            ),
-            Some(false) => off("the flags of an API server do not name it"),
-            None => unseen_restriction(facts),
-        },
+        Ok(Answer::Refused) => return Check::ok(topic, "a kubelet's dry-run write to another Node is refused"),
+        Ok(Answer::Accepted) => return off("a kubelet's dry-run write to another Node was accepted"),
+        _ => {}
     }
+    if is_tested_by_agents(facts, members) {
+        return Check::ok(topic, "the agents' dry-run writes to other Nodes are refused");
+    }
+    match from_flags(facts) {
+        Some(true) => Check::ok(
+            topic,
+            &format!("the API servers run with the admission plugin {PLUGIN}"),
+        ),
+        Some(false) => off("the flags of an API server do not name it"),
+        None => unseen_restriction(facts),
+    }
+}
+
+fn off(cause: &str) -> Check {
+    Check::broken(Topic::NodeRestriction, &format!("the admission plugin {PLUGIN} is off"))
+        .because(&format!(
+            "{cause}; a compromised node could write other Nodes, so no node takes a berth"
+        ))
+        .remedy(&format!("add {PLUGIN} to {FLAG} of each API server"))
 }
 
 fn unseen_restriction(facts: &Facts) -> Check {

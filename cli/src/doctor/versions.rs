@@ -9,6 +9,7 @@ use super::check::{Check, Topic};
 use super::commands::VERSION;
 use super::facts::Facts;
 use super::roster::Member;
+use super::seen::Unseen;
 use crate::text::clean;
 
 /// Relation of this plugin's version to the controller's.
@@ -66,10 +67,15 @@ pub(crate) fn check(facts: &Facts, members: &[Member<'_>]) -> Vec<Check> {
             agents.entry(version).or_default().push(member.name.clone());
         }
     }
+    if let Err(unseen) = &facts.deployment {
+        let what = "version of the controller".to_owned();
+        return vec![Unseen { what, ..unseen.clone() }.check(Topic::Versions)];
+    }
     let controller = controller(facts);
     let mut words = vec![format!("plugin {VERSION}")];
     words.push(match &controller {
         Some(version) => format!("controller {}", clean(version)),
+        None if facts.deployment == Ok(None) => "controller not known (it has no Deployment)".to_owned(),
         None => "controller not known (the tag of its image is not a version)".to_owned(),
     });
     words.extend(
@@ -95,11 +101,13 @@ pub(crate) fn check(facts: &Facts, members: &[Member<'_>]) -> Vec<Check> {
                 .remedy(&remedy),
         ];
     }
-    if controller.is_some_and(|version| version != VERSION) {
-        let check = Check::warning(Topic::Versions, &format!("this plugin has another version: {words}"));
-        return vec![check.remedy("install the plugin of the controller's version")];
-    }
-    vec![Check::ok(Topic::Versions, &words)]
+    let found = match controller.as_deref() {
+        None => Check::note(Topic::Versions, &words),
+        Some(VERSION) => Check::ok(Topic::Versions, &words),
+        Some(_) => Check::warning(Topic::Versions, &format!("this plugin has another version: {words}"))
+            .remedy("install the plugin of the controller's version"),
+    };
+    vec![found]
 }
 
 fn of_agents(version: &str, nodes: &[String], versions: usize) -> String {
