@@ -174,7 +174,7 @@ fn without_help(names: Vec<String>) -> Vec<Candidate> {
 fn values(argument: &Arg, names: impl FnOnce(Names) -> Vec<String>) -> (Vec<Candidate>, u8) {
     match argument.get_id().as_str() {
         "pool" => return (without_help(names(Names::Pools)), NO_FILES),
-        "node" => return (without_help(names(Names::Nodes)), NO_FILES),
+        "node" | "leave" => return (without_help(names(Names::Nodes)), NO_FILES),
         "what_if" => {
             let fields = names(Names::Fields).into_iter().map(|field| field + "=");
             return (without_help(fields.collect()), NO_FILES | NO_SPACE);

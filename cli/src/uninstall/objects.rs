@@ -118,7 +118,7 @@ pub(super) fn rank(kind: &str) -> usize {
 /// Sorts objects in the order of deletion.
 pub(super) fn sort(objects: &mut [Object]) {
     objects.sort_by(|a, b| {
-        let key = |object: &Object| (rank(&object.kind), object.words());
+        let key = |object: &Object| (rank(&object.kind), object.kind.clone(), object.words());
         key(a).cmp(&key(b))
     });
 }

@@ -94,6 +94,9 @@ pub(super) fn render(facts: &Facts, steps: &[Step], left: &BTreeSet<String>) -> 
     let mut text = "Remove Berth from this cluster and its hosts:\n".to_owned();
     for (at, step) in steps.iter().enumerate() {
         text += &format!("  {}. {}\n", at + 1, describe(facts, *step));
+        if *step == Step::Delete {
+            text += &objects(facts);
+        }
     }
     for fact in stays() {
         text += &format!("  {fact}\n");
@@ -125,20 +128,43 @@ fn describe(facts: &Facts, step: Step) -> String {
                 .to_owned()
         }
         Step::Delete => {
-            let objects = facts.objects.iter().map(|object| object.words());
             let space = facts.objects.iter().any(|object| object.kind == "Namespace");
             let all = if space {
-                "; a namespace goes with everything in it"
+                ", the namespace with everything in it"
             } else {
                 ""
             };
-            format!("objects: deletes the berths and {}{all}", listed("object", objects))
+            format!(
+                "objects: deletes the berths and {}{all}",
+                count(facts.objects.len(), "object")
+            )
         }
         Step::LeaveToHelm => format!(
             "objects: deletes the berths; Helm deletes the rest, when you run: {}",
             helm_commands(facts)
         ),
     }
+}
+
+/// Returns a line for each kind of object, with the names of all objects.
+fn objects(facts: &Facts) -> String {
+    let mut kinds: Vec<(&str, Vec<String>)> = vec![];
+    for object in &facts.objects {
+        let elsewhere = !object.namespace.is_empty() && object.namespace != facts.namespace;
+        let name = if elsewhere {
+            format!("{} (namespace {})", object.name, object.namespace)
+        } else {
+            object.name.clone()
+        };
+        match kinds.last_mut() {
+            Some((kind, names)) if *kind == object.kind => names.push(name),
+            _ => kinds.push((&object.kind, vec![name])),
+        }
+    }
+    let lines = kinds
+        .iter()
+        .map(|(kind, names)| format!("     {kind}: {}\n", names.join(", ")));
+    lines.collect()
 }
 
 /// Returns the number of things, and the names of the first ones.
@@ -262,8 +288,8 @@ mod tests {
         for words in [
             "1. pools: deletes 1 pool (workers), and waits",
             "given back 1 node",
-            "4. objects: deletes the berths and 2 objects (Deployment berth, Namespace berth)",
-            "a namespace goes with everything in it",
+            "4. objects: deletes the berths and 2 objects, the namespace with everything in it",
+            "\n     Deployment: berth\n     Namespace: berth\n",
             "Stays: the OS images",
         ] {
             assert!(text.contains(words), "{words}: {text}");

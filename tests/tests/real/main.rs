@@ -8,3 +8,4 @@ mod overlays;
 mod rollout;
 mod rpm_ostree;
 mod service;
+mod uninstall;

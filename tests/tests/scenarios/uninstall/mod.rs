@@ -12,9 +12,9 @@ use berth_api::keys;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, soon};
 use berth_tests::hosts::sim::{KubeletSettings, Settings, SimHost};
 use berth_tests::programs;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -80,30 +80,42 @@ async fn roll_out(cluster: &Cluster) -> Result<()> {
     cluster.patch_node(first.name(), set_aside).await
 }
 
-/// Begins another rollout, and returns a host that is being drained and does not get on. All hosts have staged an image.
+/// Begins another rollout, and returns a host whose drain does not end. All hosts have staged an image.
 async fn begin_turn(cluster: &Cluster) -> Result<&SimHost> {
-    cluster.deploy("app", cluster.fleet.hosts.len()).await?;
-    cluster.budget("app", cluster.fleet.hosts.len()).await?;
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), "default");
+    for host in &cluster.fleet.hosts {
+        // No drain evicts a pod without an owner.
+        let pod = json!({
+            "metadata": { "name": format!("block-{}", host.name()) },
+            "spec": {
+                "nodeName": host.name(), "automountServiceAccountToken": false,
+                "containers": [{ "name": "app", "image": "registry.test/app:1" }],
+            },
+        });
+        pods.create(&PostParams::default(), &serde_json::from_value(pod)?)
+            .await?;
+    }
     let image = cluster.publish("3.0.0").await?;
     cluster.set_image("workers", &image.reference).await?;
     let digest = image.digest.to_string();
-    let mut draining = None;
+    let found = std::cell::RefCell::new(None);
     soon(cluster, "a host is drained, and all have staged", || async {
-        for host in &cluster.fleet.hosts {
-            if host.facts().staged.as_ref() != Some(&digest) {
-                return Ok(false);
-            }
-        }
-        Ok(!cluster.held().await?.is_empty())
+        let holder = cluster.held().await?.pop();
+        let are_staged = cluster
+            .fleet
+            .hosts
+            .iter()
+            .all(|host| host.facts().staged.as_ref() == Some(&digest));
+        let Some(holder) = holder.filter(|_| are_staged) else {
+            return Ok(false);
+        };
+        let is_draining = cluster.phase(&holder).await? == "Draining" && cluster.is_cordoned(&holder).await?;
+        *found.borrow_mut() = Some(holder);
+        Ok(is_draining)
     })
     .await?;
-    for name in cluster.held().await? {
-        cluster.until_phase(&name, "Draining").await?;
-        draining = cluster.fleet.host(&name);
-    }
-    let host = draining.context("no host holds a berth")?;
-    ensure!(cluster.is_cordoned(host.name()).await?, "it is cordoned");
-    Ok(host)
+    let name = found.into_inner().context("no host holds a berth")?;
+    cluster.fleet.host(&name).context("the holder is an unknown host")
 }
 
 /// Runs the command while the runtime runs pods.
@@ -148,9 +160,9 @@ async fn an_uninstall_leaves_no_trace() -> Result<()> {
     let draining = begin_turn(&cluster).await?.name();
     berth(&cluster, &["uninstall", "--dry-run"]).await?.well(&[
         "1. pools: deletes 1 pool (workers)",
-        "ClusterRole berth-agent-as-node",
-        "Role berth-controller in namespace default",
-        "CustomResourceDefinition bootcnodepools.berth.dev",
+        "ClusterRole: berth-agent, berth-agent-as-node, berth-controller\n",
+        "Role: berth-agent, berth-controller, berth-controller (namespace default)\n",
+        "CustomResourceDefinition: bootcfleets.berth.dev, bootcnodepools.berth.dev, bootcnodes.berth.dev\n",
     ])?;
     ensure!(cluster.is_cordoned(draining).await?, "a dry run changes nothing");
     uninstall(&cluster, &[]).await?.well(&[

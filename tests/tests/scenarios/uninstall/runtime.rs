@@ -59,7 +59,8 @@ impl<'a> Runtime<'a> {
                 continue;
             };
             let removes = arguments(&pod).first().is_some_and(|word| word == "remove");
-            if !removes || host.facts().boot_id.is_none() || pod.metadata.deletion_timestamp.is_some() {
+            let is_done = is_ready(&pod) && !self.programs.contains_key(&pod.name_any());
+            if !removes || is_done || host.facts().boot_id.is_none() || pod.metadata.deletion_timestamp.is_some() {
                 continue;
             }
             self.run_removal(&api, &pod, host).await?;
@@ -95,6 +96,15 @@ impl<'a> Runtime<'a> {
         }
         Ok(())
     }
+}
+
+/// True if the pod is ready: a runtime of an earlier command has run its program.
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
 fn arguments(pod: &Pod) -> Vec<String> {

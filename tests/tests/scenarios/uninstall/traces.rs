@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use berth_tests::cluster::Cluster;
@@ -13,8 +14,22 @@ use serde_json::Value;
 /// Kinds that are not searched: the cluster's own log, and what disappears with another object a moment later.
 const SKIPPED: [&str; 4] = ["events", "controllerrevisions", "pods", "replicasets"];
 
-/// Fails if an object of any kind has a name, a label, an annotation, a finalizer or a Node's mark of Berth.
+/// The API server forgets a deleted kind a moment later.
+const FORGETS: Duration = Duration::from_secs(20);
+
+/// Like [`look`], but waits until the API server has forgotten Berth's kinds.
 pub async fn cluster_is_clean(cluster: &Cluster) -> Result<()> {
+    let give_up = Instant::now() + FORGETS;
+    loop {
+        match look(cluster).await {
+            Err(_) if Instant::now() < give_up => tokio::time::sleep(Duration::from_millis(500)).await,
+            looked => return looked,
+        }
+    }
+}
+
+/// Fails if an object of any kind has a name, a label, an annotation, a finalizer or a Node's mark of Berth.
+async fn look(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     let mut groups = vec!["/api/v1".to_owned()];
     for group in get(&client, "/apis").await?["groups"].as_array().into_iter().flatten() {
