@@ -13,11 +13,12 @@ use clap::CommandFactory;
 /// Flags of other programs that the documentation names.
 const FOREIGN: &str = "
     --all --allow-missing-checksum --bound-object-kind --bound-object-name --bound-object-uid --branch
-    --certificate-identity --certificate-oidc-issuer --docker-password --docker-server --docker-username --duration
-    --download-only --enable-admission-plugins --enforce-container-sigpolicy --failed --features --field-selector --for
-    --force-conflicts --from --from-file --list --list-boots --mount --namespace --no-pager --now --patch --pending
-    --preserve-digests --profile --progress-fd --raw --release --repo --reset-then-reuse-values --rm --server-side
-    --set --sign --strict --subresource --take-ownership --target --test --type --unlock --world";
+    --certificate-identity --certificate-oidc-issuer --docker-password --docker-server --docker-username
+    --download-only --duration --enable-admission-plugins --enforce-container-sigpolicy --experimental-composefs
+    --failed --features --field-selector --for --force-conflicts --from --from-file --list --list-boots --mount
+    --namespace --no-pager --now --patch --pending --preserve-digests --profile --progress-fd --raw --release --repo
+    --reset-then-reuse-values --rm --server-side --set --sign --strict --subresource --take-ownership --target
+    --test --type --unlock --world";
 
 fn pages() -> Result<Vec<(PathBuf, String)>> {
     let root = workspace_root();

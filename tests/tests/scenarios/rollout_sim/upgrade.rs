@@ -171,8 +171,9 @@ async fn in_mid_rollout(upgrade: impl AsyncFn(&Links, &Cluster, &Published) -> R
             })
             .await?;
         }
-        soon(cluster, "the history has the image", async || {
-            Ok(history(cluster).await? == [("2.0.0".to_owned(), 4, true)])
+        soon(cluster, "the history has both images", async || {
+            let images = [("2.0.0".to_owned(), 4, true), ("1.0.0".to_owned(), 4, false)];
+            Ok(history(cluster).await? == images)
         })
         .await
     })
