@@ -37,7 +37,7 @@ async fn uninstall(cluster: &RealCluster) -> Result<Output> {
 
 async fn scenario(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     // The controller is a process of the harness: its pod never gets an image.
-    let manifests = programs::workspace_root().join("manifests");
+    let manifests = programs::workspace_root().join("manifests/base");
     for file in ["network-policies.yaml", "controller-deployment.yaml"] {
         cluster.control_plane.apply_manifests(&manifests.join(file)).await?;
     }
