@@ -75,7 +75,7 @@ async fn scenario(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let units = host
         .exec(&["systemctl", "list-units", "--all", "--no-legend", "berth-*"])
         .await?;
-    // It fails if it finds none.
+    // systemctl fails if it finds none.
     let files = host
         .exec(&["sh", "-c", "systemctl list-unit-files --no-legend 'berth-*' || true"])
         .await?;
