@@ -102,16 +102,18 @@ fn manager(metadata: &Value) -> Option<Manager> {
 }
 
 /// Step in the order of deletion. The controller ends first, because it would write Leases and a BootcFleet again. The
-/// pods on the hosts need their ServiceAccount, and their policies and roles protect until then.
+/// roles go before the policies: a token of an agent that still runs must never have rights that no policy confines.
+/// The pods on the hosts need no rights, but their ServiceAccount.
 pub(super) fn rank(kind: &str) -> usize {
     match kind {
         "Deployment" => 0,
-        "ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding" => 1,
-        "ValidatingAdmissionPolicy" | "MutatingAdmissionPolicy" => 2,
-        "CustomResourceDefinition" => 3,
-        "DaemonSet" => 4,
-        "Namespace" => 6,
-        _ => 5,
+        "ClusterRoleBinding" | "RoleBinding" => 1,
+        "ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding" => 2,
+        "ValidatingAdmissionPolicy" | "MutatingAdmissionPolicy" => 3,
+        "CustomResourceDefinition" => 4,
+        "DaemonSet" => 5,
+        "Namespace" => 7,
+        _ => 6,
     }
 }
 
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controller_goes_first_and_the_namespace_last() {
+    fn the_controller_goes_first_and_rights_before_their_policies() {
         let kinds = [
             "Namespace",
             "ServiceAccount",
@@ -237,6 +239,7 @@ mod tests {
             "CustomResourceDefinition",
             "ValidatingAdmissionPolicy",
             "ValidatingAdmissionPolicyBinding",
+            "RoleBinding",
             "Deployment",
         ];
         let mut objects: Vec<Object> = kinds
