@@ -7,7 +7,7 @@ use berth_api::keys;
 use serde_json::Value;
 
 use super::node::{Traces, traces};
-use super::objects::{self, Object};
+use super::objects::{self, Object, text};
 use super::requests::Server;
 use crate::text::clean;
 
@@ -157,13 +157,12 @@ fn owned(objects: &[Value]) -> BTreeMap<String, Owned> {
     let mut found = BTreeMap::new();
     for object in objects {
         let metadata = &object["metadata"];
-        let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
         let finalizers = metadata["finalizers"].as_array().into_iter().flatten();
         let finalizers: Vec<String> = finalizers.filter_map(|name| name.as_str().map(str::to_owned)).collect();
         let others = finalizers.iter().filter(|name| *name != keys::FINALIZER_NODE);
         let one = Owned {
-            uid: text("uid"),
-            version: text("resourceVersion"),
+            uid: text(metadata, "uid").to_owned(),
+            version: text(metadata, "resourceVersion").to_owned(),
             is_deleting: metadata.get("deletionTimestamp").is_some(),
             other_finalizers: others.cloned().collect(),
             has_finalizer: finalizers.iter().any(|name| name == keys::FINALIZER_NODE),
@@ -174,7 +173,7 @@ fn owned(objects: &[Value]) -> BTreeMap<String, Owned> {
             phase: clean(object["status"]["phase"].as_str().unwrap_or_default()),
             has_staged: object["status"]["staged"].is_object(),
         };
-        found.insert(clean(&text("name")), one);
+        found.insert(clean(text(metadata, "name")), one);
     }
     found
 }

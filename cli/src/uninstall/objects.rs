@@ -63,8 +63,7 @@ impl Object {
         if owners.into_iter().any(|owner| owner["controller"] == true) {
             return None;
         }
-        let text = |field: &str| clean(metadata[field].as_str().unwrap_or_default());
-        let (name, namespace) = (text("name"), text("namespace"));
+        let (name, namespace) = (clean(text(metadata, "name")), clean(text(metadata, "namespace")));
         let path = match namespace.as_str() {
             "" => format!("{path}/{name}"),
             namespace => {
@@ -74,7 +73,7 @@ impl Object {
         };
         Some(Self {
             kind: kind.to_owned(),
-            uid: text("uid"),
+            uid: clean(text(metadata, "uid")),
             manager: manager(metadata),
             namespace,
             name,
@@ -83,11 +82,16 @@ impl Object {
     }
 }
 
+/// Returns a field of an object's metadata; empty if it is absent.
+pub(super) fn text<'a>(metadata: &'a Value, field: &str) -> &'a str {
+    metadata[field].as_str().unwrap_or_default()
+}
+
 fn manager(metadata: &Value) -> Option<Manager> {
-    let annotation = |key: &str| metadata["annotations"][key].as_str().map(clean);
-    if let Some(release) = annotation("meta.helm.sh/release-name") {
-        let namespace = annotation("meta.helm.sh/release-namespace").unwrap_or_default();
-        return Some(Manager::Helm(release, namespace));
+    let annotations = &metadata["annotations"];
+    if let Some(release) = annotations["meta.helm.sh/release-name"].as_str() {
+        let namespace = text(annotations, "meta.helm.sh/release-namespace");
+        return Some(Manager::Helm(clean(release), clean(namespace)));
     }
     for (key, program) in [
         ("kustomize.toolkit.fluxcd.io/name", "Flux"),
@@ -98,7 +102,8 @@ fn manager(metadata: &Value) -> Option<Manager> {
             return Some(Manager::GitOps(program));
         }
     }
-    annotation("argocd.argoproj.io/tracking-id").map(|_| Manager::GitOps("Argo CD"))
+    let is_tracked = annotations["argocd.argoproj.io/tracking-id"].is_string();
+    is_tracked.then_some(Manager::GitOps("Argo CD"))
 }
 
 /// Step in the order of deletion. The controller ends first, because it would write Leases and a BootcFleet again. The
@@ -119,10 +124,7 @@ pub(super) fn rank(kind: &str) -> usize {
 
 /// Sorts objects in the order of deletion.
 pub(super) fn sort(objects: &mut [Object]) {
-    objects.sort_by(|a, b| {
-        let key = |object: &Object| (rank(&object.kind), object.kind.clone(), object.words());
-        key(a).cmp(&key(b))
-    });
+    objects.sort_by_cached_key(|object| (rank(&object.kind), object.kind.clone(), object.words()));
 }
 
 /// Finds all objects that install Berth. Also returns notes on kinds that could not be listed.

@@ -7,11 +7,12 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use berth_shell::request::{NoAnswer, within};
 use kube::Client;
+use kube::api::ListParams;
 use kube::core::Status;
 use serde_json::{Value, json};
 
 /// Objects per page of a list.
-const PAGE: usize = 500;
+const PAGE: u32 = 500;
 
 /// Error of a request.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +101,10 @@ impl Server {
         let request = http::Request::builder().method(method).uri(path);
         let request = request.header("Content-Type", format).body(bytes);
         let request = request.map_err(|error| Failed::Other(error.into()))?;
+        self.answer(request).await
+    }
+
+    async fn answer(&self, request: http::Request<Vec<u8>>) -> Result<Value, Failed> {
         within(self.limit, self.client.request::<Value>(request)).await
     }
 
@@ -114,20 +119,26 @@ impl Server {
 
     /// Lists the objects at this path that have this label; `None` for all. A kind that is not served has no objects.
     pub(super) async fn list(&self, path: &str, selector: Option<&str>) -> Result<Vec<Value>, Failed> {
-        let selector = selector.map_or(String::new(), |selector| format!("&labelSelector={}", escape(selector)));
-        let (mut objects, mut next) = (vec![], String::new());
+        let mut params = ListParams {
+            label_selector: selector.map(str::to_owned),
+            ..ListParams::default().limit(PAGE)
+        };
+        let mut objects = vec![];
         loop {
-            let url = format!("{path}?limit={PAGE}{selector}&continue={}", escape(&next));
-            let Some(mut page) = self.get(&url).await? else {
-                return Ok(objects);
+            let request = kube::api::Request::new(path).list(&params);
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            let mut page = match self.answer(request).await {
+                Err(Failed::Gone(_)) => return Ok(objects),
+                answer => answer?,
             };
-            next = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
             if let Some(items) = page["items"].as_array_mut() {
                 objects.append(items);
             }
+            let next = page["metadata"]["continue"].as_str().unwrap_or_default();
             if next.is_empty() {
                 return Ok(objects);
             }
+            params.continue_token = Some(next.to_owned());
         }
     }
 
@@ -170,17 +181,4 @@ impl Server {
         let path = format!("{path}?fieldManager={}", crate::admin::FIELD_MANAGER);
         self.send("PUT", &path, "application/json", body).await.map(drop)
     }
-}
-
-/// Escapes a text for the query of a URL.
-fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
 }
