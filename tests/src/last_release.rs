@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::programs::{self, Programs, workspace_root};
-use crate::tools::{SCRATCH, cache_dir, exclusive, sweep};
+use crate::tools::{SCRATCH, cache_dir, exclusive};
 
 /// Tag and commit of the last release.
 const LAST: &str = include_str!("../last-release.txt");
@@ -43,7 +43,6 @@ pub fn last_release() -> Result<Option<Release>> {
         return Ok(None);
     }
     let _lock = exclusive()?;
-    sweep(&cache_dir()?);
     if !directory.is_dir() {
         build(commit, &directory).with_context(|| format!("building {tag}, commit {commit}"))?;
     }

@@ -19,13 +19,15 @@ pub fn cache_dir() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Waits until no other process fills the cache. It is filled by one process at a time, for as long as it keeps the result.
+/// Waits until no other process fills the cache, and removes leftovers of killed ones. Others wait until the result is dropped.
 pub(crate) fn exclusive() -> Result<File> {
-    let lock = File::create(cache_dir()?.join(".tools.lock"))?;
+    let directory = cache_dir()?;
+    let lock = File::create(directory.join(".tools.lock"))?;
     if lock.try_lock().is_err() {
         eprintln!("berth-tools: waiting for another process that downloads or builds programs");
         lock.lock().context("waiting for the lock of the tools")?;
     }
+    sweep(&directory);
     Ok(lock)
 }
 
@@ -33,7 +35,7 @@ pub(crate) fn exclusive() -> Result<File> {
 pub(crate) const SCRATCH: &str = ".build-";
 
 /// Removes leftovers of killed downloads and builds. The caller holds the tools' lock, so none of them is in use.
-pub(crate) fn sweep(directory: &Path) {
+fn sweep(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(SCRATCH) {
             // Errors are ignored: this is only cleanup.

@@ -25,7 +25,7 @@ pub use find::find_program;
 pub use packages::ensure_packages;
 pub use tool::Tool;
 
-pub(crate) use cache::{SCRATCH, exclusive, sweep};
+pub(crate) use cache::{SCRATCH, exclusive};
 
 /// Paths of the requested tools.
 #[derive(Debug, Clone)]
@@ -121,7 +121,6 @@ fn provide(tools: &[Tool]) -> Result<Vec<(Tool, PathBuf)>> {
             missing.push(*tool);
         }
     }
-    sweep(&cache_dir()?);
     let missing = release::fetch(&missing)?;
     let built = go::build(&missing);
     let mut paths = vec![];
