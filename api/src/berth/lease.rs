@@ -63,8 +63,7 @@ impl<'a> Reader<'a> {
 
     /// Checks that the API server could accept this name for a Node. Other text could control an admin's terminal.
     fn node(&self, name: &str) -> Result<NodeName, LeaseError> {
-        let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-        if name.is_empty() || name.len() > MAX_NODE_NAME || !name.bytes().all(is_allowed) {
+        if name.is_empty() || name.len() > MAX_NODE_NAME || !name.bytes().all(is_part_of_name) {
             return self.error(format!("{name:?} is not the name of a Node"));
         }
         Ok(NodeName::from(name))
@@ -120,6 +119,11 @@ impl<'a> Reader<'a> {
             open_until: self.maybe(keys::ANNOTATION_OPEN_UNTIL)?,
         }))
     }
+}
+
+/// True if the API server accepts this byte in the name of a Node.
+fn is_part_of_name(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte)
 }
 
 /// Reads a berth. Fails if [`write`] could not have written this Lease.

@@ -24,11 +24,14 @@ const RETRY_AFTER: Duration = Duration::from_secs(20);
 /// Timeout until the new node is updated.
 const BACK_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Adds the control plane's label to the liar's servers, or removes it.
+/// Adds the control plane's label to the liar's servers, or removes it. The admin may have deleted the liar's Node.
 pub(super) async fn label_servers(cluster: &Cluster, liar: &Liar, on: bool) -> Result<()> {
     let value = if on { json!("") } else { json!(null) };
     let body = json!({ "metadata": { "labels": { keys::LABELS_CONTROL_PLANE[0]: value } } });
     for node in &liar.servers {
+        if !on && uid(cluster, cluster.host(*node)).await.is_empty() {
+            continue;
+        }
         patch(cluster, &format!("{NODES}/node{node}"), &body).await?;
     }
     Ok(())

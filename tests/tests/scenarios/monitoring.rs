@@ -42,13 +42,13 @@ fn served() -> BTreeSet<String> {
 
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'));
-    // A digit after the prefix is the version in the name of a package.
-    let is_name = |word: &&str| {
-        let rest = word.strip_prefix("berth_").unwrap_or_default();
-        rest.starts_with(|c: char| c.is_ascii_lowercase()) && !rest.ends_with('_')
-    };
-    let names = words.filter(is_name);
-    names.map(str::to_owned).collect()
+    words.filter(|word| is_metric(word)).map(str::to_owned).collect()
+}
+
+/// True if a metric could have this name. A digit after the prefix is the version in the name of a package.
+fn is_metric(word: &str) -> bool {
+    let rest = word.strip_prefix("berth_").unwrap_or_default();
+    rest.starts_with(|c: char| c.is_ascii_lowercase()) && !rest.ends_with('_')
 }
 
 /// Names of crates, which look like series names.

@@ -60,8 +60,11 @@ impl Links {
     fn options(&self) -> ClusterOptions {
         let mut options = hosts_with(HOSTS, |s| s.pull_time = Duration::from_secs(3));
         options.controller = Some(self.path("controller"));
-        let name = |n: usize| format!("node{n}");
-        options.agent_of = (1..=HOSTS).map(|n| (name(n), self.path(&name(n)))).collect();
+        for n in 1..=HOSTS {
+            let name = format!("node{n}");
+            let program = self.path(&name);
+            options.agent_of.push((name, program));
+        }
         options.base = Some(self.last.manifests.clone());
         options
     }
