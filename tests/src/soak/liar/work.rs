@@ -160,7 +160,7 @@ impl Work {
             Kind::Take | Kind::Move | Kind::Return | Kind::BerthTimes | Kind::Forbidden
         ) {
             let leases = self.credentials.read(Identity::Agent, LEASES).await;
-            self.view.leases = items(&leases).to_vec();
+            self.view.leases = items(&leases).iter().map(writable).collect();
         }
         for request in lie.requests(&self.view) {
             match self.credentials.send(&request).await {
@@ -168,5 +168,33 @@ impl Work {
                 Err(error) => tracing::error!(error = format!("{error:#}"), "a lie is not a valid request"),
             }
         }
+    }
+}
+
+/// The object as it can be written again. The API server stores a time of the year 10000 in the owners of fields, and
+/// refuses the same time in the next write. A write without owners leaves them as they are.
+fn writable(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::writable;
+
+    #[test]
+    fn an_object_is_written_again_without_the_owners_of_its_fields() {
+        let stored = json!({
+            "metadata": { "name": "workers-0", "managedFields": [{ "time": "10000-01-01T11:59:59Z" }] }, "spec": {},
+        });
+        assert_eq!(
+            writable(&stored),
+            json!({ "metadata": { "name": "workers-0" }, "spec": {} })
+        );
     }
 }
