@@ -53,16 +53,16 @@ compressed_archive() {
     archive "$1" "$file.tar" "${@:3}" && gzip -9 --no-name <"$file.tar" >"$file" && rm "$file.tar"
 }
 
-# Archives of kubectl-berth, with the licence.
+# plugin_archives TO: archives of kubectl-berth, with the licence.
 plugin_archives() {
-    local architecture directory
+    local to=$1 architecture directory
     for architecture in "${architectures[@]}"; do
         directory=$builds/dist/kubectl-berth-$architecture
         rm -rf "$directory"
         mkdir -p "$directory"
         install -m 0755 "$(static_program "$architecture" kubectl-berth)" "$directory/kubectl-berth"
         install -m 0644 LICENSE "$directory/LICENSE"
-        compressed_archive "$directory" "dist/kubectl-berth-$version-linux-$architecture.tar.gz" LICENSE kubectl-berth || return 1
+        compressed_archive "$directory" "$to/kubectl-berth-$version-linux-$architecture.tar.gz" LICENSE kubectl-berth || return 1
     done
 }
 
@@ -80,13 +80,13 @@ krew_manifest() {
     fi
 }
 
-# One file for `kubectl apply` from each overlay. The one for kubeadm has no name of its own.
+# install_files TO: one file for `kubectl apply` from each overlay. The one for kubeadm has no name of its own.
 install_files() {
-    local overlay name file
+    local to=$1 overlay name file
     for overlay in manifests/overlays/*/; do
         name=$(basename "$overlay")
-        file=dist/install-$name.yaml
-        [ "$name" != kubeadm ] || file=dist/install.yaml
+        file=$to/install-$name.yaml
+        [ "$name" != kubeadm ] || file=$to/install.yaml
         kubectl kustomize "$overlay" >"$file" || return 1
     done
 }

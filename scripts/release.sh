@@ -41,9 +41,9 @@ make_release() {
     build_programs "${image_programs[@]}" kubectl-berth
     changes "$version" >dist/CHANGES.md
     step 'images' build_images
-    step 'archives of kubectl-berth' plugin_archives
+    step 'archives of kubectl-berth' plugin_archives dist
     step 'manifest for krew' krew_manifest
-    part manifests/overlays 'install files' install_files
+    part manifests/overlays 'install files' install_files dist
     part charts 'charts' chart_archives
     part 'packaging/nfpm*.yaml' 'packages' packages
     step 'SBOMs' sboms

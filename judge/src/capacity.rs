@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::berth::{BerthState, HoldPhase, Offer};
+use berth_api::keys;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -12,12 +13,13 @@ use crate::judge::Judge;
 use crate::violation::Violation;
 use crate::write::text;
 
-/// A write of a Node, and whether it left the Node unschedulable.
+/// A write of a Node, and whether it left the Node cordoned: unschedulable, or with the mark of Berth's cordon. Berth counts both as
+/// unavailable.
 struct Cordoned {
     version: u64,
     at: Timestamp,
     uid: String,
-    unschedulable: bool,
+    is_cordoned: bool,
 }
 
 /// Berths other than the written one, at the time of the write: all in its pool, or for the fleet's limit all in the
@@ -159,19 +161,19 @@ impl Judge<'_> {
                 version: *version,
                 at: record.at,
                 uid: text(object, "/metadata/uid")?.to_owned(),
-                unschedulable: record.unschedulable() == Some(true),
+                is_cordoned: record.unschedulable() == Some(true) || has_our_cordon(object),
             })
         });
         states.collect()
     }
 
-    /// Returns the UIDs of Nodes that had been unschedulable for longer than the lag. By then, Berth must have counted
+    /// Returns the UIDs of Nodes that had been cordoned for longer than the lag. By then, Berth must have counted
     /// these Nodes as unavailable.
     fn unavailable(&self, cordoned: &[Cordoned], state: &RecordedState) -> BTreeSet<String> {
         let mut since: BTreeMap<&str, Timestamp> = BTreeMap::new();
         for change in cordoned.iter().take_while(|c| c.version < state.version) {
             // If the log misses writes here, the node may have been uncordoned.
-            if change.unschedulable && !self.misses(change.version, state.version) {
+            if change.is_cordoned && !self.misses(change.version, state.version) {
                 since.entry(&change.uid).or_insert(change.at);
             } else {
                 since.remove(change.uid.as_str());
@@ -192,7 +194,7 @@ impl Judge<'_> {
             || self.claims_not_ready(offer.node.as_str(), state)
     }
 
-    /// True if the node was unschedulable at any time before this state. Berth may then have counted it as
+    /// True if the node was cordoned at any time before this state. Berth may then have counted it as
     /// unavailable.
     fn lately_cordoned(&self, cordoned: &[Cordoned], state: &RecordedState, uid: &str) -> bool {
         let mut last = false;
@@ -201,10 +203,10 @@ impl Judge<'_> {
             .take_while(|c| c.version < state.version)
             .filter(|c| c.uid == uid)
         {
-            if change.unschedulable || (last && change.at + self.lag >= state.received) {
+            if change.is_cordoned || (last && change.at + self.lag >= state.received) {
                 return true;
             }
-            last = change.unschedulable;
+            last = change.is_cordoned;
         }
         false
     }
@@ -227,6 +229,11 @@ impl Judge<'_> {
         let name = self.name_of_uid(uid);
         name.is_some_and(|name| self.was_deleted(name, state.at))
     }
+}
+
+fn has_our_cordon(node: &Value) -> bool {
+    let marks = node.pointer("/metadata/annotations");
+    marks.is_some_and(|marks| marks.get(keys::ANNOTATION_CORDON).is_some())
 }
 
 fn opened(state: &RecordedState, offer: &Offer, in_use: &str) -> Violation {

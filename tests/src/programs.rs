@@ -111,18 +111,27 @@ pub fn seeded_agent() -> Result<PathBuf> {
     Ok(seeded()?.agent)
 }
 
-/// Target of the shipped agent.
+/// Target of the shipped programs.
 const STATIC: &str = "x86_64-unknown-linux-musl";
 
 /// Builds a static agent, as in the container image. Uses the test profile, which builds much faster than the release
 /// profile. `BERTH_TEST_RELEASE=1` selects the release profile.
 pub fn static_agent() -> Result<PathBuf> {
+    static_program("berth-agent")
+}
+
+/// Builds a static controller, like [`static_agent`].
+pub fn static_controller() -> Result<PathBuf> {
+    static_program("berth-controller")
+}
+
+fn static_program(package: &str) -> Result<PathBuf> {
     crate::tools::ensure_packages(&["musl-tools"])?;
-    let mut args = vec!["-p", "berth-agent", "--target", STATIC];
+    let mut args = vec!["-p", package, "--target", STATIC];
     if std::env::var_os("BERTH_TEST_RELEASE").is_some() {
         args.push("--release");
     }
-    take(&build(&args)?, "berth-agent")
+    take(&build(&args)?, package)
 }
 
 /// Runs a program that prints lines of JSON.

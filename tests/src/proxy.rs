@@ -24,13 +24,13 @@ pub struct Weather {
     pub latency: Duration,
 }
 
-/// A proxy on a loopback port. Dropping it cuts its connections.
+/// A proxy, on a loopback port or another address of this machine. Dropping it cuts its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
     weather: watch::Sender<Weather>,
     server: AbortHandle,
-    _port: Port,
+    _port: Option<Port>,
 }
 
 impl Drop for Proxy {
@@ -43,16 +43,23 @@ impl Proxy {
     /// Starts a proxy for `target` that passes everything on.
     pub async fn start(target: SocketAddr) -> Result<Self> {
         let port = Port::reserve()?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).await;
-        let listener = listener.with_context(|| format!("cannot listen on port {} for a proxy", port.number()))?;
-        let address = listener.local_addr().context("a proxy has no address")?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
+        let mut proxy = Self::start_on(address, target).await?;
+        proxy._port = Some(port);
+        Ok(proxy)
+    }
+
+    /// Starts a proxy on this address of the machine.
+    pub async fn start_on(address: SocketAddr, target: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.with_context(|| format!("cannot listen on {address} for a proxy"))?;
         let (weather, seen) = watch::channel(Weather::default());
         let server = tokio::spawn(serve(listener, target, seen)).abort_handle();
         Ok(Self {
             address,
             weather,
             server,
-            _port: port,
+            _port: None,
         })
     }
 

@@ -81,6 +81,17 @@ fn nodes_cordoned_by_others_use_capacity() {
     world
         .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
         .blamed("I1b", "berths and cordoned nodes");
+    // The offer is for a node with the mark of Berth's cordon, which a liar may have written: Berth counts it as unavailable.
+    let mut marked = World {
+        audit: same.audit.clone(),
+        now: same.now,
+        berth: same.berth.clone(),
+        ..World::default()
+    };
+    marked
+        .node("system:node:n1", "patch", "n1", false, true)
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+    assert_eq!(marked.judged(), Vec::<String>::new());
     // The offer is for the cordoned node itself, to repair it.
     same.next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
     assert_eq!(same.judged(), Vec::<String>::new());

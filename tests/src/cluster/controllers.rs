@@ -132,6 +132,20 @@ impl Controllers {
         Ok(Self { inner, supervisor })
     }
 
+    /// No controllers: they run on the cluster's hosts, as pods.
+    pub(super) fn on_hosts(control_plane: &ControlPlane) -> Self {
+        let inner = Arc::new(Inner {
+            binary: PathBuf::new(),
+            kubeconfig: PathBuf::new(),
+            settings: ControllerSettings::default(),
+            registry: String::new(),
+            directory: control_plane.directory().to_owned(),
+            running: Mutex::default(),
+        });
+        let supervisor = tokio::spawn(inner.clone().supervise()).abort_handle();
+        Self { inner, supervisor }
+    }
+
     fn running(&self) -> MutexGuard<'_, BTreeMap<usize, Process>> {
         self.inner.running()
     }

@@ -182,9 +182,7 @@ impl RealCluster {
 
     /// True if the Node of a host is Ready with the current boot ID.
     pub async fn is_ready(&self, host: &RealHost) -> Result<bool> {
-        let Some(boot) = host.boot() else { return Ok(false) };
-        let node = self.nodes().get_opt(host.name()).await?;
-        Ok(node.is_some_and(|node| is_ready(node, &boot.boot_id)))
+        is_up(self, host).await
     }
 
     /// Returns the host with this number, from 1.
@@ -356,6 +354,13 @@ impl RealCluster {
     }
 }
 
+/// True if the Node of a host is Ready with the current boot ID.
+pub(super) async fn is_up(site: &Site, host: &RealHost) -> Result<bool> {
+    let Some(boot) = host.boot() else { return Ok(false) };
+    let node = site.nodes().get_opt(host.name()).await?;
+    Ok(node.is_some_and(|node| is_ready(node, &boot.boot_id)))
+}
+
 fn runs(host: &RealHost, image: &Published) -> bool {
     host.boot().is_some_and(|b| b.digest == image.digest.to_string())
 }
@@ -378,7 +383,8 @@ fn agent_log(host: &RealHost) -> Result<String> {
     Ok(lines[lines.len().saturating_sub(60)..].join("\n"))
 }
 
-fn os_version(version: &str) -> OsVersion {
+/// The OS of this version.
+pub(super) fn os_version(version: &str) -> OsVersion {
     let delay = (
         "usr/lib/systemd/logind.conf.d/delay.conf".to_owned(),
         0o644,
@@ -391,8 +397,8 @@ fn os_version(version: &str) -> OsVersion {
     }
 }
 
-/// Pushes to `open`, which needs no password; returns references to `origin`, which does.
-async fn publish(
+/// Pushes to `open`, which needs neither password nor TLS; returns references to `origin`.
+pub(super) async fn publish(
     images: &OsImages,
     (open, origin): (&Registry, &Registry),
     tag: &str,

@@ -18,3 +18,4 @@ pub use kubeconfig::Kubeconfig;
 pub use node_tokens::NodeTokens;
 pub use options::Options;
 pub use plane::ControlPlane;
+pub use servers::SERVICE_ADDRESS;

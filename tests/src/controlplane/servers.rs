@@ -14,8 +14,8 @@ use super::options::Options;
 use super::pki::{Authority, Credential, kubeconfig, write_token_keys};
 use crate::process::Process;
 
-/// First address of the service network, where every pod expects the API server.
-const SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+/// First address of the service network, where every pod expects the API server, on port 443.
+pub const SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
 const AUDIT_POLICY: &str = include_str!("../../../manifests/audit-policy.yaml");
 

@@ -3,6 +3,7 @@
 mod agent_host;
 mod firstboot;
 mod host;
+mod newcomer;
 mod one_host;
 mod overlays;
 mod rollout;

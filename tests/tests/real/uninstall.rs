@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use berth_tests::cluster::RealCluster;
 use berth_tests::hosts::real::RealHost;
 use berth_tests::programs;
+use berth_tests::traces::real_host_is_clean;
 use serde_json::json;
 use tokio::process::Command;
 
@@ -16,10 +17,6 @@ const LONG: Duration = Duration::from_secs(180);
 /// Files of an admin for Berth's units.
 const DROP_IN: &str = "/etc/systemd/system/berth-pull-.service.d/proxy.conf";
 const KEPT: &str = "/etc/berth/health.d/README";
-/// Prints all paths with Berth's name, except below /usr and /sysroot, and the empty directories that the kubelet made.
-const LOOK: &str = "find /etc /var/lib /run -xdev -name '*berth*' -not -path '/var/lib/kubelet/*' \
-    -not -path '/var/lib/containerd/*' -not -path '/run/containerd/*' -not -path '/var/lib/cni/*' -not -path '/run/netns/*'; \
-    find /etc/ostree /etc/containers /run/ostree -maxdepth 0 -empty 2>/dev/null; true";
 
 async fn uninstall(cluster: &RealCluster) -> Result<Output> {
     let program = tokio::task::spawn_blocking(programs::kubectl).await??;
@@ -70,18 +67,8 @@ async fn scenario(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     );
     println!("{said}");
     ensure!(output.status.success(), "{said}");
-    let found = host.exec(&["sh", "-c", LOOK]).await?;
-    let found: Vec<&str> = found.lines().collect();
-    ensure!(found == ["/etc/berth"], "the host has {found:?}");
+    real_host_is_clean(host, &["/etc/berth"]).await?;
     ensure!(host.read(KEPT).await?.is_empty(), "the file of the admin stays");
-    let units = host
-        .exec(&["systemctl", "list-units", "--all", "--no-legend", "berth-*"])
-        .await?;
-    // systemctl fails if it finds none.
-    let files = host
-        .exec(&["sh", "-c", "systemctl list-unit-files --no-legend 'berth-*' || true"])
-        .await?;
-    ensure!(units.trim().is_empty() && files.trim().is_empty(), "{units}{files}");
     Ok(())
 }
 

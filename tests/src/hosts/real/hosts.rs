@@ -16,6 +16,9 @@ use super::run_dir::{self, RunDirectory, Site};
 use super::shell::blocking;
 use crate::hosts::HostLog;
 
+/// Network of the pods of a host, as in `tests/osimage/cni.conflist`.
+const PODS: &str = "10.244.1.0/24";
+
 /// Credentials that make a host a node.
 #[derive(Debug, Clone)]
 pub struct NodeIdentity {
@@ -88,6 +91,17 @@ impl RealHosts {
     /// Address of this computer on the hosts' network, for the registry and the API server.
     pub fn gateway(&self) -> Ipv4Addr {
         self.site.bridge.gateway()
+    }
+
+    /// Connects the pods of a host with this machine, and gives the machine this address. All hosts have the same network of
+    /// pods, so only one of them can be connected.
+    pub async fn connect_pods(&self, host: &RealHost, address: Ipv4Addr) -> Result<()> {
+        let (site, host) = (Arc::clone(&self.site), host.address());
+        blocking(move || {
+            site.bridge.add_address(address)?;
+            site.bridge.add_route(PODS, host)
+        })
+        .await
     }
 
     /// Installs a host. It is off until [`RealHost::start`].

@@ -54,6 +54,16 @@ impl Bridge {
         self.address(1)
     }
 
+    /// Gives the machine another address, which hosts reach by their default route.
+    pub(super) fn add_address(&self, address: Ipv4Addr) -> Result<()> {
+        tool("ip", &["addr", "add", &format!("{address}/32"), "dev", &self.name()]).map(drop)
+    }
+
+    /// Sends what is for this network to a host on the bridge.
+    pub(super) fn add_route(&self, network: &str, host: Ipv4Addr) -> Result<()> {
+        tool("ip", &["route", "add", network, "via", &host.to_string()]).map(drop)
+    }
+
     /// Address on the bridge whose last number is `host`.
     pub(super) fn address(&self, host: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, self.octets.0, self.octets.1, host)

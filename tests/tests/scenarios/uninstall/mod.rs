@@ -2,7 +2,6 @@
 //! DaemonSet's controller and the pods are real; the test plays the container runtime (see [`Runtime`]).
 
 mod runtime;
-mod traces;
 
 use std::fs;
 use std::process::Stdio;
@@ -12,6 +11,7 @@ use berth_api::keys;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, soon};
 use berth_tests::hosts::sim::{KubeletSettings, Settings, SimHost};
 use berth_tests::programs;
+use berth_tests::traces::{cluster_is_clean, host_is_clean};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -20,7 +20,6 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use self::runtime::{Runtime, remove_by_hand};
-use self::traces::{cluster_is_clean, host_is_clean};
 use crate::said::{Said, berth};
 use berth_tests::manifests::with_components;
 
@@ -170,7 +169,7 @@ async fn an_uninstall_leaves_no_trace() -> Result<()> {
         "3 hosts are clean",
         "Berth is removed from this cluster",
     ])?;
-    cluster_is_clean(&cluster).await?;
+    cluster_is_clean(&cluster.client()).await?;
     for host in &cluster.fleet.hosts {
         let kept: &[&str] = if host.name() == cluster.host(1).name() {
             &[HEALTH_CHECKS]
@@ -205,7 +204,7 @@ async fn an_interrupted_uninstall_is_continued() -> Result<()> {
     }
     let said = uninstall(&cluster, &[]).await?;
     ensure!(said.is_well(), "{said:?}");
-    cluster_is_clean(&cluster).await?;
+    cluster_is_clean(&cluster.client()).await?;
     host_is_clean(cluster.host(1), &[HEALTH_CHECKS])?;
     host_is_clean(cluster.host(2), &[])
 }
@@ -234,7 +233,7 @@ async fn what_is_left_after_the_programs_is_removed_or_named() -> Result<()> {
         "On each host: berth-agent remove",
         &format!("uncordoned: {draining}"),
     ])?;
-    cluster_is_clean(&cluster).await?;
+    cluster_is_clean(&cluster.client()).await?;
     ensure!(!cluster.is_cordoned(draining).await?, "it is still cordoned");
     for host in &cluster.fleet.hosts {
         ensure!(
@@ -263,7 +262,7 @@ async fn a_lost_node_is_named_and_can_be_left() -> Result<()> {
         .ends(1, &["there is no Node \"node9\" to leave"])?;
     let said = uninstall(&cluster, &["--leave", "node2"]).await?;
     said.well(&["Node node2 is not waited for", "1 host is clean", "Berth is removed"])?;
-    cluster_is_clean(&cluster).await?;
+    cluster_is_clean(&cluster.client()).await?;
     host_is_clean(cluster.host(1), &[HEALTH_CHECKS])
 }
 

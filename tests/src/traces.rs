@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use berth_tests::cluster::Cluster;
-use berth_tests::hosts::sim::SimHost;
 use kube::Client;
 use serde_json::Value;
+
+use crate::hosts::real::RealHost;
+use crate::hosts::sim::SimHost;
 
 /// Kinds that are not searched: the cluster's own log, and what disappears with another object a moment later.
 const SKIPPED: [&str; 4] = ["events", "controllerrevisions", "pods", "replicasets"];
@@ -17,11 +18,19 @@ const SKIPPED: [&str; 4] = ["events", "controllerrevisions", "pods", "replicaset
 /// The API server forgets a deleted kind a moment later.
 const FORGETS: Duration = Duration::from_secs(20);
 
-/// Like [`look`], but waits until the API server has forgotten Berth's kinds.
-pub async fn cluster_is_clean(cluster: &Cluster) -> Result<()> {
+/// Prints all paths with Berth's name, except below /usr and /sysroot, and the empty directories that the kubelet made.
+const LOOK: &str = "find /etc /var/lib /run -xdev -name '*berth*' -not -path '/var/lib/kubelet/*' \
+    -not -path '/var/lib/containerd/*' -not -path '/run/containerd/*' -not -path '/var/lib/cni/*' -not -path '/run/netns/*'; \
+    find /etc/ostree /etc/containers /run/ostree -maxdepth 0 -empty 2>/dev/null; true";
+/// Prints units with Berth's name. systemctl fails if it finds none.
+const UNITS: &str =
+    "systemctl list-units --all --no-legend 'berth-*'; systemctl list-unit-files --no-legend 'berth-*' || true";
+
+/// Fails if the cluster has an object, a mark or a kind of Berth. Waits until the API server has forgotten Berth's kinds.
+pub async fn cluster_is_clean(client: &Client) -> Result<()> {
     let give_up = Instant::now() + FORGETS;
     loop {
-        match look(cluster).await {
+        match look(client).await {
             Err(_) if Instant::now() < give_up => tokio::time::sleep(Duration::from_millis(500)).await,
             looked => return looked,
         }
@@ -29,10 +38,9 @@ pub async fn cluster_is_clean(cluster: &Cluster) -> Result<()> {
 }
 
 /// Fails if an object of any kind has a name, a label, an annotation, a finalizer or a Node's mark of Berth.
-async fn look(cluster: &Cluster) -> Result<()> {
-    let client = cluster.client();
+async fn look(client: &Client) -> Result<()> {
     let mut groups = vec!["/api/v1".to_owned()];
-    for group in get(&client, "/apis").await?["groups"].as_array().into_iter().flatten() {
+    for group in get(client, "/apis").await?["groups"].as_array().into_iter().flatten() {
         let version = group["preferredVersion"]["groupVersion"]
             .as_str()
             .context("no version")?;
@@ -41,11 +49,7 @@ async fn look(cluster: &Cluster) -> Result<()> {
     }
     let mut searched = BTreeSet::new();
     for group in groups {
-        for kind in get(&client, &group).await?["resources"]
-            .as_array()
-            .into_iter()
-            .flatten()
-        {
+        for kind in get(client, &group).await?["resources"].as_array().into_iter().flatten() {
             let name = kind["name"].as_str().context("no name")?;
             let can_list = kind["verbs"]
                 .as_array()
@@ -54,7 +58,7 @@ async fn look(cluster: &Cluster) -> Result<()> {
                 continue;
             }
             searched.insert(name.to_owned());
-            for object in get(&client, &format!("{group}/{name}")).await?["items"]
+            for object in get(client, &format!("{group}/{name}")).await?["items"]
                 .as_array()
                 .into_iter()
                 .flatten()
@@ -97,7 +101,17 @@ fn is_clean(kind: &str, object: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Fails if the host has a unit, a file or a directory of Berth, except these files.
+/// Fails if a real host has a unit, a file or a directory of Berth, except these paths.
+pub async fn real_host_is_clean(host: &RealHost, kept: &[&str]) -> Result<()> {
+    let paths = host.exec(&["sh", "-c", LOOK]).await?;
+    let paths: Vec<&str> = paths.lines().collect();
+    ensure!(paths == kept, "{} has {paths:?}", host.name());
+    let units = host.exec(&["sh", "-c", UNITS]).await?;
+    ensure!(units.trim().is_empty(), "{} has {units}", host.name());
+    Ok(())
+}
+
+/// Fails if a simulated host has a unit, a file or a directory of Berth, except these files.
 pub fn host_is_clean(host: &SimHost, kept: &[&str]) -> Result<()> {
     let units: Vec<String> = host.units().into_iter().filter(|unit| unit.contains("berth")).collect();
     ensure!(units.is_empty(), "{} has {units:?}", host.name());

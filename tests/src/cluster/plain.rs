@@ -1,0 +1,193 @@
+//! A cluster as an admin has it before Berth: a control plane node and workers, all of them real bootc hosts with a kubelet. The
+//! release of Berth and an OS image can be downloaded, and nothing of them is installed.
+
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::future::try_join_all;
+use serde_json::json;
+
+use super::controllers::Controllers;
+use super::real::{is_up, os_version, publish};
+use super::site::{Published, Site};
+use super::workload::Workload;
+use crate::controlplane::pki::Authority;
+use crate::controlplane::{ControlPlane, Options, SERVICE_ADDRESS};
+use crate::files::FileServer;
+use crate::hosts::HostLog;
+use crate::hosts::real::{GUEST_IMAGE, HostOptions, NodeIdentity, OsImages, RealHost, RealHosts};
+use crate::proxy::Proxy;
+use crate::registry::{Guard, Registry};
+use crate::release;
+use crate::tools::{Tool, Tools};
+
+/// Name of the control plane node.
+pub const CONTROL: &str = "control";
+const CONTROL_LABEL: &str = "node-role.kubernetes.io/control-plane";
+/// Timeout until the hosts are ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A cluster without Berth. Dropping it ends everything.
+#[derive(Debug)]
+pub struct PlainCluster {
+    /// The hosts: the control plane node, then the workers `worker1` and so on.
+    pub hosts: Vec<RealHost>,
+    site: Site,
+    images: OsImages,
+    /// The registry of the OS images, with TLS.
+    pub quay: Registry,
+    /// The files of the release.
+    pub downloads: FileServer,
+    _release: tempfile::TempDir,
+    // The place of kube-proxy: pods reach the API server by its service.
+    _service: Proxy,
+    _network: RealHosts,
+}
+
+impl Deref for PlainCluster {
+    type Target = Site;
+
+    fn deref(&self) -> &Site {
+        &self.site
+    }
+}
+
+fn build() -> Result<OsImages> {
+    let tools = Tools::ensure(&[Tool::Kubelet, Tool::KubeApiserver, Tool::KubeScheduler, Tool::Registry])?;
+    OsImages::ensure(Some(tools.path(Tool::Kubelet)?))
+}
+
+impl PlainCluster {
+    /// Starts the cluster. The hosts run the OS of version `1.0.0`.
+    pub async fn start(workers: usize) -> Result<Self> {
+        crate::install_crypto();
+        let images = tokio::task::spawn_blocking(build)
+            .await
+            .context("the build panicked")??;
+        let log = HostLog::default();
+        let network = RealHosts::new(images.clone(), log.clone()).await?;
+        let gateway = network.gateway().into();
+        let (control_plane, registry) = tokio::try_join!(
+            ControlPlane::start(Options::real_hosts(gateway)),
+            Registry::start(gateway)
+        )?;
+        let authority = Authority::new()?;
+        let certificate = authority.server(&[], &[gateway].into())?;
+        let guard = Guard {
+            tls: Some(&certificate),
+            ..Guard::default()
+        };
+        let quay = registry.door(&guard).await?;
+        let trusted = authority.certificate();
+        let programs = tokio::task::spawn_blocking({
+            let trusted = trusted.clone();
+            move || release::images(&trusted)
+        });
+        release::push(programs.await??, &registry.client()).await?;
+        let release = tempfile::tempdir()?;
+        let files = release.path().to_owned();
+        tokio::task::spawn_blocking(move || release::write_files(&files)).await??;
+        let downloads = FileServer::start(gateway, release.path()).await?;
+
+        let controllers = Controllers::on_hosts(&control_plane);
+        let mut site = Site::new(controllers, registry, control_plane, log);
+        site.workload = Workload {
+            image: GUEST_IMAGE.to_owned(),
+            ..Workload::default()
+        };
+        let hosts = add_hosts(&network, &images, &site, (&quay, &trusted), workers).await?;
+        try_join_all(hosts.iter().map(RealHost::start)).await?;
+        let control = hosts.first().context("no host")?;
+        network.connect_pods(control, SERVICE_ADDRESS).await?;
+        let api_server = site.control_plane.url();
+        let api_server = api_server.strip_prefix("https://").context("no https")?.parse()?;
+        let service = Proxy::start_on(SocketAddr::from((SERVICE_ADDRESS, 443)), api_server).await?;
+        let cluster = Self {
+            hosts,
+            site,
+            images,
+            quay,
+            downloads,
+            _release: release,
+            _service: service,
+            _network: network,
+        };
+        cluster.until_ready().await?;
+        cluster.mark_control_plane().await?;
+        Ok(cluster)
+    }
+
+    async fn until_ready(&self) -> Result<()> {
+        self.until("all nodes are ready", READY_TIMEOUT, || async {
+            for host in &self.hosts {
+                if !is_up(self, host).await? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Labels and taints the control plane node, as kubeadm does. A kubelet may not set this label.
+    async fn mark_control_plane(&self) -> Result<()> {
+        let taint = json!({ "key": CONTROL_LABEL, "effect": "NoSchedule" });
+        let marks = json!({ "metadata": { "labels": { CONTROL_LABEL: "" } }, "spec": { "taints": [taint] } });
+        self.patch_node(CONTROL, marks).await
+    }
+
+    /// The control plane node.
+    pub fn control(&self) -> &RealHost {
+        &self.hosts[0]
+    }
+
+    /// The workers.
+    pub fn workers(&self) -> impl Iterator<Item = &RealHost> {
+        self.hosts.iter().skip(1)
+    }
+
+    /// Builds an OS image of this version, and pushes it by this tag.
+    pub async fn publish(&self, tag: &str, version: &str) -> Result<Published> {
+        publish(&self.images, (&self.registry, &self.quay), tag, os_version(version)).await
+    }
+}
+
+async fn add_hosts(
+    network: &RealHosts,
+    images: &OsImages,
+    site: &Site,
+    (quay, trusted): (&Registry, &str),
+    workers: usize,
+) -> Result<Vec<RealHost>> {
+    publish(images, (&site.registry, quay), "1.0.0", os_version("1.0.0")).await?;
+    let first = images.version(&os_version("1.0.0"))?;
+    // Berth's images come from the test's registry, by the names that they have in the release.
+    let mirror = format!(
+        "server = \"{0}\"\n[host.\"{0}\"]\ncapabilities = [\"pull\", \"resolve\"]\n",
+        site.registry.url()
+    );
+    let files = [
+        (
+            format!("etc/containerd/certs.d/{}/hosts.toml", release::IMAGE_HOST),
+            mirror.as_str(),
+        ),
+        (format!("etc/containers/certs.d/{}/ca.crt", quay.host()), trusted),
+    ];
+    let names = (1..=workers).map(|number| format!("worker{number}"));
+    let mut hosts = vec![];
+    for name in std::iter::once(CONTROL.to_owned()).chain(names) {
+        let mut options = HostOptions::new(&name, &first, &quay.host());
+        options.registries.clear();
+        for (path, content) in &files {
+            options.files.push((path.clone(), 0o644, content.as_bytes().to_vec()));
+        }
+        options.node = Some(NodeIdentity {
+            kubeconfig: site.control_plane.node_kubeconfig(&name)?.text,
+            ca: site.control_plane.ca_certificate(),
+        });
+        hosts.push(network.add(options).await?);
+    }
+    Ok(hosts)
+}

@@ -1,0 +1,76 @@
+//! The files of a release that an admin downloads, made by `scripts/dist.sh` as for a release, but of programs in the profile of the
+//! tests, and for this machine only.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::images::{Compression, Entry, ImageSpec, Layer, RegistryClient};
+use crate::process::last_lines;
+use crate::programs::{kubectl, static_agent, static_controller, workspace_root};
+use crate::tools::{Tool, Tools, ensure_packages};
+
+/// Version of the release.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Host in the names of the shipped images.
+pub const IMAGE_HOST: &str = "ghcr.io";
+const IMAGE_REPOSITORY: &str = "berth-dev";
+/// Certificate authorities that the controller trusts.
+const CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
+
+const FILES: &str = r#"
+    set -euo pipefail
+    . scripts/need.sh
+    . scripts/static.sh
+    . scripts/images.sh
+    . scripts/dist.sh
+    programs=$1 builds=$2 to=$3
+    architectures=(amd64)
+    static_program() { echo "$programs/$2"; }
+    describe_source
+    need_kubectl
+    plugin_archives "$to"
+    install_files "$to"
+"#;
+
+/// Writes the archive of the plugin and the install files into a directory.
+pub fn write_files(to: &Path) -> Result<()> {
+    ensure_packages(&["curl"])?;
+    Tools::ensure(&[Tool::Kubectl])?;
+    let work = tempfile::tempdir()?;
+    let programs = work.path().join("programs");
+    fs::create_dir(&programs)?;
+    symlink(kubectl()?, programs.join("kubectl-berth"))?;
+    let output = Command::new("bash")
+        .args(["-c", FILES, "bash"])
+        .args([programs.as_path(), work.path(), to])
+        .current_dir(workspace_root())
+        .output()
+        .context("running scripts/dist.sh")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "scripts/dist.sh: {}", last_lines(&text, 20));
+    Ok(())
+}
+
+/// The images of agent and controller. The controller trusts registries by these certificates, in PEM.
+pub fn images(certificates: &str) -> Result<[(&'static str, ImageSpec); 2]> {
+    let agent = ImageSpec::program(&static_agent()?, &[])?;
+    let mut controller = ImageSpec::program(&static_controller()?, &[])?;
+    let trusted = Entry::file(CERTIFICATES.to_owned(), certificates.as_bytes().to_vec());
+    controller
+        .layers
+        .push(Layer::from_entries(&[trusted], Compression::None)?);
+    Ok([("berth-agent", agent), ("berth-controller", controller)])
+}
+
+/// Pushes the images to a registry by the names that they have at [`IMAGE_HOST`].
+pub async fn push(images: [(&str, ImageSpec); 2], registry: &RegistryClient) -> Result<()> {
+    for (name, image) in images {
+        let repository = format!("{IMAGE_REPOSITORY}/{name}");
+        registry.push_image(&repository, Some(VERSION), &image.build()?).await?;
+    }
+    Ok(())
+}
