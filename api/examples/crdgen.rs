@@ -23,10 +23,31 @@ fn strip(value: &mut serde_json::Value) {
             if map.contains_key("type") || map.contains_key("x-kubernetes-int-or-string") {
                 map.remove("default");
                 map.remove("nullable");
+                bound(map);
             }
             map.values_mut().for_each(strip);
         }
         serde_json::Value::Array(list) => list.iter_mut().for_each(strip),
         _ => {}
+    }
+}
+
+/// Replaces a format of unsigned numbers by their largest value. The API server does not know these formats, and `kubectl apply`
+/// prints a warning for each.
+fn bound(schema: &mut serde_json::Map<String, serde_json::Value>) {
+    let format = schema
+        .get("format")
+        .and_then(serde_json::Value::as_str)
+        .unwrap_or_default();
+    let largest = match format {
+        "uint8" => Some(u64::from(u8::MAX)),
+        "uint16" => Some(u64::from(u16::MAX)),
+        "uint32" => Some(u64::from(u32::MAX)),
+        "uint64" => None,
+        _ => return,
+    };
+    schema.remove("format");
+    if let Some(largest) = largest {
+        schema.entry("maximum").or_insert(largest.into());
     }
 }

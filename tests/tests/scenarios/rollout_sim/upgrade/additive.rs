@@ -20,6 +20,27 @@ const FIXED: [&str; 9] = [
     "x-kubernetes-preserve-unknown-fields",
 ];
 
+/// Formats of unsigned numbers, which releases up to 0.1 had, and the largest values that they allow.
+const UNSIGNED: [(&str, Option<u64>); 4] = [
+    ("uint8", Some(255)),
+    ("uint16", Some(65_535)),
+    ("uint32", Some(4_294_967_295)),
+    ("uint64", None),
+];
+
+/// Returns the schema with a maximum in place of a format of unsigned numbers.
+fn without_unsigned(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    let Some((_, largest)) = UNSIGNED.iter().find(|(format, _)| schema["format"] == *format) else {
+        return schema;
+    };
+    schema["format"] = Value::Null;
+    if schema["maximum"].is_null() {
+        schema["maximum"] = json!(largest);
+    }
+    schema
+}
+
 /// Finds changes that are not additions.
 #[derive(Default)]
 struct Comparison {
@@ -28,6 +49,7 @@ struct Comparison {
 
 impl Comparison {
     fn schema(&mut self, at: &str, old: &Value, new: &Value) {
+        let old = &without_unsigned(old);
         for key in FIXED {
             if old[key] != new[key] {
                 self.say(at, &format!("{key} was {}, and is {}", old[key], new[key]));
