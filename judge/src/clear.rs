@@ -90,17 +90,31 @@ impl Judge<'_> {
     /// Returns since when the Node has been schedulable; `None` if it was cordoned at `at`, or the log does not show
     /// it.
     fn uncordoned_since(&self, host: &str, at: Timestamp) -> Option<Timestamp> {
+        let doubt = self.last_unanswered_cordon(host, at);
         let mut since = None;
         for (_, record, node) in self.writes("nodes").iter().rev() {
             if name_of(record, node) != host || record.at > at {
                 continue;
             }
-            if record.unschedulable() == Some(true) {
+            if record.unschedulable() == Some(true) || doubt.is_some_and(|doubt| record.received <= doubt) {
                 break;
             }
             since = Some(record.at);
         }
         since
+    }
+
+    /// Returns when the last cordon of the host's Node ended without an answer, for example because its client was killed. The API
+    /// server may have stored it.
+    fn last_unanswered_cordon(&self, host: &str, at: Timestamp) -> Option<Timestamp> {
+        let asked = self.doubtful("nodes").filter(|record| {
+            let wanted = record
+                .request
+                .as_ref()
+                .and_then(|body| body.pointer("/spec/unschedulable"));
+            record.name == host && record.received <= at && wanted == Some(&Value::Bool(true))
+        });
+        asked.map(|record| record.at).max()
     }
 
     /// Returns since when the Node has been not Ready; `None` if it was Ready at `at`, or the log does not show it.

@@ -315,6 +315,25 @@ fn a_host_is_cordoned_and_drained_first() {
     schedulable(false).blamed("I1", "its Node had been schedulable since");
     assert_eq!(schedulable(true).judged(), Vec::<String>::new());
 
+    // The agent was killed before the answer, so its cordon may have been stored, unless a later write shows that it was not.
+    fn unanswered(later: bool) -> World {
+        let mut world = World::committed();
+        world.node(ADMIN, "patch", "n1", false, false);
+        world.now += 5;
+        world.node(AGENT, "patch", "n1", true, true);
+        let lost = world.audit.last_mut().unwrap();
+        (lost.code, lost.response) = (504, None);
+        world.now += 5;
+        if later {
+            world.node(ADMIN, "patch", "n1", false, false);
+        }
+        world.now += 20;
+        world.host(HostChange::Down).up("b2", 2);
+        world
+    }
+    assert_eq!(unanswered(false).judged(), Vec::<String>::new());
+    unanswered(true).blamed("I1", "its Node had been schedulable since");
+
     fn with_pod(moved: bool, drain: Value) -> World {
         let mut world = World::taken();
         let drained = json!({ "metadata": { "name": "n1" }, "spec": { "poolName": "workers", "drain": drain } });
