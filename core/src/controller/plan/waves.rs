@@ -127,9 +127,13 @@ impl PoolFacts {
     /// True if some member still needs an update: the member is not proven, or the pool's current image is not resolved
     /// yet. Abandoned members do not count.
     pub fn has_left(&self) -> bool {
+        self.left().next().is_some()
+    }
+
+    /// Members that still need an update.
+    pub(in crate::controller) fn left(&self) -> impl Iterator<Item = &Member> {
         self.members
             .iter()
-            .filter(|member| !member.abandoned)
-            .any(|member| self.unresolved || !is_proven(member))
+            .filter(|member| !member.abandoned && (self.unresolved || !is_proven(member)))
     }
 }

@@ -110,6 +110,12 @@ impl Round<'_> {
     }
 }
 
+/// The pools that still have members to update, with these members.
+type Left<'a> = BTreeMap<&'a str, Vec<&'a str>>;
+
+/// Maximum number of nodes that a pool names while it waits for them.
+const LAST_NODES: usize = 3;
+
 /// The `rollout.after` of each pool: names of the pools that go first.
 type After<'a> = BTreeMap<&'a str, &'a [String]>;
 
@@ -120,7 +126,13 @@ fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
         .iter()
         .filter_map(|pool| Some((pool.name.as_str(), pool.object.as_ref()?.spec.after())));
     let after: After<'_> = after.collect();
-    let left: BTreeSet<&str> = facts.iter().filter(|f| f.has_left()).map(|f| f.pool.as_str()).collect();
+    let mut left: Left<'_> = BTreeMap::new();
+    for pool in facts {
+        let members: Vec<&str> = pool.left().map(|member| member.name.as_str()).collect();
+        if !members.is_empty() {
+            left.insert(pool.pool.as_str(), members);
+        }
+    }
     let mut gates = BTreeMap::new();
     for (pool, names) in after.iter().filter(|(_, names)| !names.is_empty()) {
         if let Some(gate) = reason(pool, names, &after, &left) {
@@ -130,9 +142,8 @@ fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     gates
 }
 
-/// Returns why a pool waits for the pools in its `rollout.after` (`names`). `left`: pools that still have members to
-/// update.
-fn reason(pool: &str, names: &[String], after: &After<'_>, left: &BTreeSet<&str>) -> Option<Gate> {
+/// Returns why a pool waits for the pools in its `rollout.after` (`names`).
+fn reason(pool: &str, names: &[String], after: &After<'_>, left: &Left<'_>) -> Option<Gate> {
     let unknown = joined(names, |name| !after.contains_key(name));
     if !unknown.is_empty() {
         let message = format!(
@@ -150,14 +161,29 @@ fn reason(pool: &str, names: &[String], after: &After<'_>, left: &BTreeSet<&str>
         let reason = GateReason::OrderCycle;
         return Some(Gate { reason, message });
     }
-    let earlier = joined(names, |name| left.contains(name));
+    let earlier: Vec<String> = names
+        .iter()
+        .filter_map(|name| Some(with_last_nodes(name, left.get(name.as_str())?)))
+        .collect();
     if earlier.is_empty() {
         return None;
     }
     Some(Gate {
         reason: GateReason::EarlierPool,
-        message: format!("waits until all nodes of {earlier} are updated (rollout.after)"),
+        message: format!(
+            "waits until all nodes of {} are updated (rollout.after)",
+            earlier.join(", ")
+        ),
     })
+}
+
+/// Returns the name of a pool, and its last nodes if they are few. A pool's own conditions may call such a node updated: one that runs
+/// its image, and has a mark of Berth's cordon.
+fn with_last_nodes(pool: &str, left: &[&str]) -> String {
+    if left.len() > LAST_NODES {
+        return pool.to_owned();
+    }
+    format!("{pool} (not yet: {})", left.join(", "))
 }
 
 fn joined(names: &[String], is_wanted: impl Fn(&str) -> bool) -> String {
