@@ -42,8 +42,15 @@ pub(super) struct Object {
 /// Program that manages an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Manager {
-    /// Helm, with the release's name and namespace.
-    Helm(String, String),
+    /// Helm.
+    Helm {
+        /// Name of the release.
+        release: String,
+        /// Namespace of the release.
+        namespace: String,
+        /// True if Helm leaves the object when the release is uninstalled.
+        is_kept: bool,
+    },
     /// A program that applies objects from a repository.
     GitOps(&'static str),
 }
@@ -90,8 +97,11 @@ pub(super) fn text<'a>(metadata: &'a Value, field: &str) -> &'a str {
 fn manager(metadata: &Value) -> Option<Manager> {
     let annotations = &metadata["annotations"];
     if let Some(release) = annotations["meta.helm.sh/release-name"].as_str() {
-        let namespace = text(annotations, "meta.helm.sh/release-namespace");
-        return Some(Manager::Helm(clean(release), clean(namespace)));
+        return Some(Manager::Helm {
+            release: clean(release),
+            namespace: clean(text(annotations, "meta.helm.sh/release-namespace")),
+            is_kept: text(annotations, "helm.sh/resource-policy") == "keep",
+        });
     }
     for (key, program) in [
         ("kustomize.toolkit.fluxcd.io/name", "Flux"),
@@ -217,7 +227,11 @@ mod tests {
             (json!({}), None),
             (
                 json!({ "annotations": { "meta.helm.sh/release-name": "b", "meta.helm.sh/release-namespace": "ns" } }),
-                Some(Manager::Helm("b".to_owned(), "ns".to_owned())),
+                Some(Manager::Helm {
+                    release: "b".to_owned(),
+                    namespace: "ns".to_owned(),
+                    is_kept: false,
+                }),
             ),
             (
                 json!({ "labels": { "kustomize.toolkit.fluxcd.io/name": "x" } }),
