@@ -91,16 +91,16 @@ install_files() {
     done
 }
 
-# The charts. Helm writes the time of the build into its archives, so they are packed again.
+# chart_archives TO: the charts. Helm writes the time of the build into its archives, so they are packed again.
 chart_archives() {
-    local chart name directory=$builds/dist/charts
+    local to=$1 chart name directory=$builds/dist/charts
     rm -rf "$directory"
     for chart in charts/*/; do
         name=$(basename "$chart")
         mkdir -p "$directory/$name"
         helm package "$chart" --destination "$directory" || return 1
         tar -xzf "$directory/$name-$version.tgz" -C "$directory/$name" || return 1
-        compressed_archive "$directory/$name" "dist/$name-$version.tgz" "$name" || return 1
+        compressed_archive "$directory/$name" "$to/$name-$version.tgz" "$name" || return 1
     done
 }
 

@@ -44,7 +44,7 @@ make_release() {
     step 'archives of kubectl-berth' plugin_archives dist
     step 'manifest for krew' krew_manifest
     part manifests/overlays 'install files' install_files dist
-    part charts 'charts' chart_archives
+    part charts 'charts' chart_archives dist
     part 'packaging/nfpm*.yaml' 'packages' packages
     step 'SBOMs' sboms
     [ "$broken" -gt 0 ] || step 'checksums' checksums

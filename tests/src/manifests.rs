@@ -5,10 +5,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::programs::workspace_root;
 use crate::tools::{Tool, Tools};
+
+/// Kinds of other projects that some overlays use: group, version, kind and plural.
+const FOREIGN: [(&str, &str, &str, &str); 3] = [
+    (
+        "security.openshift.io",
+        "v1",
+        "SecurityContextConstraints",
+        "securitycontextconstraints",
+    ),
+    ("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
+    ("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
+];
 
 /// Names of the overlays: the directories of `manifests/overlays`, sorted.
 pub fn overlays() -> Result<Vec<String>> {
@@ -101,4 +113,33 @@ pub fn objects(text: &str) -> Result<Vec<Value>> {
 
 fn directory() -> PathBuf {
     workspace_root().join("manifests")
+}
+
+/// A CRD for a kind of another project. It accepts any fields.
+fn any_fields((group, version, kind, plural): (&str, &str, &str, &str)) -> Value {
+    let scope = match kind {
+        "SecurityContextConstraints" => "Cluster",
+        _ => "Namespaced",
+    };
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.{group}") },
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": { "kind": kind, "plural": plural },
+            "versions": [{
+                "name": version,
+                "served": true,
+                "storage": true,
+                "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } },
+            }],
+        },
+    })
+}
+
+/// CRDs for the kinds of other projects.
+pub fn foreign_kinds() -> impl Iterator<Item = Value> {
+    FOREIGN.into_iter().map(any_fields)
 }

@@ -21,25 +21,31 @@ const IMAGE_REPOSITORY: &str = "berth-dev";
 /// Certificate authorities that the controller trusts.
 const CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
 
+/// User of the controller's image, as in the Containerfile.
+const CONTROLLER_USER: &str = "65532:65532";
+
 const FILES: &str = r#"
     set -euo pipefail
     . scripts/need.sh
     . scripts/static.sh
     . scripts/images.sh
+    . scripts/go-tools.sh
     . scripts/dist.sh
     programs=$1 builds=$2 to=$3
     architectures=(amd64)
     static_program() { echo "$programs/$2"; }
     describe_source
     need_kubectl
+    need_helm
     plugin_archives "$to"
     install_files "$to"
+    chart_archives "$to"
 "#;
 
-/// Writes the archive of the plugin and the install files into a directory.
+/// Writes the archives of plugin and charts, and the install files, into a directory.
 pub fn write_files(to: &Path) -> Result<()> {
     ensure_packages(&["curl"])?;
-    Tools::ensure(&[Tool::Kubectl])?;
+    Tools::ensure(&[Tool::Kubectl, Tool::Helm])?;
     let work = tempfile::tempdir()?;
     let programs = work.path().join("programs");
     fs::create_dir(&programs)?;
@@ -60,6 +66,7 @@ pub fn images(certificates: &str) -> Result<[(&'static str, ImageSpec); 2]> {
     let agent = ImageSpec::program(&static_agent()?, &[])?;
     let mut controller = ImageSpec::program(&static_controller()?, &[])?;
     let trusted = Entry::file(CERTIFICATES.to_owned(), certificates.as_bytes().to_vec());
+    CONTROLLER_USER.clone_into(&mut controller.user);
     controller
         .layers
         .push(Layer::from_entries(&[trusted], Compression::None)?);

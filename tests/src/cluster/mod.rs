@@ -2,6 +2,7 @@
 
 mod controllers;
 mod deploy;
+mod installer;
 mod limits;
 mod part;
 mod plain;
@@ -15,9 +16,8 @@ pub mod workload;
 pub use controllers::{ControllerSettings, Controllers};
 pub use limits::{LONG, SOON};
 pub use part::{Part, Scenarios, is_prepared, name_of};
-pub use plain::PlainCluster;
+pub use plain::{Nodes, PlainCluster};
 pub use real::RealCluster;
-pub use shipped::Shipped;
 pub use simulated::{Cluster, ClusterOptions};
 pub use site::{ConditionWords, Published, Site, has_condition, is_ready, soon, until_degraded, until_so};
 pub use ways::Ways;

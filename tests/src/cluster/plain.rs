@@ -1,5 +1,5 @@
-//! A cluster as an admin has it before Berth: a control plane node and workers, all of them real bootc hosts with a kubelet. The
-//! release of Berth and an OS image can be downloaded, and nothing of them is installed.
+//! A cluster as an admin has it before Berth: nodes that are real bootc hosts with a kubelet. The release of Berth and an OS image
+//! can be downloaded, and nothing of them is installed.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -8,8 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
 use serde_json::json;
+use tempfile::TempDir;
 
 use super::controllers::Controllers;
+use super::installer::kubelet_files;
 use super::real::{is_up, os_version, publish};
 use super::site::{Published, Site};
 use super::workload::Workload;
@@ -18,21 +20,32 @@ use crate::controlplane::{ControlPlane, Options, SERVICE_ADDRESS};
 use crate::files::FileServer;
 use crate::hosts::HostLog;
 use crate::hosts::real::{GUEST_IMAGE, HostOptions, NodeIdentity, OsImages, RealHost, RealHosts};
+use crate::manifests::foreign_kinds;
 use crate::proxy::Proxy;
 use crate::registry::{Guard, Registry};
 use crate::release;
 use crate::tools::{Tool, Tools};
 
-/// Name of the control plane node.
-pub const CONTROL: &str = "control";
+const CONTROL: &str = "control";
 const CONTROL_LABEL: &str = "node-role.kubernetes.io/control-plane";
 /// Timeout until the hosts are ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The nodes of a cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct Nodes {
+    /// Overlay for the installer of the cluster, which decides where a kubelet has its files.
+    pub overlay: &'static str,
+    /// True if one more node is the control plane. Clusters of a cloud provider show none.
+    pub has_control_plane: bool,
+    /// Number of workers. Without any, pods run on the control plane node.
+    pub workers: usize,
+}
+
 /// A cluster without Berth. Dropping it ends everything.
 #[derive(Debug)]
 pub struct PlainCluster {
-    /// The hosts: the control plane node, then the workers `worker1` and so on.
+    /// The hosts: `control` if there is a control plane node, then the workers `worker1` and so on.
     pub hosts: Vec<RealHost>,
     site: Site,
     images: OsImages,
@@ -40,7 +53,7 @@ pub struct PlainCluster {
     pub quay: Registry,
     /// The files of the release.
     pub downloads: FileServer,
-    _release: tempfile::TempDir,
+    _release: TempDir,
     // The place of kube-proxy: pods reach the API server by its service.
     _service: Proxy,
     _network: RealHosts,
@@ -61,7 +74,7 @@ fn build() -> Result<OsImages> {
 
 impl PlainCluster {
     /// Starts the cluster. The hosts run the OS of version `1.0.0`.
-    pub async fn start(workers: usize) -> Result<Self> {
+    pub async fn start(nodes: Nodes) -> Result<Self> {
         crate::install_crypto();
         let images = tokio::task::spawn_blocking(build)
             .await
@@ -73,6 +86,12 @@ impl PlainCluster {
             ControlPlane::start(Options::real_hosts(gateway)),
             Registry::start(gateway)
         )?;
+        // Clusters that use such an overlay have these kinds.
+        if matches!(nodes.overlay, "openshift" | "monitoring") {
+            for kind in foreign_kinds() {
+                control_plane.apply_yaml(&kind.to_string()).await?;
+            }
+        }
         let authority = Authority::new()?;
         let certificate = authority.server(&[], &[gateway].into())?;
         let guard = Guard {
@@ -81,26 +100,17 @@ impl PlainCluster {
         };
         let quay = registry.door(&guard).await?;
         let trusted = authority.certificate();
-        let programs = tokio::task::spawn_blocking({
-            let trusted = trusted.clone();
-            move || release::images(&trusted)
-        });
-        release::push(programs.await??, &registry.client()).await?;
-        let release = tempfile::tempdir()?;
-        let files = release.path().to_owned();
-        tokio::task::spawn_blocking(move || release::write_files(&files)).await??;
+        let release = publish_release(&registry, &trusted).await?;
         let downloads = FileServer::start(gateway, release.path()).await?;
-
         let controllers = Controllers::on_hosts(&control_plane);
         let mut site = Site::new(controllers, registry, control_plane, log);
         site.workload = Workload {
             image: GUEST_IMAGE.to_owned(),
             ..Workload::default()
         };
-        let hosts = add_hosts(&network, &images, &site, (&quay, &trusted), workers).await?;
+        let hosts = add_hosts(&network, &images, &site, (&quay, &trusted), nodes).await?;
         try_join_all(hosts.iter().map(RealHost::start)).await?;
-        let control = hosts.first().context("no host")?;
-        network.connect_pods(control, SERVICE_ADDRESS).await?;
+        network.connect_pods(&hosts, SERVICE_ADDRESS).await?;
         let api_server = site.control_plane.url();
         let api_server = api_server.strip_prefix("https://").context("no https")?.parse()?;
         let service = Proxy::start_on(SocketAddr::from((SERVICE_ADDRESS, 443)), api_server).await?;
@@ -115,7 +125,9 @@ impl PlainCluster {
             _network: network,
         };
         cluster.until_ready().await?;
-        cluster.mark_control_plane().await?;
+        if nodes.has_control_plane {
+            cluster.mark_control_plane(nodes.workers > 0).await?;
+        }
         Ok(cluster)
     }
 
@@ -131,21 +143,13 @@ impl PlainCluster {
         .await
     }
 
-    /// Labels and taints the control plane node, as kubeadm does. A kubelet may not set this label.
-    async fn mark_control_plane(&self) -> Result<()> {
-        let taint = json!({ "key": CONTROL_LABEL, "effect": "NoSchedule" });
-        let marks = json!({ "metadata": { "labels": { CONTROL_LABEL: "" } }, "spec": { "taints": [taint] } });
+    /// Labels the control plane node, and taints it if it shall run no workloads, as kubeadm does. A kubelet may not set this label.
+    async fn mark_control_plane(&self, has_taint: bool) -> Result<()> {
+        let mut marks = json!({ "metadata": { "labels": { CONTROL_LABEL: "" } } });
+        if has_taint {
+            marks["spec"]["taints"] = json!([{ "key": CONTROL_LABEL, "effect": "NoSchedule" }]);
+        }
         self.patch_node(CONTROL, marks).await
-    }
-
-    /// The control plane node.
-    pub fn control(&self) -> &RealHost {
-        &self.hosts[0]
-    }
-
-    /// The workers.
-    pub fn workers(&self) -> impl Iterator<Item = &RealHost> {
-        self.hosts.iter().skip(1)
     }
 
     /// Builds an OS image of this version, and pushes it by this tag.
@@ -154,12 +158,23 @@ impl PlainCluster {
     }
 }
 
+/// Pushes the images of the release, whose controller trusts these certificates, and returns a directory with its files.
+async fn publish_release(registry: &Registry, trusted: &str) -> Result<TempDir> {
+    let trusted = trusted.to_owned();
+    let images = tokio::task::spawn_blocking(move || release::images(&trusted)).await??;
+    release::push(images, &registry.client()).await?;
+    let directory = tempfile::tempdir()?;
+    let to = directory.path().to_owned();
+    tokio::task::spawn_blocking(move || release::write_files(&to)).await??;
+    Ok(directory)
+}
+
 async fn add_hosts(
     network: &RealHosts,
     images: &OsImages,
     site: &Site,
     (quay, trusted): (&Registry, &str),
-    workers: usize,
+    nodes: Nodes,
 ) -> Result<Vec<RealHost>> {
     publish(images, (&site.registry, quay), "1.0.0", os_version("1.0.0")).await?;
     let first = images.version(&os_version("1.0.0"))?;
@@ -175,18 +190,21 @@ async fn add_hosts(
         ),
         (format!("etc/containers/certs.d/{}/ca.crt", quay.host()), trusted),
     ];
-    let names = (1..=workers).map(|number| format!("worker{number}"));
+    let control = nodes.has_control_plane.then(|| CONTROL.to_owned());
+    let workers = (1..=nodes.workers).map(|number| format!("worker{number}"));
     let mut hosts = vec![];
-    for name in std::iter::once(CONTROL.to_owned()).chain(names) {
+    for name in control.into_iter().chain(workers) {
         let mut options = HostOptions::new(&name, &first, &quay.host());
         options.registries.clear();
         for (path, content) in &files {
             options.files.push((path.clone(), 0o644, content.as_bytes().to_vec()));
         }
-        options.node = Some(NodeIdentity {
+        let identity = NodeIdentity {
             kubeconfig: site.control_plane.node_kubeconfig(&name)?.text,
             ca: site.control_plane.ca_certificate(),
-        });
+        };
+        options.files.extend(kubelet_files(nodes.overlay, &identity)?);
+        options.node = Some(identity);
         hosts.push(network.add(options).await?);
     }
     Ok(hosts)

@@ -16,7 +16,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::controllers::{ControllerSettings, Controllers};
-use super::shipped::{AgentImage, Shipped};
+use super::shipped::{self, AgentImage};
 use super::site::{Published, REPOSITORY, Site, all, is_ready};
 use super::workload::Workload;
 use crate::controlplane::{ControlPlane, Options};
@@ -48,7 +48,6 @@ pub struct RealCluster {
     pub origin: Box<Registry>,
     /// The only registry that hosts get OS images from. It needs a password.
     pub mirror: Box<Registry>,
-    shipped: Shipped,
     _network: RealHosts,
 }
 
@@ -100,11 +99,6 @@ impl RealCluster {
     /// Builds the programs and images and starts everything except a pool, by the overlay `kubeadm`. The hosts run version
     /// `1.0.0`; one controller runs.
     pub async fn start(hosts: usize) -> Result<Self> {
-        Self::start_as(hosts, Shipped::Overlay("kubeadm")).await
-    }
-
-    /// Like [`Self::start`], with everything that the cluster gets from `manifests/` or `charts/`.
-    pub async fn start_as(hosts: usize, shipped: Shipped) -> Result<Self> {
         let Built {
             controller,
             agent,
@@ -120,7 +114,7 @@ impl RealCluster {
             ControlPlane::start(Options::real_hosts(gateway)),
             Registry::start(gateway)
         )?;
-        shipped.prepare(&control_plane).await?;
+        shipped::prepare(&control_plane).await?;
         let guard = Guard {
             htpasswd: Some(HTPASSWD),
             ..Guard::default()
@@ -133,7 +127,7 @@ impl RealCluster {
             ask_with_credentials(&control_plane),
         )?;
         let image = push_agent(&registry, &agent).await?;
-        shipped.deploy(&control_plane, &image).await?;
+        shipped::deploy(&control_plane, &image).await?;
         clock.says("control plane");
         let controllers = Controllers::new(controller, ControllerSettings::default(), &control_plane, &origin).await?;
         controllers.start(0)?;
@@ -144,7 +138,7 @@ impl RealCluster {
             uneven: "DoNotSchedule".to_owned(),
         };
         let names = host_names(hosts);
-        let hosts = add_hosts(&network, &images, &site, (&origin, &mirror), (&names, shipped)).await?;
+        let hosts = add_hosts(&network, &images, &site, (&origin, &mirror), &names).await?;
         clock.says("installation");
         let cluster = Self {
             hosts,
@@ -152,7 +146,6 @@ impl RealCluster {
             images,
             origin: Box::new(origin),
             mirror: Box::new(mirror),
-            shipped,
             _network: network,
         };
         try_join_all(cluster.hosts.iter().map(RealHost::start)).await?;
@@ -170,9 +163,6 @@ impl RealCluster {
                 if !self.is_ready(host).await? {
                     return Ok(false);
                 }
-            }
-            if !self.shipped.has_daemon_set() {
-                return Ok(true);
             }
             let ready = sets.get(AGENT).await?.status.map_or(0, |s| s.number_ready);
             Ok(usize::try_from(ready)? == self.hosts.len())
@@ -456,7 +446,7 @@ async fn add_hosts(
     images: &OsImages,
     site: &Site,
     (origin, mirror): (&Registry, &Registry),
-    (names, shipped): (&[String], Shipped),
+    names: &[String],
 ) -> Result<Vec<RealHost>> {
     // For the hosts the origin of OS images is always unreachable.
     let mirrors = format!(
@@ -478,7 +468,6 @@ async fn add_hosts(
         options
             .files
             .push((path.to_owned(), 0o644, mirrors.clone().into_bytes()));
-        options.files.extend(shipped.kubelet_files(&identity)?);
         options.node = Some(identity);
         hosts.push(network.add(options).await?);
     }

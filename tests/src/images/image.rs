@@ -36,6 +36,8 @@ pub struct ImageSpec {
     pub labels: BTreeMap<String, String>,
     /// Entrypoint of its containers; empty for none.
     pub entrypoint: Vec<String>,
+    /// User and group of its containers, `UID:GID`; empty for root.
+    pub user: String,
     /// Environment of its containers, `NAME=value`.
     pub environment: Vec<String>,
     /// Layers, lowest first.
@@ -77,6 +79,7 @@ impl ImageSpec {
             variant: None,
             labels: BTreeMap::new(),
             entrypoint: Vec::new(),
+            user: String::new(),
             environment: Vec::new(),
             layers,
         }
@@ -108,6 +111,9 @@ impl ImageSpec {
         }
         if !self.entrypoint.is_empty() {
             config["config"]["Entrypoint"] = json!(self.entrypoint);
+        }
+        if !self.user.is_empty() {
+            config["config"]["User"] = json!(self.user);
         }
         if !self.environment.is_empty() {
             config["config"]["Env"] = json!(self.environment);

@@ -1,101 +1,156 @@
-//! A rollout over real hosts with each way to install Berth: the overlays of `manifests/` and the Helm charts. `rollout.rs` has the
-//! overlay `kubeadm` in all scenarios.
+//! The other ways to install Berth: each overlay and the Helm charts, on real hosts. An admin follows the quick start, with the file
+//! or the commands that the documentation names for the cluster.
 
-use std::time::{Duration, Instant};
+use anyhow::{Context, Result, ensure};
+use berth_tests::cluster::{Nodes, PlainCluster};
+use berth_tests::programs::read;
 
-use anyhow::{Result, ensure};
-use berth_tests::cluster::{RealCluster, Shipped};
-use serde_json::json;
-
-use crate::rollout::{ONLY_IN_TEST_REAL, SELECTED};
+use crate::newcomer::{self, Newcomer, Step, scenario, steps};
 use crate::service;
 
-/// Time limit for a rollout.
-const LONG: Duration = Duration::from_secs(180);
+const APPLY: &str = "kubectl apply --server-side -f $RELEASE/install.yaml\n";
+const AGENTS_ARE_READY: &str = "kubectl -n berth-system rollout status daemonset/berth-agent --timeout=5m\n";
 
-/// Installs Berth in this way on hosts of version 1.0.0, and rolls out 2.0.0.
-async fn rolls_out(name: &str, hosts: usize, shipped: Shipped) -> Result<()> {
-    if crate::one_host::is_skipped() {
-        return Ok(());
-    }
-    if std::env::var_os(SELECTED).is_none() {
-        println!("{ONLY_IN_TEST_REAL}{name}: its objects are applied to a real API server in `make test`");
-        return Ok(());
-    }
-    let begin = Instant::now();
-    let cluster = RealCluster::start_as(hosts, shipped).await?;
-    println!("{:<44} {:>5.1} s", "the rig is ready", begin.elapsed().as_secs_f64());
-    let outcome = roll(&cluster, shipped).await;
-    println!("{name:<44} {:>5.1} s", begin.elapsed().as_secs_f64());
-    if let Err(error) = &outcome {
-        eprintln!("{error:#}\n{}", cluster.describe().await);
-    }
-    outcome
+/// Replaces text of the page, if the step has it.
+fn replace(step: &mut Step, old: &str, new: &str) {
+    step.commands = step.commands.replace(old, new);
 }
 
-async fn roll(cluster: &RealCluster, shipped: Shipped) -> Result<()> {
-    if !shipped.has_daemon_set() {
-        for host in &cluster.hosts {
-            service::install(cluster, host).await?;
-            host.exec(&["systemctl", "enable", "--now", service::UNIT]).await?;
-        }
+/// Replaces the install file.
+fn with_file(step: &mut Step, overlay: &str) {
+    replace(step, "/install.yaml", &format!("/install-{overlay}.yaml"));
+}
+
+async fn overlay(name: &str, nodes: Nodes) -> Result<()> {
+    scenario(name, nodes, |step| {
+        with_file(step, nodes.overlay);
+        Ok(())
+    })
+    .await
+}
+
+const fn two_nodes(overlay: &'static str) -> Nodes {
+    Nodes {
+        overlay,
+        has_control_plane: true,
+        workers: 1,
     }
-    cluster.deploy("web", cluster.hosts.len()).await?;
-    let before = cluster.boots();
-    let v2 = cluster.publish("2.0.0").await?;
-    let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%" });
-    cluster.pool("workers", &v2.reference, rollout).await?;
-    cluster.until_all_run(&v2, LONG).await?;
-    let boots = cluster.boots();
-    let once = boots
-        .iter()
-        .all(|(host, n)| before.get(host).is_some_and(|b| b + 1 == *n));
-    ensure!(once, "each host boots once: {before:?}, then {boots:?}");
-    cluster.judge()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_of_k3s() -> Result<()> {
-    rolls_out("hosts_of_k3s", 2, Shipped::Overlay("k3s")).await
+    overlay("hosts_of_k3s", two_nodes("k3s")).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_of_rke2() -> Result<()> {
-    rolls_out("hosts_of_rke2", 1, Shipped::Overlay("rke2")).await
+    overlay("hosts_of_rke2", two_nodes("rke2")).await
 }
 
-/// The kubelet's kubeconfig has a certificate here, not the program of EKS.
+/// No node is a control plane, so the controllers run on the workers that they update. The kubelet's kubeconfig has a certificate
+/// here, not the program of EKS.
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_with_the_paths_of_eks() -> Result<()> {
-    rolls_out("hosts_with_the_paths_of_eks", 1, Shipped::Overlay("eks")).await
+    let nodes = Nodes {
+        overlay: "eks",
+        has_control_plane: false,
+        workers: 2,
+    };
+    overlay("hosts_with_the_paths_of_eks", nodes).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_with_the_paths_of_openshift() -> Result<()> {
-    rolls_out("hosts_with_the_paths_of_openshift", 1, Shipped::Overlay("openshift")).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_single_node() -> Result<()> {
-    rolls_out("a_single_node", 1, Shipped::Overlay("single-node")).await
+    overlay("hosts_with_the_paths_of_openshift", two_nodes("openshift")).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_with_metrics() -> Result<()> {
-    rolls_out("hosts_with_metrics", 1, Shipped::Overlay("monitoring")).await
+    overlay("hosts_with_metrics", two_nodes("monitoring")).await
 }
 
+/// The controller runs on the node that it updates. The pool is changed as the page says for this case.
 #[tokio::test(flavor = "multi_thread")]
-async fn hosts_with_the_agent_as_a_service() -> Result<()> {
-    rolls_out(
-        "hosts_with_the_agent_as_a_service",
-        2,
-        Shipped::Overlay("systemd-agent"),
-    )
+async fn a_single_node() -> Result<()> {
+    let nodes = Nodes {
+        overlay: "single-node",
+        has_control_plane: true,
+        workers: 0,
+    };
+    scenario("a_single_node", nodes, |step| {
+        with_file(step, nodes.overlay);
+        if let Some((begin, rest)) = step.commands.split_once("    matchExpressions:\n") {
+            let lines = rest.lines().skip_while(|line| line.starts_with("    - "));
+            let rest: String = lines.map(|line| format!("{line}\n")).collect();
+            step.commands = format!("{begin}{rest}");
+        }
+        Ok(())
+    })
     .await
+}
+
+/// The commands of a section of docs/helm.md, with the charts of the test's release.
+fn of_helm(section: &str) -> Result<String> {
+    let steps = steps(&read("docs/helm.md")?);
+    let step = steps.into_iter().find(|step| step.title == section);
+    let commands = step.with_context(|| format!("docs/helm.md has no commands in its section {section:?}"))?;
+    let version = env!("CARGO_PKG_VERSION");
+    let mut commands = commands.commands;
+    for chart in ["berth-crds", "berth"] {
+        let published = format!("oci://ghcr.io/berth-dev/charts/{chart} --version {version}");
+        commands = commands.replace(&published, &format!("$RELEASE/{chart}-{version}.tgz"));
+    }
+    ensure!(!commands.contains("oci://"), "{commands}");
+    Ok(commands)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_of_a_helm_release() -> Result<()> {
-    rolls_out("hosts_of_a_helm_release", 2, Shipped::Helm).await
+    let install = of_helm("")?;
+    let remove = of_helm("Taking it away")?;
+    scenario("hosts_of_a_helm_release", two_nodes("kubeadm"), |step| {
+        replace(step, APPLY, &install);
+        replace(step, "kubectl berth uninstall --yes\n", &remove);
+        Ok(())
+    })
+    .await
+}
+
+/// Installs the agent on each host after the objects, and does not remove it: that is done by hand, host by host.
+async fn with_services(cluster: &PlainCluster, overlay: &str) -> Result<()> {
+    let newcomer = Newcomer::to(cluster).await?;
+    let mut steps = newcomer::quick_start()?;
+    for step in &mut steps {
+        with_file(step, overlay);
+        replace(step, AGENTS_ARE_READY, "");
+        replace(step, "kubectl berth doctor\n", "");
+    }
+    let [say, install, rollout @ .., _] = steps.as_slice() else {
+        anyhow::bail!("the page has {} steps", steps.len());
+    };
+    newcomer.follow(&[say.clone(), install.clone()]).await?;
+    for host in &cluster.hosts {
+        service::install(&cluster.control_plane, host, None).await?;
+        host.exec(&["systemctl", "enable", "--now", service::UNIT]).await?;
+    }
+    let said = newcomer.follow(&[std::slice::from_ref(say), rollout].concat()).await?;
+    ensure!(
+        said.contains("Every node runs its target image"),
+        "the rollout is not done"
+    );
+    let workers: Vec<_> = cluster.hosts.iter().skip(1).collect();
+    newcomer.has_updated(&workers)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_with_the_agent_as_a_service() -> Result<()> {
+    let nodes = two_nodes("systemd-agent");
+    let Some(cluster) = newcomer::start("hosts_with_the_agent_as_a_service", nodes).await? else {
+        return Ok(());
+    };
+    let outcome = with_services(&cluster, nodes.overlay).await;
+    if let Err(error) = &outcome {
+        eprintln!("{error:#}\n{}", cluster.describe().await);
+    }
+    outcome
 }

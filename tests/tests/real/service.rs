@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use berth_tests::cluster::{Published, RealCluster, has_condition, name_of};
-use berth_tests::controlplane::Bound;
+use berth_tests::controlplane::{Bound, ControlPlane};
 use berth_tests::golden;
 use berth_tests::hosts::real::RealHost;
 use berth_tests::programs;
@@ -16,7 +16,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Name of the shipped unit.
 pub const UNIT: &str = "berth-agent.service";
@@ -69,13 +69,13 @@ async fn until_fed(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     Ok(())
 }
 
-/// Installs the service as docs/install/service.md describes: the program, the unit, and the token with its kubeconfig.
-pub async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
+/// Installs the service as docs/install/service.md describes: the program, the unit, and the token with its kubeconfig. `auths` has
+/// the host's credentials for registries, if it needs any.
+pub async fn install(control_plane: &ControlPlane, host: &RealHost, auths: Option<&Value>) -> Result<()> {
     let program = host.path(PROGRAM)?;
     fs::create_dir_all(program.parent().context("a directory")?)?;
     fs::copy(programs::static_agent()?, &program).context("copying the agent")?;
 
-    let control_plane = &cluster.control_plane;
     let token = control_plane
         .service_account_token("berth-system", "berth-agent", Bound::Node(host.name()))
         .await?;
@@ -92,16 +92,19 @@ pub async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     // If a pod ran here, its kubelet has already created the directory.
     host.exec(&["mkdir", "--parents", "/etc/berth"]).await?;
     host.exec(&["chmod", "0700", "/etc/berth"]).await?;
-    let auths = json!({ "auths": { cluster.mirror.host(): { "auth": AUTH } } });
-    host.write("/etc/berth/auth.json", &auths.to_string()).await?;
-    host.write("/etc/berth/agent.env", "BERTH_AUTH_FILE=/etc/berth/auth.json\n")
-        .await?;
+    let mut secrets = vec!["/etc/berth/agent.kubeconfig", "/etc/berth/agent.token"];
+    let mut variables = "";
+    if let Some(auths) = auths {
+        host.write("/etc/berth/auth.json", &json!({ "auths": auths }).to_string())
+            .await?;
+        secrets.push("/etc/berth/auth.json");
+        variables = "BERTH_AUTH_FILE=/etc/berth/auth.json\n";
+    }
+    host.write("/etc/berth/agent.env", variables).await?;
     host.write("/etc/berth/agent.kubeconfig", &kubeconfig.to_string())
         .await?;
     host.write("/etc/berth/agent.token", &token).await?;
-    let secrets = ["agent.kubeconfig", "agent.token", "auth.json"].map(|name| format!("/etc/berth/{name}"));
-    host.exec(&["chmod", "0600", &secrets[0], &secrets[1], &secrets[2]])
-        .await?;
+    host.exec(&[&["chmod", "0600"], secrets.as_slice()].concat()).await?;
 
     let shipped = programs::workspace_root().join("systemd").join(UNIT);
     let shipped = fs::read_to_string(&shipped).with_context(|| format!("reading {}", shipped.display()))?;
@@ -120,7 +123,8 @@ pub async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
 
 /// The service starts beside the pod, waits for it to end, and then takes over.
 async fn it_takes_over_from_the_pod(cluster: &RealCluster, host: &RealHost) -> Result<()> {
-    install(cluster, host).await?;
+    let auths = json!({ cluster.mirror.host(): { "auth": AUTH } });
+    install(&cluster.control_plane, host, Some(&auths)).await?;
     host.exec(&["systemctl", "enable", "--now", UNIT]).await?;
     let shown = unit(host).await?;
     // A service of this type is active when it has reported that it is ready.

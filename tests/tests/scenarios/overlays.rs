@@ -9,7 +9,7 @@ use berth_agent::cli::Args;
 use berth_api::pool::BootcNodePool;
 use berth_controller::cli::Cli;
 use berth_tests::controlplane::{ControlPlane, Options};
-use berth_tests::manifests::{self, kustomize, overlay, overlays};
+use berth_tests::manifests::{self, foreign_kinds, kustomize, overlay, overlays};
 use berth_tests::programs::{read, workspace_root};
 use clap::Parser;
 use serde_json::{Value, json};
@@ -17,50 +17,6 @@ use serde_json::{Value, json};
 /// Registry and path of the published images.
 pub const IMAGES: &str = "ghcr.io/berth-dev";
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Kinds of other projects that some overlays use: group, version, kind and plural.
-const FOREIGN: [(&str, &str, &str, &str); 3] = [
-    (
-        "security.openshift.io",
-        "v1",
-        "SecurityContextConstraints",
-        "securitycontextconstraints",
-    ),
-    ("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
-    ("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
-];
-
-/// A CRD for a kind of another project. It accepts any fields.
-fn any_fields((group, version, kind, plural): (&str, &str, &str, &str)) -> Value {
-    let scope = match kind {
-        "SecurityContextConstraints" => "Cluster",
-        _ => "Namespaced",
-    };
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": { "name": format!("{plural}.{group}") },
-        "spec": {
-            "group": group,
-            "scope": scope,
-            "names": { "kind": kind, "plural": plural },
-            "versions": [{
-                "name": version,
-                "served": true,
-                "storage": true,
-                "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } },
-            }],
-        },
-    })
-}
-
-/// Makes the API server serve the kinds of other projects.
-pub async fn add_foreign_kinds(plane: &ControlPlane) -> Result<()> {
-    for kind in FOREIGN {
-        plane.apply_yaml(&any_fields(kind).to_string()).await?;
-    }
-    Ok(())
-}
 
 pub fn kustomization(name: &str) -> Result<String> {
     read(&format!("manifests/overlays/{name}/kustomization.yaml"))
@@ -259,7 +215,9 @@ async fn the_api_server_accepts_every_overlay() -> Result<()> {
         ..Options::simulated_nodes()
     };
     let plane = ControlPlane::start(options).await?;
-    add_foreign_kinds(&plane).await?;
+    for kind in foreign_kinds() {
+        plane.apply_yaml(&kind.to_string()).await?;
+    }
     for name in overlays()? {
         let directory = workspace_root().join("manifests/overlays");
         plane.apply_manifests(&directory.join(&name)).await?;

@@ -16,8 +16,15 @@ use super::run_dir::{self, RunDirectory, Site};
 use super::shell::blocking;
 use crate::hosts::HostLog;
 
-/// Network of the pods of a host, as in `tests/osimage/cni.conflist`.
+/// Settings of the pods' network, with the network of one host.
+const CNI: &str = include_str!("../../../osimage/cni.conflist");
 const PODS: &str = "10.244.1.0/24";
+
+/// Network of the pods of the host with this address.
+fn pods_of(host: Ipv4Addr) -> String {
+    let [.., number] = host.octets();
+    format!("10.244.{number}.0/24")
+}
 
 /// Credentials that make a host a node.
 #[derive(Debug, Clone)]
@@ -93,13 +100,15 @@ impl RealHosts {
         self.site.bridge.gateway()
     }
 
-    /// Connects the pods of a host with this machine, and gives the machine this address. All hosts have the same network of
-    /// pods, so only one of them can be connected.
-    pub async fn connect_pods(&self, host: &RealHost, address: Ipv4Addr) -> Result<()> {
-        let (site, host) = (Arc::clone(&self.site), host.address());
+    /// Connects the pods of these hosts with this machine, and gives the machine another address for them.
+    pub async fn connect_pods(&self, hosts: &[RealHost], address: Ipv4Addr) -> Result<()> {
+        let (site, hosts): (_, Vec<Ipv4Addr>) = (Arc::clone(&self.site), hosts.iter().map(RealHost::address).collect());
         blocking(move || {
             site.bridge.add_address(address)?;
-            site.bridge.add_route(PODS, host)
+            for host in hosts {
+                site.bridge.add_route(&pods_of(host), host)?;
+            }
+            Ok(())
         })
         .await
     }
@@ -139,6 +148,11 @@ impl RealHosts {
             ("etc/hostname".to_owned(), 0o644, format!("{name}\n")),
             ("etc/resolv.conf".to_owned(), 0o644, String::new()),
             ("etc/host-network".to_owned(), 0o644, network),
+            (
+                "etc/cni/net.d/10-pods.conflist".to_owned(),
+                0o644,
+                CNI.replace(PODS, &pods_of(address)),
+            ),
         ];
         let mut insecure = String::new();
         for registry in &options.registries {

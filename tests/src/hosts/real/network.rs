@@ -59,7 +59,7 @@ impl Bridge {
         tool("ip", &["addr", "add", &format!("{address}/32"), "dev", &self.name()]).map(drop)
     }
 
-    /// Sends what is for this network to a host on the bridge.
+    /// Routes packets for this network to a host on the bridge.
     pub(super) fn add_route(&self, network: &str, host: Ipv4Addr) -> Result<()> {
         tool("ip", &["route", "add", network, "via", &host.to_string()]).map(drop)
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use berth_api::pool::BootcNodePool;
 use berth_tests::controlplane::{Bound, ControlPlane, Options};
-use berth_tests::manifests::{self, chart, is_hook};
+use berth_tests::manifests::{self, chart, foreign_kinds, is_hook};
 use berth_tests::programs::{self, read, workspace_root};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Namespace;
@@ -15,7 +15,6 @@ use kube::api::PostParams;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::overlays::add_foreign_kinds;
 use crate::said::{Said, run};
 
 /// A control plane, and an admin who has Helm.
@@ -31,7 +30,9 @@ impl Admin {
             ..Options::simulated_nodes()
         };
         let plane = ControlPlane::start(options).await?;
-        add_foreign_kinds(&plane).await?;
+        for kind in foreign_kinds() {
+            plane.apply_yaml(&kind.to_string()).await?;
+        }
         let home = tempfile::tempdir()?;
         Ok(Self { plane, home })
     }
