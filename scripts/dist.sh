@@ -116,13 +116,16 @@ man_pages() {
 }
 
 # package_kinds ARCHITECTURE PROGRAMS MAN TO: makes the packages of each packaging/nfpm*.yaml, as .deb and .rpm, in the directory TO.
-# PROGRAMS has the programs, MAN the manual pages.
+# PROGRAMS has the programs, MAN the manual pages. The names of the files have the version as it is in Cargo.toml: nfpm would write
+# 0.2.0~rc.1, and GitHub renames such files.
 package_kinds() {
-    local settings kind
+    local settings name file cpu
+    cpu=$(processor "$1") || return 1
     for settings in packaging/nfpm*.yaml; do
-        for kind in deb rpm; do
+        name=$(sed -n 's/^name: //p' "$settings")
+        for file in "${name}_${version}_$1.deb" "$name-$version-1.$cpu.rpm"; do
             VERSION=$version ARCH=$1 PROGRAMS=$2 MAN=$3 \
-                nfpm package --config "$settings" --packager "$kind" --target "$4/" || return 1
+                nfpm package --config "$settings" --packager "${file##*.}" --target "$4/$file" || return 1
         done
     done
 }
