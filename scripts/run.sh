@@ -134,10 +134,11 @@ simulation() {
 # prepare_scenarios PROGRAM=PACKAGE...: prepares all that the scenarios run, and these programs.
 prepare_scenarios() {
     servers+=(kubectl kubelet helm)
-    cluster+=(lua5.1=lua5.1 "$@")
+    cluster+=(lua5.1=lua5.1 rpm=rpm groff=groff-base "$@")
     prepare_cluster
     need_prometheus || exit 1
     need_validators || exit 1
+    need_go_tool nfpm || exit 1
     need_cargo_tools || exit 1
 }
 

@@ -13,6 +13,7 @@ pub mod last_release;
 mod locked;
 pub mod manifests;
 mod named_error;
+pub mod packages;
 pub mod ports;
 pub mod process;
 pub mod programs;

@@ -30,6 +30,7 @@ mod monitoring;
 mod one_host;
 mod outside;
 mod overlays;
+mod packages;
 mod policies;
 mod preview;
 mod provisioning;
