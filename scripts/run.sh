@@ -220,6 +220,7 @@ case ${1:-} in
     test-real)
         servers+=(kubectl kubelet helm)
         prepare_cluster
+        need_go_tool nfpm || exit 1
         need_cargo_tools || exit 1
         build_tests
         # Every scenario, not only those that fit into `make test`.

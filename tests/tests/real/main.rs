@@ -6,6 +6,7 @@ mod host;
 mod newcomer;
 mod one_host;
 mod overlays;
+mod packages;
 mod rollout;
 mod rpm_ostree;
 mod service;

@@ -1,4 +1,5 @@
 //! The packages for hosts and admins, made as for a release but with stand-ins for the programs.
+//! `tests/tests/real/packages.rs` boots an OS image with the package.
 
 mod contents;
 mod manual;

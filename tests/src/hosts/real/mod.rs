@@ -18,6 +18,7 @@ mod hosts;
 mod layers;
 mod machine;
 mod network;
+mod os_build;
 mod osimage;
 pub mod ostree;
 mod outside;
