@@ -5,6 +5,7 @@ pub mod bench;
 pub mod bootc;
 pub mod cluster;
 pub mod controlplane;
+pub mod dist;
 pub mod files;
 pub mod golden;
 pub mod hosts;

@@ -4,30 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use berth_agent::cli::Args;
 use berth_shell::man;
 use clap::CommandFactory;
 use kubectl_berth::arguments::Arguments;
 
-use crate::process::last_lines;
-use crate::programs::workspace_root;
-
-/// Version of the packages.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Time of all files in the packages, in seconds since 1970.
-const TIME: &str = "1700000000";
+use crate::dist::{VERSION, run, run_script};
 
 const SCRIPT: &str = r#"
-    set -euo pipefail
-    . scripts/need.sh
-    . scripts/static.sh
-    . scripts/go-tools.sh
-    . scripts/dist.sh
-    version=$1
     need_go_tool nfpm
-    package_kinds amd64 "$2" "$3" "$4"
+    package_kinds amd64 "$1" "$2" "$3"
 "#;
 
 /// Writes the manual pages of agent and plugin into a directory.
@@ -46,13 +33,7 @@ pub fn make(programs: &Path, to: &Path) -> Result<()> {
     for page in pages {
         run(Command::new("gzip").args(["-9", "--no-name"]).arg(page.path()))?;
     }
-    let mut command = Command::new("bash");
-    command
-        .args(["-c", SCRIPT, "bash", VERSION])
-        .args([programs, manual.as_path(), to])
-        .env("SOURCE_DATE_EPOCH", TIME)
-        .current_dir(workspace_root());
-    run(&mut command)
+    run_script(SCRIPT, &[programs, &manual, to])
 }
 
 /// Path of the package for Debian and its relatives, in the directory of [`make`].
@@ -63,14 +44,4 @@ pub fn deb(directory: &Path, name: &str) -> PathBuf {
 /// Path of the package for Fedora, RHEL and their relatives, in the directory of [`make`].
 pub fn rpm(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}-{VERSION}-1.x86_64.rpm"))
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot run {program}"))?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        bail!("{program} failed:\n{}", last_lines(&text, 20));
-    }
-    Ok(())
 }

@@ -4,17 +4,14 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
+use crate::dist::{VERSION, run_script};
 use crate::images::{Compression, Entry, ImageSpec, Layer, RegistryClient};
-use crate::process::last_lines;
-use crate::programs::{kubectl, static_agent, static_controller, workspace_root};
+use crate::programs::{kubectl, static_agent, static_controller};
 use crate::tools::{Tool, Tools, ensure_packages};
 
-/// Version of the release.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Host in the names of the shipped images.
 pub const IMAGE_HOST: &str = "ghcr.io";
 const IMAGE_REPOSITORY: &str = "berth-dev";
@@ -25,16 +22,9 @@ const CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
 const CONTROLLER_USER: &str = "65532:65532";
 
 const FILES: &str = r#"
-    set -euo pipefail
-    . scripts/need.sh
-    . scripts/static.sh
-    . scripts/images.sh
-    . scripts/go-tools.sh
-    . scripts/dist.sh
     programs=$1 builds=$2 to=$3
     architectures=(amd64)
     static_program() { echo "$programs/$2"; }
-    describe_source
     need_kubectl
     need_helm
     plugin_archives "$to"
@@ -50,15 +40,7 @@ pub fn write_files(to: &Path) -> Result<()> {
     let programs = work.path().join("programs");
     fs::create_dir(&programs)?;
     symlink(kubectl()?, programs.join("kubectl-berth"))?;
-    let output = Command::new("bash")
-        .args(["-c", FILES, "bash"])
-        .args([programs.as_path(), work.path(), to])
-        .current_dir(workspace_root())
-        .output()
-        .context("running scripts/dist.sh")?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "scripts/dist.sh: {}", last_lines(&text, 20));
-    Ok(())
+    run_script(FILES, &[&programs, work.path(), to])
 }
 
 /// The images of agent and controller. The controller trusts registries by these certificates, in PEM.

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::pool::{PoolPreview, previews};
 use crate::snapshot::Snapshot;
 use crate::table::columns;
-use crate::text::{after_text, clean, cut, wrapped};
+use crate::text::{after_text, clean, count, cut, wrapped};
 
 /// Returns the previews as text, in lines of at most `width` columns; 0 means unlimited.
 pub fn render_preview(snapshot: &Snapshot, now: Timestamp, width: usize) -> String {
@@ -37,8 +37,11 @@ fn text(preview: &PoolPreview, width: usize) -> String {
         .fleet_limit
         .map_or_else(String::new, |limit| format!(" ({limit} across all pools)"));
     lines.push(format!(
-        "  {} nodes, {} up to date, {going} to update, capacity {}{of_fleet}, {} free now",
-        preview.members, preview.up_to_date, preview.capacity, preview.free
+        "  {}, {} up to date, {going} to update, capacity {}{of_fleet}, {} free now",
+        count(preview.members, "node"),
+        preview.up_to_date,
+        preview.capacity,
+        preview.free
     ));
     lines.extend(after_text(&preview.after).map(|text| format!("  {text}")));
     lines.extend(preview.blocks.iter().map(|block| format!("  ! {block}")));

@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use berth_tests::hosts::HostLog;
 use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
-use berth_tests::packages;
 use berth_tests::programs;
 use berth_tests::scratch::Scratch;
 use berth_tests::wait::eventually;
+use berth_tests::{dist, packages};
 
 use crate::rollout::{ONLY_IN_TEST_REAL, SELECTED};
 
@@ -114,7 +114,7 @@ async fn files_are_in_place(host: &RealHost) -> Result<()> {
     host.exec(&[&format!("{checks}/40-storage")]).await?;
     host.exec(&["test", "-x", &format!("{checks}/10-kubelet")]).await?;
     let version = host.exec(&["berth-agent", "--version"]).await?;
-    ensure!(version.contains(packages::VERSION), "{version}");
+    ensure!(version.contains(dist::VERSION), "{version}");
     Ok(())
 }
 

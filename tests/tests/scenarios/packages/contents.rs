@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use berth_tests::dist::VERSION;
 use berth_tests::manifests::with_components;
-use berth_tests::packages::VERSION;
 use berth_tests::programs::{read, workspace_root};
 
 use super::Made;

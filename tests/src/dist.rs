@@ -1,0 +1,46 @@
+//! Runs the functions of `scripts/dist.sh`, which make the files of a release.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::last_lines;
+use crate::programs::workspace_root;
+
+/// Version of the release.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Time of all files, in seconds since 1970.
+const TIME: &str = "1700000000";
+
+const SOURCES: &str = r"
+    set -euo pipefail
+    . scripts/need.sh
+    . scripts/static.sh
+    . scripts/images.sh
+    . scripts/go-tools.sh
+    . scripts/dist.sh
+    describe_source
+";
+
+/// Runs these commands of bash after the scripts. The commands have the paths as `$1`, `$2` and so on.
+pub(crate) fn run_script(commands: &str, paths: &[&Path]) -> Result<()> {
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &format!("{SOURCES}{commands}"), "bash"])
+        .args(paths)
+        .env("SOURCE_DATE_EPOCH", TIME)
+        .current_dir(workspace_root());
+    run(&mut bash)
+}
+
+/// Runs a command. An error has the end of what the command prints.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        bail!("{program} failed:\n{}", last_lines(&text, 20));
+    }
+    Ok(())
+}
