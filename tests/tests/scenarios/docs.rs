@@ -17,7 +17,7 @@ const FOREIGN: &str = "
     --download-only --duration --enable-admission-plugins --enforce-container-sigpolicy --experimental-composefs
     --failed --features --field-selector --for --force-conflicts --from --from-file --list --list-boots --mount
     --namespace --no-pager --now --patch --pending --preserve-digests --profile --progress-fd --raw --release --repo
-    --reset-then-reuse-values --rm --server-side --set --sign --strict --subresource --take-ownership --target
+    --reset-then-reuse-values --rm --root --server-side --set --sign --strict --subresource --take-ownership --target
     --test --type --unlock --world";
 
 fn pages() -> Result<Vec<(PathBuf, String)>> {
