@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::berth::{BerthState, HoldPhase, Offer};
-use berth_api::keys;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -11,7 +10,7 @@ use crate::history::{History, RecordedState, in_order};
 use crate::hosts::HostChange;
 use crate::judge::Judge;
 use crate::violation::Violation;
-use crate::write::text;
+use crate::write::{our_cordon, text};
 
 /// A write of a Node, and whether it left the Node cordoned: unschedulable, or with the mark of Berth's cordon. Berth counts both as
 /// unavailable.
@@ -161,7 +160,7 @@ impl Judge<'_> {
                 version: *version,
                 at: record.at,
                 uid: text(object, "/metadata/uid")?.to_owned(),
-                is_cordoned: record.unschedulable() == Some(true) || has_our_cordon(object),
+                is_cordoned: record.unschedulable() == Some(true) || our_cordon(object),
             })
         });
         states.collect()
@@ -194,21 +193,20 @@ impl Judge<'_> {
             || self.claims_not_ready(offer.node.as_str(), state)
     }
 
-    /// True if the node was cordoned at any time before this state. Berth may then have counted it as
+    /// True if the node was cordoned when this state was written, or until less than the lag before. Berth may then have counted it as
     /// unavailable.
     fn lately_cordoned(&self, cordoned: &[Cordoned], state: &RecordedState, uid: &str) -> bool {
-        let mut last = false;
-        for change in cordoned
-            .iter()
-            .take_while(|c| c.version < state.version)
-            .filter(|c| c.uid == uid)
-        {
-            if change.is_cordoned || (last && change.at + self.lag >= state.received) {
-                return true;
+        let earlier = cordoned.iter().take_while(|c| c.version < state.version);
+        let mut last: Option<&Cordoned> = None;
+        let mut ended: Option<Timestamp> = None;
+        for change in earlier.filter(|c| c.uid == uid) {
+            if last.is_some_and(|last| last.is_cordoned) && !change.is_cordoned {
+                ended = Some(change.at);
             }
-            last = change.is_cordoned;
+            last = Some(change);
         }
-        false
+        last.is_some_and(|last| last.is_cordoned || self.misses(last.version, state.version))
+            || ended.is_some_and(|at| at + self.lag >= state.received)
     }
 
     /// True if the Node is so new that Berth may not have seen it Ready yet. Berth may then have counted it as
@@ -229,11 +227,6 @@ impl Judge<'_> {
         let name = self.name_of_uid(uid);
         name.is_some_and(|name| self.was_deleted(name, state.at))
     }
-}
-
-fn has_our_cordon(node: &Value) -> bool {
-    let marks = node.pointer("/metadata/annotations");
-    marks.is_some_and(|marks| marks.get(keys::ANNOTATION_CORDON).is_some())
 }
 
 fn opened(state: &RecordedState, offer: &Offer, in_use: &str) -> Violation {

@@ -91,9 +91,12 @@ impl Judge<'_> {
     /// it.
     fn uncordoned_since(&self, host: &str, at: Timestamp) -> Option<Timestamp> {
         let doubt = self.last_unanswered_cordon(host, at);
+        // The answer to each write of the status has the whole Node, too.
+        let mut writes: Vec<_> = self.writes("nodes").iter().chain(self.writes("nodes/status")).collect();
+        writes.sort_by_key(|(version, ..)| *version);
         let mut since = None;
-        for (_, record, node) in self.writes("nodes").iter().rev() {
-            if name_of(record, node) != host || record.at > at {
+        for (_, record, node) in writes.into_iter().rev() {
+            if name_of(record, node) != host || record.at > at || node.get("spec").is_none() {
                 continue;
             }
             if record.unschedulable() == Some(true) || doubt.is_some_and(|doubt| record.received <= doubt) {
@@ -104,8 +107,7 @@ impl Judge<'_> {
         since
     }
 
-    /// Returns when the last cordon of the host's Node ended without an answer, for example because its client was killed. The API
-    /// server may have stored it.
+    /// Time when the last unanswered request to cordon the host's Node ended. The API server may have stored that cordon.
     fn last_unanswered_cordon(&self, host: &str, at: Timestamp) -> Option<Timestamp> {
         let asked = self.doubtful("nodes").filter(|record| {
             let wanted = record

@@ -316,7 +316,7 @@ fn a_host_is_cordoned_and_drained_first() {
     assert_eq!(schedulable(true).judged(), Vec::<String>::new());
 
     // The agent was killed before the answer, so its cordon may have been stored, unless a later write shows that it was not.
-    fn unanswered(later: bool) -> World {
+    fn unanswered(later: Option<&str>) -> World {
         let mut world = World::committed();
         world.node(ADMIN, "patch", "n1", false, false);
         world.now += 5;
@@ -324,15 +324,18 @@ fn a_host_is_cordoned_and_drained_first() {
         let lost = world.audit.last_mut().unwrap();
         (lost.code, lost.response) = (504, None);
         world.now += 5;
-        if later {
-            world.node(ADMIN, "patch", "n1", false, false);
+        if let Some(target) = later {
+            let node = json!({ "metadata": { "name": "n1", "uid": "uid-n1" }, "spec": {} });
+            world.write(ADMIN, "patch", target, "n1", json!({}), node);
         }
         world.now += 20;
         world.host(HostChange::Down).up("b2", 2);
         world
     }
-    assert_eq!(unanswered(false).judged(), Vec::<String>::new());
-    unanswered(true).blamed("I1", "its Node had been schedulable since");
+    assert_eq!(unanswered(None).judged(), Vec::<String>::new());
+    for target in ["nodes", "nodes/status"] {
+        unanswered(Some(target)).blamed("I1", "its Node had been schedulable since");
+    }
 
     fn with_pod(moved: bool, drain: Value) -> World {
         let mut world = World::taken();

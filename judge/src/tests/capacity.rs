@@ -160,3 +160,29 @@ fn the_pools_of_a_fleet_share_its_limit() {
     cordoned("n1").blamed("I1b", "of the fleet's limit of 1");
     assert_eq!(cordoned("n2").judged(), Vec::<String>::new());
 }
+
+#[test]
+fn an_earlier_cordon_excuses_no_offer() {
+    fn offered(since: i64) -> World {
+        let mut world = World::default();
+        world
+            .capacity(1)
+            .member("n2", "workers")
+            .berth(CONTROLLER, new(0))
+            .node(ADMIN, "patch", "n1", true, false)
+            // The mark of Berth's cordon counts, too.
+            .node(ADMIN, "patch", "n2", false, true);
+        world.now += 60;
+        world.node(ADMIN, "patch", "n1", false, false);
+        world.now += since;
+        world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+        world
+    }
+    let said = offered(0).judged_with(SignedDuration::from_secs(10));
+    assert_eq!(
+        said,
+        Vec::<String>::new(),
+        "Berth may not know yet that n1 is available"
+    );
+    offered(30).blamed("I1b", "berths and cordoned nodes");
+}
