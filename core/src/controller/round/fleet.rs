@@ -110,10 +110,11 @@ impl Round<'_> {
     }
 }
 
-/// The pools that still have members to update, with these members.
-type Left<'a> = BTreeMap<&'a str, Vec<&'a str>>;
+/// The pools that still have members to update, by name.
+type Left<'a> = BTreeMap<&'a str, &'a PoolFacts>;
 
-/// Maximum number of nodes that a pool names while it waits for them.
+/// Maximum number of nodes that a pool names while it waits for them. Few, so that the message does not change with each node of a
+/// large pool.
 const LAST_NODES: usize = 3;
 
 /// The `rollout.after` of each pool: names of the pools that go first.
@@ -126,13 +127,11 @@ fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
         .iter()
         .filter_map(|pool| Some((pool.name.as_str(), pool.object.as_ref()?.spec.after())));
     let after: After<'_> = after.collect();
-    let mut left: Left<'_> = BTreeMap::new();
-    for pool in facts {
-        let members: Vec<&str> = pool.left().map(|member| member.name.as_str()).collect();
-        if !members.is_empty() {
-            left.insert(pool.pool.as_str(), members);
-        }
-    }
+    let left: Left<'_> = facts
+        .iter()
+        .filter(|f| f.has_left())
+        .map(|f| (f.pool.as_str(), f))
+        .collect();
     let mut gates = BTreeMap::new();
     for (pool, names) in after.iter().filter(|(_, names)| !names.is_empty()) {
         if let Some(gate) = reason(pool, names, &after, &left) {
@@ -161,29 +160,35 @@ fn reason(pool: &str, names: &[String], after: &After<'_>, left: &Left<'_>) -> O
         let reason = GateReason::OrderCycle;
         return Some(Gate { reason, message });
     }
-    let earlier: Vec<String> = names
-        .iter()
-        .filter_map(|name| Some(with_last_nodes(name, left.get(name.as_str())?)))
-        .collect();
+    let earlier = joined(names, |name| left.contains_key(name));
     if earlier.is_empty() {
         return None;
     }
+    let waiting: Vec<&PoolFacts> = names
+        .iter()
+        .filter_map(|name| left.get(name.as_str()).copied())
+        .collect();
     Some(Gate {
         reason: GateReason::EarlierPool,
         message: format!(
-            "waits until all nodes of {} are updated (rollout.after)",
-            earlier.join(", ")
+            "waits until all nodes of {earlier} are updated and Ready (rollout.after){}",
+            last_nodes(&waiting)
         ),
     })
 }
 
-/// Returns the name of a pool, and its last nodes if they are few. A pool's own conditions may call such a node updated: one that runs
-/// its image, and has a mark of Berth's cordon.
-fn with_last_nodes(pool: &str, left: &[&str]) -> String {
-    if left.len() > LAST_NODES {
-        return pool.to_owned();
+/// Names the last nodes of these pools, if they are few. The status of a pool counts a node as updated if it runs the image, even if
+/// the node is not Ready or has the mark of Berth's cordon.
+fn last_nodes(pools: &[&PoolFacts]) -> String {
+    let members = pools.iter().flat_map(|pool| pool.left());
+    let names: Vec<&str> = members
+        .take(LAST_NODES + 1)
+        .map(|member| member.name.as_str())
+        .collect();
+    if names.len() > LAST_NODES {
+        return String::new();
     }
-    format!("{pool} (not yet: {})", left.join(", "))
+    format!("; left: {}", names.join(", "))
 }
 
 fn joined(names: &[String], is_wanted: impl Fn(&str) -> bool) -> String {

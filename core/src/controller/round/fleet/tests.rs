@@ -488,7 +488,7 @@ fn a_pool_waits_until_those_before_it_are_updated() {
     site.pool("a", 1, &["b"]);
     assert_eq!(site.offered(), ["b1", "b2"]);
     assert_eq!(site.wait("a1"), Some(BlockReason::Order));
-    let words = "waits until all nodes of b (not yet: b1, b2) are updated (rollout.after)";
+    let words = "waits until all nodes of b are updated and Ready (rollout.after); left: b1, b2";
     assert_eq!(site.order("a"), Some(("EarlierPool", words.to_owned())));
     assert_eq!(site.order("b"), None);
     site.node("b1", "b", 2);
@@ -588,7 +588,7 @@ fn a_pool_that_waits_names_the_last_nodes() {
     let mut site = Site::new(Value::Null, &["a1"], &["b1", "b2", "b3", "b4"]);
     site.pool("a", 1, &["b"]);
     let order = |site: &Site| site.order("a").map(|(_, words)| words);
-    let words = "waits until all nodes of b are updated (rollout.after)";
+    let words = "waits until all nodes of b are updated and Ready (rollout.after)";
     assert_eq!(order(&site).as_deref(), Some(words), "many nodes are left");
     for node in ["b1", "b2", "b3", "b4"] {
         site.node(node, "b", 2);
@@ -596,6 +596,6 @@ fn a_pool_that_waits_names_the_last_nodes() {
     assert_eq!(order(&site), None);
     // b3 runs the image, so its pool calls it updated.
     site.ready("b3", false);
-    let words = "waits until all nodes of b (not yet: b3) are updated (rollout.after)";
+    let words = "waits until all nodes of b are updated and Ready (rollout.after); left: b3";
     assert_eq!(order(&site).as_deref(), Some(words));
 }
