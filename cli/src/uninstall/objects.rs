@@ -3,6 +3,8 @@
 //! They are found by the label [`keys::LABEL_PART_OF`] among the objects of every kind that the API server serves. So a
 //! component or a chart may add objects of any kind. An object that another one owns goes with its owner.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use berth_api::keys;
 use serde_json::Value;
@@ -42,15 +44,8 @@ pub(super) struct Object {
 /// Program that manages an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Manager {
-    /// Helm.
-    Helm {
-        /// Name of the release.
-        release: String,
-        /// Namespace of the release.
-        namespace: String,
-        /// True if Helm leaves the object when the release is uninstalled.
-        is_kept: bool,
-    },
+    /// Helm, with the release's name and namespace.
+    Helm(String, String),
     /// A program that applies objects from a repository.
     GitOps(&'static str),
 }
@@ -96,13 +91,7 @@ pub(super) fn text<'a>(metadata: &'a Value, field: &str) -> &'a str {
 
 fn manager(metadata: &Value) -> Option<Manager> {
     let annotations = &metadata["annotations"];
-    if let Some(release) = annotations["meta.helm.sh/release-name"].as_str() {
-        return Some(Manager::Helm {
-            release: clean(release),
-            namespace: clean(text(annotations, "meta.helm.sh/release-namespace")),
-            is_kept: text(annotations, "helm.sh/resource-policy") == "keep",
-        });
-    }
+    // First, because Flux installs releases of Helm.
     for (key, program) in [
         ("kustomize.toolkit.fluxcd.io/name", "Flux"),
         ("helm.toolkit.fluxcd.io/name", "Flux"),
@@ -112,8 +101,51 @@ fn manager(metadata: &Value) -> Option<Manager> {
             return Some(Manager::GitOps(program));
         }
     }
-    let is_tracked = annotations["argocd.argoproj.io/tracking-id"].is_string();
-    is_tracked.then_some(Manager::GitOps("Argo CD"))
+    if annotations["argocd.argoproj.io/tracking-id"].is_string() {
+        return Some(Manager::GitOps("Argo CD"));
+    }
+    let release = annotations["meta.helm.sh/release-name"].as_str()?;
+    let namespace = text(annotations, "meta.helm.sh/release-namespace");
+    Some(Manager::Helm(clean(release), clean(namespace)))
+}
+
+/// Kinds of objects that Helm records its releases in.
+const RECORDS: [&str; 2] = ["secrets", "configmaps"];
+
+/// Forgets the Helm releases that Helm no longer knows: it leaves some objects when a release is uninstalled, with the marks of the
+/// release. Returns notes on releases whose records could not be read; they count as known.
+async fn forget_ended_releases(server: &Server, objects: &mut [Object]) -> Vec<String> {
+    let releases: BTreeSet<Manager> = objects.iter().filter_map(|object| object.manager.clone()).collect();
+    let mut notes = vec![];
+    for manager in releases {
+        let Manager::Helm(name, namespace) = &manager else {
+            continue;
+        };
+        match is_recorded(server, name, namespace).await {
+            Ok(true) => {}
+            Ok(false) => {
+                for object in objects.iter_mut().filter(|object| object.manager.as_ref() == Some(&manager)) {
+                    object.manager = None;
+                }
+            }
+            Err(error) => notes.push(format!(
+                "Helm's records of release {name} in namespace {namespace} cannot be read, so the release may be gone: {error}"
+            )),
+        }
+    }
+    notes
+}
+
+/// True if Helm has a record of this release.
+async fn is_recorded(server: &Server, release: &str, namespace: &str) -> Result<bool, Failed> {
+    let selector = format!("owner=helm,name={release}");
+    for kind in RECORDS {
+        let path = format!("/api/v1/namespaces/{namespace}/{kind}");
+        if !server.list(&path, Some(&selector)).await?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Step in the order of deletion. The controller ends first, because it would write Leases and a BootcFleet again. The
@@ -163,6 +195,7 @@ pub(super) async fn find(server: &Server) -> Result<(Vec<Object>, Vec<String>)> 
             }
         }
     }
+    notes.extend(forget_ended_releases(server, &mut objects).await);
     sort(&mut objects);
     Ok((objects, notes))
 }
@@ -227,14 +260,17 @@ mod tests {
             (json!({}), None),
             (
                 json!({ "annotations": { "meta.helm.sh/release-name": "b", "meta.helm.sh/release-namespace": "ns" } }),
-                Some(Manager::Helm {
-                    release: "b".to_owned(),
-                    namespace: "ns".to_owned(),
-                    is_kept: false,
-                }),
+                Some(Manager::Helm("b".to_owned(), "ns".to_owned())),
             ),
             (
                 json!({ "labels": { "kustomize.toolkit.fluxcd.io/name": "x" } }),
+                Some(Manager::GitOps("Flux")),
+            ),
+            (
+                json!({
+                    "labels": { "helm.toolkit.fluxcd.io/name": "x" },
+                    "annotations": { "meta.helm.sh/release-name": "b", "meta.helm.sh/release-namespace": "ns" },
+                }),
                 Some(Manager::GitOps("Flux")),
             ),
             (

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::facts::{Controller, Facts};
-use super::objects::{Manager, Object};
+use super::objects::Manager;
 use crate::text::count;
 
 /// Page with what stays, and with the commands for hosts that this command cannot reach.
@@ -57,7 +57,7 @@ pub(super) fn steps(facts: &Facts) -> Vec<Step> {
     if has_members || !facts.traces.is_empty() {
         steps.push(Step::CleanNodes);
     }
-    if facts.objects.iter().any(is_deleted_by_helm) {
+    if !releases(facts).is_empty() {
         steps.push(Step::LeaveToHelm);
     } else if !facts.objects.is_empty() || !facts.leases.is_empty() || facts.are_hosts_clean {
         steps.push(Step::Delete);
@@ -65,17 +65,11 @@ pub(super) fn steps(facts: &Facts) -> Vec<Step> {
     steps
 }
 
-/// True if the end of a Helm release deletes the object. What Helm keeps is deleted here, once nothing else is left to Helm: the object
-/// does not show whether its release still exists.
-fn is_deleted_by_helm(object: &Object) -> bool {
-    matches!(object.manager, Some(Manager::Helm { is_kept: false, .. }))
-}
-
 /// Returns the Helm releases that installed Berth, as name and namespace.
-fn releases(facts: &Facts) -> BTreeSet<(String, String)> {
+pub(super) fn releases(facts: &Facts) -> BTreeSet<(String, String)> {
     let managers = facts.objects.iter().filter_map(|object| object.manager.as_ref());
     let releases = managers.filter_map(|manager| match manager {
-        Manager::Helm { release, namespace, .. } => Some((release.clone(), namespace.clone())),
+        Manager::Helm(name, namespace) => Some((name.clone(), namespace.clone())),
         Manager::GitOps(_) => None,
     });
     releases.collect()
@@ -90,7 +84,7 @@ pub(super) fn helm_commands(facts: &Facts) -> String {
     commands.collect::<Vec<_>>().join("; ")
 }
 
-/// Names of nodes whose hosts keep files of Berth, because no pod of a DaemonSet reaches them. `None`: all hosts.
+/// True if no pod of a DaemonSet reaches the hosts, and they are not recorded as clean.
 fn unreached(facts: &Facts) -> bool {
     facts.agents.is_empty() && !facts.are_hosts_clean && !facts.objects.is_empty()
 }
@@ -243,7 +237,7 @@ fn programs(facts: &Facts) -> BTreeSet<&'static str> {
     let managers = facts.objects.iter().filter_map(|object| object.manager.as_ref());
     let programs = managers.filter_map(|manager| match manager {
         Manager::GitOps(program) => Some(*program),
-        Manager::Helm { .. } => None,
+        Manager::Helm(..) => None,
     });
     programs.collect()
 }
@@ -357,25 +351,10 @@ mod tests {
     #[test]
     fn helm_and_gitops_are_named() {
         let mut facts = installed();
-        let helm = |release: &str, is_kept| {
-            Some(Manager::Helm {
-                release: release.to_owned(),
-                namespace: "berth-system".to_owned(),
-                is_kept,
-            })
-        };
-        let kept = object("CustomResourceDefinition", helm("berth-crds", true));
-        facts.objects = vec![object("ClusterRole", helm("berth", false)), kept.clone()];
+        let helm = Manager::Helm("berth".to_owned(), "berth-system".to_owned());
+        facts.objects.push(object("ClusterRole", Some(helm)));
         assert_eq!(steps(&facts).last(), Some(&Step::LeaveToHelm));
-        for release in ["berth", "berth-crds"] {
-            assert!(text(&facts).contains(&format!("helm uninstall {release} --namespace berth-system")));
-        }
-        facts.objects = vec![kept];
-        assert_eq!(
-            steps(&facts).last(),
-            Some(&Step::Delete),
-            "Helm leaves it, also when its release is gone"
-        );
+        assert!(text(&facts).contains("helm uninstall berth --namespace berth-system"));
         facts.objects = vec![object("ClusterRole", Some(Manager::GitOps("Flux")))];
         assert_eq!(steps(&facts).last(), Some(&Step::Delete));
         assert!(text(&facts).contains("Flux applies some of these objects"));
