@@ -44,7 +44,10 @@ fn bound(schema: &mut serde_json::Map<String, serde_json::Value>) {
         "uint16" => Some(u64::from(u16::MAX)),
         "uint32" => Some(u64::from(u32::MAX)),
         "uint64" => None,
-        _ => return,
+        other => {
+            assert!(!other.starts_with("uint"), "the format {other} has no maximum");
+            return;
+        }
     };
     schema.remove("format");
     if let Some(largest) = largest {

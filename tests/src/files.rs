@@ -71,13 +71,20 @@ async fn answer_all(client: TcpStream, directory: Arc<PathBuf>) {
 }
 
 async fn answer(request: Request<Incoming>, directory: &Path) -> Result<Response<Full<Bytes>>, Infallible> {
-    let name = request.uri().path().trim_start_matches('/');
     let mut response = Response::new(Full::default());
-    match tokio::fs::read(directory.join(name)).await {
-        Ok(content) if !name.contains('/') => *response.body_mut() = Full::new(content.into()),
-        _ => *response.status_mut() = StatusCode::NOT_FOUND,
+    match read(directory, request.uri().path()).await {
+        Some(content) => *response.body_mut() = Full::new(content.into()),
+        None => *response.status_mut() = StatusCode::NOT_FOUND,
     }
     Ok(response)
+}
+
+async fn read(directory: &Path, path: &str) -> Option<Vec<u8>> {
+    let name = path.strip_prefix('/')?;
+    if name.contains('/') {
+        return None;
+    }
+    tokio::fs::read(directory.join(name)).await.ok()
 }
 
 #[cfg(test)]
@@ -87,13 +94,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_file_is_served_and_nothing_outside_the_directory() {
+    async fn a_file_is_served_and_none_below_the_directory() {
         crate::install_crypto();
         let site = tempfile::tempdir().unwrap();
-        std::fs::create_dir(site.path().join("dist")).unwrap();
-        std::fs::write(site.path().join("secret"), "s").unwrap();
-        std::fs::write(site.path().join("dist/install.yaml"), "kind: Namespace").unwrap();
-        let server = FileServer::start(Ipv4Addr::LOCALHOST.into(), &site.path().join("dist"))
+        std::fs::create_dir(site.path().join("below")).unwrap();
+        std::fs::write(site.path().join("below/secret"), "s").unwrap();
+        std::fs::write(site.path().join("install.yaml"), "kind: Namespace").unwrap();
+        let server = FileServer::start(Ipv4Addr::LOCALHOST.into(), site.path())
             .await
             .unwrap();
         let get = async |path: &str| {
@@ -102,6 +109,6 @@ mod tests {
         };
         assert_eq!(get("/install.yaml").await, (200, "kind: Namespace".to_owned()));
         assert_eq!(get("/none").await.0, 404);
-        assert_eq!(get("/..%2fsecret").await.0, 404);
+        assert_eq!(get("/below/secret").await.0, 404);
     }
 }

@@ -1,4 +1,4 @@
-//! Packages for hosts and admins, made as a release makes them: by `scripts/dist.sh`, from `packaging/`.
+//! Packages for hosts and admins, made by `scripts/dist.sh` as for a release. The manual pages are written by this crate.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::hosts::real::NodeIdentity;
 
-/// Additional files of this installer's kubelet, beside the files of kubeadm's: path, permissions and content. `installer` is the name of an overlay;
+/// Files that this installer's kubelet has in addition to kubeadm's: path, permissions and content. `installer` is the name of an overlay;
 /// most overlays are for clusters of kubeadm.
 pub(super) fn kubelet_files(installer: &str, identity: &NodeIdentity) -> Result<Vec<(String, u32, Vec<u8>)>> {
     match installer {

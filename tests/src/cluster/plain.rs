@@ -54,7 +54,7 @@ pub struct PlainCluster {
     /// The files of the release.
     pub downloads: FileServer,
     _release: TempDir,
-    // The place of kube-proxy: pods reach the API server by its service.
+    // Stands in for kube-proxy: pods reach the API server by its service.
     _service: Proxy,
     _network: RealHosts,
 }
@@ -143,7 +143,7 @@ impl PlainCluster {
         .await
     }
 
-    /// Labels the control plane node, and taints it if it shall run no workloads, as kubeadm does. A kubelet may not set this label.
+    /// Labels the control plane node, and taints it if no workloads may run on it, as kubeadm does. A kubelet may not set this label.
     async fn mark_control_plane(&self, has_taint: bool) -> Result<()> {
         let mut marks = json!({ "metadata": { "labels": { CONTROL_LABEL: "" } } });
         if has_taint {

@@ -34,7 +34,7 @@ pub struct Step {
     pub commands: String,
 }
 
-/// The sections of a page that have blocks of `sh`. The first one has no title.
+/// The sections of a page that have blocks of `sh`. Commands before the first heading have an empty title.
 pub fn steps(page: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = vec![];
     let mut title = "";
@@ -82,7 +82,7 @@ pub struct Newcomer<'a> {
 }
 
 impl<'a> Newcomer<'a> {
-    /// An admin of this cluster, where a workload runs. Their OS image has version `2.0.0`.
+    /// Deploys a workload, publishes an OS image of version `2.0.0`, and returns an admin of the cluster.
     pub async fn to(cluster: &'a PlainCluster) -> Result<Self> {
         cluster.deploy("web", cluster.hosts.len()).await?;
         cluster.allow("workers", 1);
@@ -124,11 +124,17 @@ impl<'a> Newcomer<'a> {
         println!("{said}");
         let status = ended.with_context(|| format!("the commands take longer than {LIMIT:?}"))??;
         ensure!(status.success(), "a command failed: {status}");
+        ensure!(!said.contains("Warning: "), "a command warns");
         Ok(said)
     }
 
-    /// Fails unless these hosts were updated, each by one reboot, and no other one was rebooted.
-    pub fn has_updated(&self, updated: &[&RealHost]) -> Result<()> {
+    /// Fails unless the commands said that the rollout is done, these hosts were updated, each by one reboot, and no other one was
+    /// rebooted.
+    pub fn has_updated(&self, said: &str, updated: &[&RealHost]) -> Result<()> {
+        ensure!(
+            said.contains("Every node runs its target image"),
+            "the rollout is not done"
+        );
         let boots = self.cluster.boots();
         for host in &self.cluster.hosts {
             let boot = host.boot().context("a host is down")?;
@@ -155,42 +161,30 @@ async fn is_clean(cluster: &PlainCluster) -> Result<()> {
 async fn follow_all(cluster: &PlainCluster, nodes: Nodes, steps: &[Step]) -> Result<()> {
     let newcomer = Newcomer::to(cluster).await?;
     let said = newcomer.follow(steps).await?;
-    ensure!(
-        said.contains("Every node runs its target image"),
-        "the rollout is not done"
-    );
     let first_worker = usize::from(nodes.has_control_plane && nodes.workers > 0);
     let workers: Vec<&RealHost> = cluster.hosts.iter().skip(first_worker).collect();
-    newcomer.has_updated(&workers)?;
+    newcomer.has_updated(&said, &workers)?;
     is_clean(cluster).await
 }
 
-/// Starts a cluster, or prints why it is skipped.
-pub async fn start(name: &str, nodes: Nodes) -> Result<Option<PlainCluster>> {
+/// Runs a scenario on a new cluster, or prints why it is skipped.
+pub async fn on_cluster(
+    name: &str,
+    nodes: Nodes,
+    scenario: impl AsyncFnOnce(&PlainCluster) -> Result<()>,
+) -> Result<()> {
     if crate::one_host::is_skipped() {
-        return Ok(None);
+        return Ok(());
     }
     if std::env::var_os(SELECTED).is_none() {
         println!("{ONLY_IN_TEST_REAL}{name}: it needs a static controller, which is built for it alone");
-        return Ok(None);
+        return Ok(());
     }
     let begin = Instant::now();
     let cluster = PlainCluster::start(nodes).await?;
     println!("{:<44} {:>5.1} s", "the rig is ready", begin.elapsed().as_secs_f64());
-    Ok(Some(cluster))
-}
-
-/// A scenario that follows the quick start, after `change` has adapted it to the cluster.
-pub async fn scenario(name: &str, nodes: Nodes, change: impl Fn(&mut Step) -> Result<()>) -> Result<()> {
-    let mut steps = quick_start()?;
-    for step in &mut steps {
-        change(step)?;
-    }
-    let Some(cluster) = start(name, nodes).await? else {
-        return Ok(());
-    };
     let begin = Instant::now();
-    let outcome = follow_all(&cluster, nodes, &steps).await;
+    let outcome = scenario(&cluster).await;
     println!("{name:<44} {:>5.1} s", begin.elapsed().as_secs_f64());
     if let Err(error) = &outcome {
         eprintln!("{error:#}\n{}", cluster.describe().await);
@@ -198,9 +192,14 @@ pub async fn scenario(name: &str, nodes: Nodes, change: impl Fn(&mut Step) -> Re
     outcome
 }
 
+/// A scenario that follows these steps.
+pub async fn scenario(name: &str, nodes: Nodes, steps: Vec<Step>) -> Result<()> {
+    on_cluster(name, nodes, async |cluster| follow_all(cluster, nodes, &steps).await).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newcomer_follows_the_quick_start() -> Result<()> {
-    scenario("a_newcomer_follows_the_quick_start", KUBEADM, |_| Ok(())).await
+    scenario("a_newcomer_follows_the_quick_start", KUBEADM, quick_start()?).await
 }
 
 #[test]

@@ -124,7 +124,9 @@ async fn an_os_image_with_the_package_runs_its_units() -> Result<()> {
         return Ok(());
     }
     if std::env::var_os(SELECTED).is_none() {
-        println!("{ONLY_IN_TEST_REAL}an_os_image_with_the_package: `make test` reads and installs the packages");
+        println!(
+            "{ONLY_IN_TEST_REAL}an_os_image_with_the_package_runs_its_units: `make test` reads and installs the packages"
+        );
         return Ok(());
     }
     let scratch = Scratch::new("berth-package-image-")?;

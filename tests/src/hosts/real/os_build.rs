@@ -18,7 +18,7 @@ impl OsImages {
         crate::tools::ensure_packages(&["buildah"])?;
         let (file, packages, built) = (work.join("Containerfile"), work.join("dpkg"), work.join("built"));
         fs::write(&file, containerfile)?;
-        // buildah uses the path as the name of an image, which most paths cannot be.
+        // buildah takes the path as an image name, and most paths are not valid names.
         symlink(&base.layout, work.join("base"))?;
         // OS images have an empty /var, and so no list of their packages.
         let list = self.root.path.join("var/lib/dpkg");

@@ -87,9 +87,10 @@ impl Credentials {
         Ok(match tokio::time::timeout(TIMEOUT, send).await {
             Ok(Ok(_)) => Answer::Accepted,
             Ok(Err(kube::Error::Api(status))) => match status.code {
-                // 401: a token ends with its Node, which an admin may have deleted.
-                401 | 403 | 405 | 413 | 422 => Answer::Refused(status.message),
-                400 => Answer::Invalid(format!("{}: {}", status.code, status.message)),
+                // The agent's token ends with its Node, which an admin may have deleted.
+                401 if request.identity == Identity::Agent => Answer::Missed(status.message),
+                403 | 405 | 413 | 422 => Answer::Refused(status.message),
+                400 | 401 => Answer::Invalid(format!("{}: {}", status.code, status.message)),
                 _ => Answer::Missed(status.message),
             },
             Ok(Err(error)) => Answer::Missed(error.to_string()),
