@@ -190,7 +190,7 @@ async fn as_agent(part: &Part<'_>, node: &str) -> Result<Client> {
 
 /// Writes a status that cannot be decoded, as a field manager other than the agent.
 async fn write_status(part: &Part<'_>, node: &str) -> Result<()> {
-    let failure = json!({ "reason": "R", "message": "m", "attempts": 5_000_000_000_u64, "nextTryTime": LATE });
+    let failure = json!({ "reason": "R", "message": "m", "attempts": 5, "nextTryTime": LATE });
     let patch = Patch::Merge(json!({ "status": { "failure": failure } }));
     untyped::<BootcNode>(as_agent(part, node).await?, None)
         .patch_status(node, &PatchParams::default(), &patch)

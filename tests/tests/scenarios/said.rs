@@ -4,6 +4,7 @@ use std::process::{Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use berth_tests::cluster::{LONG, Site};
+use berth_tests::controlplane::ControlPlane;
 use berth_tests::programs;
 use tokio::process::Command;
 
@@ -59,8 +60,13 @@ impl Said {
 
 /// Runs `kubectl berth` as the admin tom, without a terminal for questions.
 pub async fn berth(site: &Site, arguments: &[&str]) -> Result<Said> {
+    berth_on(&site.control_plane, arguments).await
+}
+
+/// Like [`berth`], on a cluster without hosts.
+pub async fn berth_on(plane: &ControlPlane, arguments: &[&str]) -> Result<Said> {
     let program = tokio::task::spawn_blocking(programs::kubectl).await??;
-    let config = site.control_plane.kubeconfig_for("tom", &["system:masters"])?;
+    let config = plane.kubeconfig_for("tom", &["system:masters"])?;
     let mut command = Command::new(program);
     command.args(arguments).arg("--kubeconfig").arg(&config.path);
     run(command).await

@@ -15,7 +15,7 @@ use kube::api::PostParams;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::said::{Said, run};
+use crate::said::{Said, berth_on, run};
 
 /// A control plane, and an admin who has Helm.
 struct Admin {
@@ -156,7 +156,17 @@ async fn helm_installs_upgrades_and_uninstalls() -> Result<()> {
 /// The CRDs and the namespace, and so the pools, outlive both releases. Without `keep`, they go with the release.
 async fn definitions_stay_until_keep_is_off(admin: &Admin) -> Result<()> {
     let uninstall = "uninstall berth-crds --namespace kube-system";
+    let command = format!("helm {uninstall}");
+    let plan = berth_on(&admin.plane, &["uninstall", "--dry-run"]).await?;
+    plan.well(&[&command])?;
     admin.well(uninstall).await?;
+    // Helm leaves the objects with the marks of the release, which no longer exists.
+    let plan = berth_on(&admin.plane, &["uninstall", "--dry-run"]).await?;
+    let plan = plan.well(&[
+        "CustomResourceDefinition: bootcfleets.berth.dev",
+        "Namespace: berth-system",
+    ])?;
+    ensure!(!plan.out.contains("helm"), "{plan:?}");
     ensure!(definitions(&admin.plane).await? == 3 && admin.pools().get_opt("workers").await?.is_some());
     let space = admin.spaces().get("berth-system").await?;
     ensure!(space.metadata.deletion_timestamp.is_none(), "the namespace goes");
