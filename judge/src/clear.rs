@@ -92,13 +92,13 @@ impl Judge<'_> {
     fn uncordoned_since(&self, host: &str, at: Timestamp) -> Option<Timestamp> {
         let doubt = self.last_unanswered_cordon(host, at);
         // The answer to each write of the status has the whole Node, too.
-        let mut writes: Vec<_> = self.writes("nodes").iter().chain(self.writes("nodes/status")).collect();
-        writes.sort_by_key(|(version, ..)| *version);
+        let writes = self.writes("nodes").iter().chain(self.writes("nodes/status"));
+        let of_host = writes
+            .filter(|(_, record, node)| name_of(record, node) == host && record.at <= at && node.get("spec").is_some());
+        let mut of_host: Vec<_> = of_host.collect();
+        of_host.sort_by_key(|(version, ..)| *version);
         let mut since = None;
-        for (_, record, node) in writes.into_iter().rev() {
-            if name_of(record, node) != host || record.at > at || node.get("spec").is_none() {
-                continue;
-            }
+        for (_, record, _) in of_host.into_iter().rev() {
             if record.unschedulable() == Some(true) || doubt.is_some_and(|doubt| record.received <= doubt) {
                 break;
             }

@@ -28,7 +28,7 @@ fn digest(n: u8) -> Digest {
 }
 
 /// A made-up history, with one event a second.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct World {
     audit: Vec<Record>,
     hosts: Vec<HostEvent>,

@@ -61,33 +61,18 @@ fn nodes_cordoned_by_others_use_capacity() {
     world.now += 5;
     world.berth(CONTROLLER, new(0));
     // A member of another pool does not count in this pool.
-    let mut other = World {
-        audit: world.audit.clone(),
-        now: world.now,
-        berth: world.berth.clone(),
-        ..World::default()
-    };
+    let mut other = world.clone();
     other
         .member("n2", "others")
         .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
     assert_eq!(other.judged(), Vec::<String>::new());
     world.member("n2", "workers");
-    let mut same = World {
-        audit: world.audit.clone(),
-        now: world.now,
-        berth: world.berth.clone(),
-        ..World::default()
-    };
+    let mut same = world.clone();
     world
         .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
         .blamed("I1b", "berths and cordoned nodes");
     // The offer is for a node with the mark of Berth's cordon, which a liar may have written: Berth counts it as unavailable.
-    let mut marked = World {
-        audit: same.audit.clone(),
-        now: same.now,
-        berth: same.berth.clone(),
-        ..World::default()
-    };
+    let mut marked = same.clone();
     marked
         .node("system:node:n1", "patch", "n1", false, true)
         .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
@@ -108,13 +93,7 @@ fn a_new_node_may_count_as_unavailable() {
     world.now += 5;
     world.up("a", 1).node("system:node:n1", "create", "n1", false, false);
     fn judged(world: &World, ready: bool) -> World {
-        let mut world = World {
-            hosts: world.hosts.clone(),
-            audit: world.audit.clone(),
-            now: world.now,
-            berth: world.berth.clone(),
-            ..World::default()
-        };
+        let mut world = world.clone();
         if ready {
             world.ready("a");
         }

@@ -160,19 +160,20 @@ fn reason(pool: &str, names: &[String], after: &After<'_>, left: &Left<'_>) -> O
         let reason = GateReason::OrderCycle;
         return Some(Gate { reason, message });
     }
-    let earlier = joined(names, |name| left.contains_key(name));
-    if earlier.is_empty() {
-        return None;
-    }
-    let waiting: Vec<&PoolFacts> = names
+    let earlier: Vec<&PoolFacts> = names
         .iter()
         .filter_map(|name| left.get(name.as_str()).copied())
         .collect();
+    if earlier.is_empty() {
+        return None;
+    }
+    let pools: Vec<&str> = earlier.iter().map(|facts| facts.pool.as_str()).collect();
     Some(Gate {
         reason: GateReason::EarlierPool,
         message: format!(
-            "waits until all nodes of {earlier} are updated and Ready (rollout.after){}",
-            last_nodes(&waiting)
+            "waits until all nodes of {} are updated and Ready (rollout.after){}",
+            pools.join(", "),
+            last_nodes(&earlier)
         ),
     })
 }
