@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
-use crate::process::last_lines;
+use crate::process::run;
 use crate::programs::workspace_root;
 
 /// Version of the release.
@@ -31,16 +31,5 @@ pub(crate) fn run_script(commands: &str, paths: &[&Path]) -> Result<()> {
         .args(paths)
         .env("SOURCE_DATE_EPOCH", TIME)
         .current_dir(workspace_root());
-    run(&mut bash)
-}
-
-/// Runs a command. An error has the end of what the command prints.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot run {program}"))?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        bail!("{program} failed:\n{}", last_lines(&text, 20));
-    }
-    Ok(())
+    run(&mut bash).map(drop)
 }

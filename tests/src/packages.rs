@@ -10,7 +10,8 @@ use berth_shell::man;
 use clap::CommandFactory;
 use kubectl_berth::arguments::Arguments;
 
-use crate::dist::{VERSION, run, run_script};
+use crate::dist::{VERSION, run_script};
+use crate::process::run;
 
 const SCRIPT: &str = r#"
     need_go_tool nfpm

@@ -2,11 +2,11 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -160,6 +160,25 @@ impl Drop for Process {
 pub(crate) fn tail(path: &Path, count: usize) -> String {
     let text = fs::read(path).unwrap_or_default();
     last_lines(&String::from_utf8_lossy(&text), count)
+}
+
+/// Runs a command; returns its standard output, or an error with the last lines of its standard error.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let out = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("running {program}"))?;
+    check(&program, &out)?;
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+pub(crate) fn check(program: &str, out: &Output) -> Result<()> {
+    if !out.status.success() {
+        let words = String::from_utf8_lossy(&out.stderr);
+        bail!("{program} ({}): {}", out.status, last_lines(&words, 15));
+    }
+    Ok(())
 }
 
 /// Returns the last `count` lines of a text.

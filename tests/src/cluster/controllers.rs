@@ -120,28 +120,30 @@ impl Controllers {
         let config = control_plane
             .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)
             .await?;
-        let inner = Arc::new(Inner {
+        Ok(Self::of(Inner {
             binary,
             kubeconfig: config.path,
             settings,
             registry: registry.host(),
             directory: control_plane.directory().to_owned(),
             running: Mutex::default(),
-        });
-        let supervisor = tokio::spawn(inner.clone().supervise()).abort_handle();
-        Ok(Self { inner, supervisor })
+        }))
     }
 
     /// No controllers: they run on the cluster's hosts, as pods.
     pub(super) fn on_hosts(control_plane: &ControlPlane) -> Self {
-        let inner = Arc::new(Inner {
+        Self::of(Inner {
             binary: PathBuf::new(),
             kubeconfig: PathBuf::new(),
             settings: ControllerSettings::default(),
             registry: String::new(),
             directory: control_plane.directory().to_owned(),
             running: Mutex::default(),
-        });
+        })
+    }
+
+    fn of(inner: Inner) -> Self {
+        let inner = Arc::new(inner);
         let supervisor = tokio::spawn(inner.clone().supervise()).abort_handle();
         Self { inner, supervisor }
     }

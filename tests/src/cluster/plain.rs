@@ -12,13 +12,12 @@ use tempfile::TempDir;
 
 use super::controllers::Controllers;
 use super::installer::kubelet_files;
-use super::real::{is_up, os_version, publish};
+use super::real::{Servers, are_up, os_version, publish};
 use super::site::{Published, Site};
 use super::workload::Workload;
+use crate::controlplane::SERVICE_ADDRESS;
 use crate::controlplane::pki::Authority;
-use crate::controlplane::{ControlPlane, Options, SERVICE_ADDRESS};
 use crate::files::FileServer;
-use crate::hosts::HostLog;
 use crate::hosts::real::{GUEST_IMAGE, HostOptions, NodeIdentity, OsImages, RealHost, RealHosts};
 use crate::manifests::foreign_kinds;
 use crate::proxy::Proxy;
@@ -79,13 +78,13 @@ impl PlainCluster {
         let images = tokio::task::spawn_blocking(build)
             .await
             .context("the build panicked")??;
-        let log = HostLog::default();
-        let network = RealHosts::new(images.clone(), log.clone()).await?;
+        let Servers {
+            log,
+            network,
+            control_plane,
+            registry,
+        } = Servers::start(&images).await?;
         let gateway = network.gateway().into();
-        let (control_plane, registry) = tokio::try_join!(
-            ControlPlane::start(Options::real_hosts(gateway)),
-            Registry::start(gateway)
-        )?;
         // Clusters that use such an overlay have these kinds.
         if matches!(nodes.overlay, "openshift" | "monitoring") {
             for kind in foreign_kinds() {
@@ -133,12 +132,7 @@ impl PlainCluster {
 
     async fn until_ready(&self) -> Result<()> {
         self.until("all nodes are ready", READY_TIMEOUT, || async {
-            for host in &self.hosts {
-                if !is_up(self, host).await? {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
+            are_up(self, &self.hosts).await
         })
         .await
     }

@@ -107,13 +107,12 @@ impl RealCluster {
             .await
             .context("the build panicked")??;
         let mut clock = Clock::start();
-        let log = HostLog::default();
-        let network = RealHosts::new(images.clone(), log.clone()).await?;
-        let gateway = network.gateway().into();
-        let (control_plane, registry) = tokio::try_join!(
-            ControlPlane::start(Options::real_hosts(gateway)),
-            Registry::start(gateway)
-        )?;
+        let Servers {
+            log,
+            network,
+            control_plane,
+            registry,
+        } = Servers::start(&images).await?;
         shipped::prepare(&control_plane).await?;
         let guard = Guard {
             htpasswd: Some(HTPASSWD),
@@ -159,10 +158,8 @@ impl RealCluster {
     async fn until_ready(&self) -> Result<()> {
         let sets: Api<DaemonSet> = Api::namespaced(self.client(), "berth-system");
         self.until("nodes and agents are ready", READY_TIMEOUT, || async {
-            for host in &self.hosts {
-                if !self.is_ready(host).await? {
-                    return Ok(false);
-                }
+            if !are_up(self, &self.hosts).await? {
+                return Ok(false);
             }
             let ready = sets.get(AGENT).await?.status.map_or(0, |s| s.number_ready);
             Ok(usize::try_from(ready)? == self.hosts.len())
@@ -344,8 +341,44 @@ impl RealCluster {
     }
 }
 
+/// Servers of a cluster of real hosts, with its network.
+pub(super) struct Servers {
+    pub(super) log: HostLog,
+    pub(super) network: RealHosts,
+    pub(super) control_plane: ControlPlane,
+    pub(super) registry: Registry,
+}
+
+impl Servers {
+    pub(super) async fn start(images: &OsImages) -> Result<Self> {
+        let log = HostLog::default();
+        let network = RealHosts::new(images.clone(), log.clone()).await?;
+        let gateway = network.gateway().into();
+        let (control_plane, registry) = tokio::try_join!(
+            ControlPlane::start(Options::real_hosts(gateway)),
+            Registry::start(gateway)
+        )?;
+        Ok(Self {
+            log,
+            network,
+            control_plane,
+            registry,
+        })
+    }
+}
+
+/// True if the Nodes of all these hosts are Ready with the current boot IDs.
+pub(super) async fn are_up(site: &Site, hosts: &[RealHost]) -> Result<bool> {
+    for host in hosts {
+        if !is_up(site, host).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// True if the Node of a host is Ready with the current boot ID.
-pub(super) async fn is_up(site: &Site, host: &RealHost) -> Result<bool> {
+async fn is_up(site: &Site, host: &RealHost) -> Result<bool> {
     let Some(boot) = host.boot() else { return Ok(false) };
     let node = site.nodes().get_opt(host.name()).await?;
     Ok(node.is_some_and(|node| is_ready(node, &boot.boot_id)))

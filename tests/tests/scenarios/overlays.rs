@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 /// Registry and path of the published images.
 pub const IMAGES: &str = "ghcr.io/berth-dev";
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub use berth_tests::dist::VERSION;
 
 pub fn kustomization(name: &str) -> Result<String> {
     read(&format!("manifests/overlays/{name}/kustomization.yaml"))

@@ -2,30 +2,11 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::process::last_lines;
-
-/// Runs a command; returns its standard output, or an error with the last lines of its standard error.
-pub(super) fn run(command: &mut Command) -> Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let out = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("running {program}"))?;
-    check(&program, &out)?;
-    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
-}
-
-pub(super) fn check(program: &str, out: &Output) -> Result<()> {
-    if !out.status.success() {
-        let words = String::from_utf8_lossy(&out.stderr);
-        bail!("{program} ({}): {}", out.status, last_lines(&words, 15));
-    }
-    Ok(())
-}
+pub(super) use crate::process::{check, run};
 
 /// Runs work that waits for processes and files on a blocking thread of the runtime.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
