@@ -405,7 +405,8 @@ impl Judge<'_> {
 
     /// True if a liar closed its berth as failed without its name, so that the controller cannot record the failure.
     fn is_hidden(&self, change: &Change<'_>, closed: &Closed) -> bool {
-        let is_by_liar = change.before.writer().is_some_and(|node| self.is_liar(node));
+        let before = change.before;
+        let is_by_liar = before.writer().is_some_and(|node| self.lied_at(node, before.at));
         is_by_liar && closed.last_node.is_none()
     }
 

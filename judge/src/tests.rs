@@ -36,6 +36,7 @@ struct World {
     berth: Option<Berth>,
     fleet: Option<usize>,
     liars: Vec<String>,
+    earlier_liars: Vec<(String, Timestamp)>,
 }
 
 const AGENT: &str = "berth-agent";
@@ -202,6 +203,7 @@ impl World {
             excused: &[],
             swapped: &[],
             liars: &self.liars,
+            earlier_liars: &self.earlier_liars,
             capacity,
             fleet: self.fleet,
             evidence: &Evidence::of_harness(),

@@ -24,6 +24,9 @@ pub struct Truth<'a> {
     /// Nodes whose credentials an attacker uses. These nodes' own writes and reboots need not follow the protocol, but
     /// they must concern only these nodes (I6). The controller's writes about these nodes are judged.
     pub liars: &'a [String],
+    /// Nodes whose credentials an attacker used until this time, before the test began. A berth may still have the state
+    /// that such a node wrote.
+    pub earlier_liars: &'a [(String, Timestamp)],
     /// Maximum number of berths that may be held at once in each pool, at any time in the records.
     pub capacity: BTreeMap<String, usize>,
     /// Maximum number of nodes, in all pools together, that may hold a berth, be offered one or be unavailable at once,
@@ -74,6 +77,12 @@ impl Truth<'_> {
 
     pub(crate) fn is_liar(&self, node: &str) -> bool {
         self.liars.iter().any(|liar| liar == node)
+    }
+
+    /// True if an attacker used the node's credentials at this time.
+    pub(crate) fn lied_at(&self, node: &str, at: Timestamp) -> bool {
+        let mut earlier = self.earlier_liars.iter();
+        self.is_liar(node) || earlier.any(|(liar, until)| liar == node && at <= *until)
     }
 
     /// True if a liar's identity sent the request: its agent's token or its kubelet's certificate.

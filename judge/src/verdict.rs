@@ -81,6 +81,7 @@ impl Log {
             excused: &[],
             swapped: &[],
             liars: &[],
+            earlier_liars: &[],
             capacity: capacities(records),
             fleet: terms.fleet,
             evidence: &evidence,

@@ -266,4 +266,9 @@ fn a_liar_may_hide_its_own_failure_only() {
     let mut honest = opened(true);
     honest.liars.clear();
     honest.blamed("I8", "before the pool's status recorded the failure");
+    honest.earlier_liars = vec![("n1".to_owned(), at(honest.now))];
+    let said = honest.judged();
+    assert!(!said.iter().any(|violation| violation.starts_with("I8")), "{said:?}");
+    honest.earlier_liars = vec![("n1".to_owned(), at(0))];
+    honest.blamed("I8", "before the pool's status recorded the failure");
 }

@@ -402,6 +402,7 @@ impl Site {
             excused: &excused,
             swapped: &swapped,
             liars: &[],
+            earlier_liars: &[],
             capacity,
             fleet: *locked(&self.fleet),
             evidence: &Evidence::of_harness(),

@@ -25,6 +25,8 @@ pub struct Judge {
     kept: Vec<Record>,
     /// Start of the events that are judged next.
     since: Timestamp,
+    /// Liars of the rollouts so far, each with the end of its rollout.
+    liars: Vec<(String, Timestamp)>,
 }
 
 /// Findings of the judge for a rollout.
@@ -50,6 +52,7 @@ impl Judge {
             boots: BTreeMap::new(),
             kept: vec![],
             since: Timestamp::now(),
+            liars: vec![],
         };
         judge.next(cluster)?;
         Ok(judge)
@@ -106,6 +109,7 @@ impl Judge {
             excused: &excused,
             swapped: &[],
             liars: &liars,
+            earlier_liars: &self.liars,
             capacity,
             fleet: plan.fleet,
             evidence: &Evidence::of_harness(),
@@ -115,6 +119,7 @@ impl Judge {
         let licensed = truth.licensed_reboots();
         self.kept = last_writes(&records);
         self.since = Timestamp::now();
+        self.liars.extend(liars.into_iter().map(|liar| (liar, self.since)));
         Ok(Verdict {
             violations,
             licensed,
