@@ -1,11 +1,19 @@
 //! Writes log lines to standard error.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use berth_api::foreign::{printable, scrubbed};
+use berth_api::text::truncated;
 use clap::ValueEnum;
+use serde_json::{Map, Value};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
+
+/// Maximum length of a log line, in bytes. An API server that refuses a write may quote the whole object.
+const LONGEST_LINE: usize = 16 * 1024;
+/// Maximum number of characters of a longer line, or of each field of a longer line in JSON.
+const LONGEST_TEXT: usize = 4 * 1024;
 
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -44,8 +52,8 @@ pub fn start(format: LogFormat, filter: &Filter) {
     tracing_subscriber::registry().with(lines).with(filter.clone()).init();
 }
 
-/// Writes each event as one line, whatever its fields contain, and without credentials. So text of a registry or a tool
-/// cannot look like another event.
+/// Writes each event as one line of limited length, whatever its fields contain, and without credentials. So text of a
+/// registry or a tool cannot look like another event.
 struct OneLine<W>(W);
 
 impl<W: Write> Write for OneLine<W> {
@@ -53,6 +61,7 @@ impl<W: Write> Write for OneLine<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let line = scrubbed(printable(&text).trim_end());
+        let line = shortened(&line);
         self.0.write_all(format!("{line}\n").as_bytes())?;
         Ok(event.len())
     }
@@ -60,6 +69,22 @@ impl<W: Write> Write for OneLine<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// Cuts a line that is too long. A line in JSON stays JSON: its fields are cut.
+fn shortened(line: &str) -> Cow<'_, str> {
+    if line.len() <= LONGEST_LINE {
+        return Cow::Borrowed(line);
+    }
+    let Ok(mut fields) = serde_json::from_str::<Map<String, Value>>(line) else {
+        return Cow::Owned(truncated(line, LONGEST_TEXT));
+    };
+    for field in fields.values_mut() {
+        if let Value::String(text) = field {
+            *text = truncated(text, LONGEST_TEXT);
+        }
+    }
+    Cow::Owned(Value::Object(fields).to_string())
 }
 
 #[cfg(test)]
@@ -109,8 +134,8 @@ mod tests {
         }
     }
 
-    /// Returns the log of two events with hostile fields.
-    fn logged(format: LogFormat) -> String {
+    /// Returns what `events` logs.
+    fn logged(format: LogFormat, events: impl FnOnce()) -> String {
         let kept = Kept::default();
         let writer = kept.clone();
         let lines = tracing_subscriber::fmt::layer().with_writer(move || OneLine(writer.clone()));
@@ -118,20 +143,43 @@ mod tests {
             LogFormat::Human => lines.with_ansi(false).with_target(false).boxed(),
             LogFormat::Json => lines.json().flatten_event(true).boxed(),
         };
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
-            let error = "no\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2J\u{202e}";
-            tracing::info!(error, %error, "first");
-            let why = "Get \"https://me:hush@r.io/?token=hush\": Authorization: Basic aHVzaA==";
-            tracing::info!(why, %why, "second");
-        });
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), events);
         let bytes = kept.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
+    }
+
+    /// Logs two events with hostile fields.
+    fn hostile() {
+        let error = "no\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2J\u{202e}";
+        tracing::info!(error, %error, "first");
+        let why = "Get \"https://me:hush@r.io/?token=hush\": Authorization: Basic aHVzaA==";
+        tracing::info!(why, %why, "second");
+    }
+
+    #[test]
+    fn a_long_line_is_cut() {
+        fn long() {
+            tracing::warn!(error = "ä".repeat(1_000_000), node = "n1", "refused");
+        }
+        let text = logged(LogFormat::Human, long);
+        assert!(
+            text.len() < LONGEST_LINE && text.contains("refused") && text.ends_with("…\n"),
+            "{}",
+            text.len()
+        );
+        let text = logged(LogFormat::Json, long);
+        let fields: Map<String, Value> = serde_json::from_str(&text).unwrap();
+        assert!(
+            text.len() < LONGEST_LINE && fields["message"] == "refused" && fields["node"] == "n1",
+            "{fields:?}"
+        );
+        assert!(fields["error"].as_str().unwrap().ends_with('…'));
     }
 
     #[test]
     fn an_event_is_one_line_without_credentials() {
         for format in [LogFormat::Human, LogFormat::Json] {
-            let text = logged(format);
+            let text = logged(format, hostile);
             assert_eq!(text.matches('\n').count(), 2, "{text}");
             assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
             assert!(!text.contains("hush") && !text.contains("aHVzaA"), "{text}");
