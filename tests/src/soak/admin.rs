@@ -1,7 +1,7 @@
 //! The admin of a rollout whose liar may keep others waiting. The admin knows only what the pools' conditions say: if
 //! one names the liar alone, the admin excludes the node, closes its berth and asks for a retry, as the conditions'
-//! remedies say. Control plane nodes must still wait for an excluded one that is not Ready, so the admin then deletes
-//! that Node.
+//! remedies say. Control plane nodes must still wait for an excluded one that is not Ready, so the admin then turns off
+//! the machine and deletes its Node.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -116,15 +116,19 @@ impl<'a> Admin<'a> {
         Ok(())
     }
 
-    /// Deletes the Node if a condition still names it. Returns true if it does.
+    /// Turns off the machine and deletes its Node if a condition still names it. Returns true if it does. The Node of a
+    /// machine that runs would come back, and not be excluded.
     async fn remove(&self) -> Result<bool> {
         let Some(reason) = self.accusation().await? else {
             return Ok(false);
         };
         let name = self.liar.name();
         self.note(format!(
-            "kubectl delete node {name}, because it was still named by {reason}"
+            "power off {name}, and kubectl delete node {name}, because it was still named by {reason}"
         ));
+        let host = self.cluster.host(self.liar.node);
+        host.stop_agent().await;
+        host.stop_kubelet();
         delete(self.cluster, &format!("{NODES}/{name}")).await?;
         Ok(true)
     }
