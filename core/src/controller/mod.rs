@@ -44,6 +44,7 @@ pub mod staging_permits;
 pub mod stagings;
 pub mod statuses;
 mod throttle;
+pub mod time_left;
 pub mod troubles;
 pub mod turns;
 pub mod unreadable;

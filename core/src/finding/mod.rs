@@ -42,6 +42,14 @@ impl Subject {
         }
     }
 
+    /// Returns the kubectl commands in the remedy of a reason. Leaves out commands that need the name of another object.
+    pub fn commands(&self, reason: &str) -> Vec<String> {
+        let filled = table::commands(reason).into_iter().map(|command| self.filled(command));
+        filled
+            .filter(|command| !command.contains("POOL") && !command.contains("NODE"))
+            .collect()
+    }
+
     /// Replaces the placeholders POOL and NODE with the names of this object.
     fn filled(&self, text: &str) -> String {
         match self {
@@ -141,5 +149,10 @@ impl Finding {
     /// Returns what an admin should do.
     pub fn remedy(&self) -> String {
         self.subject.remedy(&self.reason)
+    }
+
+    /// Returns the kubectl commands in the remedy.
+    pub fn commands(&self) -> Vec<String> {
+        self.subject.commands(&self.reason)
     }
 }

@@ -17,6 +17,19 @@ pub(super) fn remedy(reason: &str) -> Option<String> {
     Some(plain(remedy))
 }
 
+/// Returns the kubectl commands in the remedy of a reason, with the placeholders POOL and NODE. Leaves out commands with
+/// other placeholders.
+pub(super) fn commands(reason: &str) -> Vec<&'static str> {
+    let remedy = rows()
+        .find(|(known, _, _)| *known == reason)
+        .map(|(_, _, remedy)| remedy);
+    // Every second part is between backticks.
+    let quoted = remedy.unwrap_or_default().split('`').skip(1).step_by(2);
+    quoted
+        .filter(|text| text.starts_with("kubectl ") && *text != "kubectl berth" && !text.contains("MACHINE"))
+        .collect()
+}
+
 /// Removes backticks. A link becomes `docs/hosts.md`, or `"Drains" in docs/rollouts.md`.
 fn plain(markdown: &str) -> String {
     let mut text = String::new();
@@ -77,6 +90,24 @@ mod tests {
         for (reason, meaning, remedy) in rows() {
             let cells = [meaning, remedy];
             assert!(!cells.contains(&"") && !remedy.contains(" | "), "{reason}: {cells:?}");
+        }
+    }
+
+    #[test]
+    fn the_commands_of_a_remedy_can_be_copied() {
+        assert_eq!(commands("Held"), ["kubectl berth unhold NODE"]);
+        assert_eq!(
+            commands("TooManyFailures"),
+            ["kubectl berth retry POOL", "kubectl berth exclude NODE"]
+        );
+        assert!(commands("MachinesHeld").is_empty(), "a machine's name is not known");
+        assert!(commands("Nothing").is_empty());
+        for (reason, _, _) in rows() {
+            for command in commands(reason) {
+                let rest = command.replace("POOL", "").replace("NODE", "");
+                let words = rest.split(|c: char| !c.is_ascii_uppercase());
+                assert!(words.into_iter().all(|word| word.len() < 3), "{reason}: {command}");
+            }
         }
     }
 
