@@ -12,8 +12,8 @@ use crate::what_if::WhatIf;
 /// Shows the state of pools of bootc nodes, and controls their updates.
 ///
 /// A BootcNodePool names the OS image that its nodes should run. This program shows the progress of each pool and node,
-/// why a node waits, and a preview of an update. status, node, explain, timeline, history and doctor change nothing;
-/// verify reads files. poll asks the controller to check a registry. Commands that make a change first show the change
+/// why a node waits, and a preview of an update. status, dashboard, node, explain, timeline, history and doctor change
+/// nothing; verify reads files. poll asks the controller to check a registry. Commands that make a change first show the change
 /// and its effect, and ask for consent.
 #[derive(Debug, Parser)]
 #[command(
@@ -44,6 +44,9 @@ EXAMPLES
 
   Follow the status until Ctrl-C:
       kubectl berth status --watch
+
+  The same in a browser, with the timeline of the rollout:
+      kubectl berth dashboard
 
   One node: its state, its past updates, and what to do:
       kubectl berth node worker-3
@@ -172,6 +175,15 @@ pub enum Command {
     /// first digits of its digest.
     #[command(long_about)]
     Status(Status),
+    /// Show pools, nodes and a running rollout in a browser.
+    ///
+    /// Serves a page on 127.0.0.1 until Ctrl-C, prints its address and opens a browser. The address works once, in one
+    /// browser. The page reads the cluster with your rights, as status --watch does, and changes nothing: it shows the
+    /// commands to copy. A what-if setting is sent to the API server in a dry run, to check that it is valid. Without a
+    /// desktop, no browser is opened. From another machine, forward the port first, such as with ssh -L
+    /// 8080:127.0.0.1:8080 and --port 8080.
+    #[command(long_about)]
+    Dashboard(Dashboard),
     /// Show one node: its state, why it waits, its past updates, and what to do.
     ///
     /// Shows the node's phase and images, its berth, the conditions that explain why it makes no progress, the pods
@@ -389,6 +401,19 @@ impl From<Details> for Detail {
             health: matches!(details, Details::Health | Details::All),
         }
     }
+}
+
+/// Arguments of `dashboard`.
+#[derive(Debug, Args)]
+pub struct Dashboard {
+    /// Show only this pool.
+    pub pool: Option<String>,
+    /// Port on 127.0.0.1; 0 for any free port.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub port: u16,
+    /// Do not open a browser; only print the address.
+    #[arg(long)]
+    pub no_open: bool,
 }
 
 /// Arguments of `node`.

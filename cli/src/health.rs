@@ -48,6 +48,9 @@ pub struct HealthInsight {
     pub description: String,
     /// Steps for the admin.
     pub remedy: Vec<String>,
+    /// Commands in the remedy.
+    #[serde(skip)]
+    pub(crate) commands: Vec<String>,
     #[serde(skip)]
     pub(crate) kind: Kind,
     /// Reason of the condition that caused the finding.
@@ -65,10 +68,17 @@ impl HealthInsight {
             Subject::Fleet => (None, first.words(), None),
             Subject::Pool(pool) => (Some(pool), first.words(), poll(first)),
             Subject::Node(_, pool) => {
-                let details = format!("details: kubectl berth node {name}");
+                let details = ("details", format!("kubectl berth node {name}"));
                 (Some(pool), of_nodes(findings, pool.as_str()), Some(details))
             }
         };
+        let mut commands: Vec<String> = first.commands().iter().map(|command| clean(command)).collect();
+        if let Some((_, command)) = &then
+            && !commands.contains(command)
+        {
+            commands.push(clean(command));
+        }
+        let then = then.map(|(what, command)| format!("{what}: {command}"));
         let same = (findings.len() > 1).then(|| "do the same for the other nodes".to_owned());
         let remedy = [first.remedy()].into_iter().chain(same).chain(then);
         Some(Self {
@@ -80,6 +90,7 @@ impl HealthInsight {
             resources: findings.iter().map(|found| clean(&found.subject.to_string())).collect(),
             description: clean(&first.line()),
             remedy: remedy.map(|step| clean(&step)).collect(),
+            commands,
             kind: first.kind,
             reason: first.reason.to_string(),
         })
@@ -102,13 +113,19 @@ fn of_nodes(findings: &[Finding], pool: &str) -> String {
     format!("{} nodes of pool {pool} {words}: {named}", all.len())
 }
 
-/// Returns the last step of the remedy if the finding is about a pool's image: poll the tag. `None` for other findings.
-fn poll(found: &Finding) -> Option<String> {
+/// Returns the last step of the remedy and its command if the finding is about a pool's image: poll the tag. `None` for
+/// other findings.
+fn poll(found: &Finding) -> Option<(&'static str, String)> {
     let is_of_image = matches!(
         found.kind,
         Kind::ImageUnresolved | Kind::FeedFailing | Kind::FeedInterrupted
     );
-    is_of_image.then(|| format!("then poll the tag: kubectl berth poll {}", found.subject.name()))
+    is_of_image.then(|| {
+        (
+            "then poll the tag",
+            format!("kubectl berth poll {}", found.subject.name()),
+        )
+    })
 }
 
 /// Sorts findings: the most severe first, then the newest.

@@ -18,17 +18,18 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
 use kubectl_berth::arguments::{
-    Arguments, Cluster, Command, Consent, Doctor, Explain, History, NodeStory, OneOrAll, Output, Poll, Status,
-    Timeline, Uninstall, Verify,
+    Arguments, Cluster, Command, Consent, Dashboard, Doctor, Explain, History, NodeStory, OneOrAll, Output, Poll,
+    Status, Timeline, Uninstall, Verify,
 };
 use kubectl_berth::completion::{self, Names};
+use kubectl_berth::dashboard::{self, About, serve};
 use kubectl_berth::doctor::{self, Commands, Origin};
 use kubectl_berth::uninstall::{Options, Removal};
 use kubectl_berth::watch::{Watching, watch};
 use kubectl_berth::{
-    Look, Scope, Snapshot, WhatIf, explanation, export, fields, has_colours, node_history, patch, picture,
-    pool_history, previews, read_logs, render, render_explanation, render_labels, render_preview, render_report,
-    render_story, report, story, what_if,
+    Look, Scope, Snapshot, explanation, export, fields, has_colours, node_history, picture, pool_history, previews,
+    read_logs, render, render_explanation, render_labels, render_preview, render_report, render_story, report, story,
+    supposed,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -104,6 +105,7 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Complete(of) => Ok(Outcome::Done(completed(&of.words).await)),
         Command::Status(what) if what.watch => watch_status(cluster, what).await,
         Command::Status(what) => status(cluster, what).await.map(Outcome::Done),
+        Command::Dashboard(of) => dashboard(cluster, of).await,
         Command::Node(of) => node(cluster, of).await.map(Outcome::Done),
         Command::Explain(of) => explain(cluster, of).await.map(Outcome::Done),
         Command::Timeline(of) => timeline(cluster, of).await.map(Outcome::Done),
@@ -278,7 +280,7 @@ async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
         snapshot.only = Some(snapshot.known(pool)?);
     }
     if let (Some(pool), false) = (&what.pool, what.what_if.is_empty()) {
-        snapshot = supposed(&client, cluster, snapshot, pool, &what.what_if).await?;
+        snapshot = supposed(&client, cluster.request_timeout, &snapshot, pool, &what.what_if).await?;
     }
     let (now, look) = (Timestamp::now(), look());
     if what.labels {
@@ -304,6 +306,45 @@ async fn watch_status(cluster: &Cluster, what: &Status) -> Result<Outcome> {
     let end = ended()?;
     watch(&client(cluster).await?, &watching, std::io::stdout(), end).await?;
     Ok(Outcome::Done(String::new()))
+}
+
+async fn dashboard(cluster: &Cluster, of: &Dashboard) -> Result<Outcome> {
+    let file = cluster.kubeconfig.as_ref().map(|file| file.display().to_string());
+    let is_usual_namespace = cluster.namespace == berth_api::keys::NAMESPACE;
+    let about = About::of(
+        cluster_name(cluster),
+        file.as_deref(),
+        cluster.context.as_deref(),
+        (!is_usual_namespace).then_some(&*cluster.namespace),
+    );
+    let dashboard = dashboard::Dashboard {
+        about: About {
+            only: of.pool.clone(),
+            ..about
+        },
+        namespace: cluster.namespace.clone(),
+        port: of.port,
+        opens: !of.no_open,
+        limit: cluster.request_timeout,
+    };
+    let end = ended()?;
+    serve(&client(cluster).await?, dashboard, std::io::stdout(), end).await?;
+    Ok(Outcome::Done(String::new()))
+}
+
+/// Returns the name of the cluster: the context in the kubeconfig.
+fn cluster_name(cluster: &Cluster) -> String {
+    if let Some(context) = &cluster.context {
+        return context.clone();
+    }
+    let file = match &cluster.kubeconfig {
+        Some(file) => Kubeconfig::read_from(file),
+        None => Kubeconfig::read(),
+    };
+    let context = file.ok().and_then(|file| file.current_context);
+    context
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "this cluster".to_owned())
 }
 
 /// Returns a future that completes when the process receives SIGINT, SIGTERM or SIGHUP.
@@ -334,7 +375,7 @@ async fn explain(cluster: &Cluster, of: &Explain) -> Result<String> {
                 of.node
             )
         })?;
-        snapshot = supposed(&client, cluster, snapshot, &pool, &of.what_if).await?;
+        snapshot = supposed(&client, cluster.request_timeout, &snapshot, &pool, &of.what_if).await?;
     }
     match of.output {
         Output::Table => render_explanation(&snapshot, &of.node, now, look().width).map_err(anyhow::Error::msg),
@@ -343,23 +384,6 @@ async fn explain(cluster: &Cluster, of: &Explain) -> Result<String> {
             &explanation(&snapshot, &of.node, now).map_err(anyhow::Error::msg)?,
         ),
     }
-}
-
-/// Returns the snapshot with changed settings of a pool. Also sends the settings to the API server in a dry run,
-/// because only the API server checks all rules.
-async fn supposed(
-    client: &Client,
-    cluster: &Cluster,
-    snapshot: Snapshot,
-    pool: &str,
-    settings: &[WhatIf],
-) -> Result<Snapshot> {
-    let mut then = what_if(&snapshot, pool, settings).map_err(anyhow::Error::msg)?;
-    let spec = patch(settings).map_err(anyhow::Error::msg)?;
-    let asked =
-        within::<_, _, anyhow::Error>(cluster.request_timeout, admin::would_accept(client, pool, &spec)).await?;
-    then.notes.extend(asked);
-    Ok(then)
 }
 
 async fn node(cluster: &Cluster, of: &NodeStory) -> Result<String> {

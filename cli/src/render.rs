@@ -131,7 +131,7 @@ pub(crate) fn numbers(counts: &Counts) -> String {
 fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
     let counts = &view.counts;
     let mut lines = vec![
-        format!("Pool {}  {}{}", view.name, view.image, resolved(view)),
+        format!("Pool {}  {}", view.name, image_text(view)),
         format!(
             "  {} {}%, {}",
             bar(counts.updated as u64, counts.total.max(1) as u64),
@@ -139,24 +139,41 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
             berths_text(&view.berths)
         ),
     ];
+    lines.extend(facts(view, now).into_iter().map(|fact| format!("  {fact}")));
+    lines.iter().map(|line| wrapped(line, width, 4)).collect()
+}
+
+/// Returns the lines about a pool, without its name and its progress.
+pub(crate) fn summary_lines(view: &PoolView, now: Timestamp) -> Vec<String> {
+    let mut lines = vec![image_text(view), berths_text(&view.berths)];
+    lines.extend(facts(view, now));
+    lines
+}
+
+fn image_text(view: &PoolView) -> String {
+    format!("{}{}", view.image, resolved(view))
+}
+
+/// Returns what else is worth a line about a pool: its image's build, order, waves, state, window, nodes and failures.
+fn facts(view: &PoolView, now: Timestamp) -> Vec<String> {
+    let mut lines: Vec<String> = vec![];
+    let built = view.metadata.as_ref().map(built_text);
     lines.extend(
-        view.metadata
-            .as_ref()
-            .map(built_text)
+        built
             .filter(|text| !text.is_empty())
-            .map(|text| format!("  image: {text}")),
+            .map(|text| format!("image: {text}")),
     );
-    lines.extend(after_text(&view.after).map(|text| format!("  {text}")));
+    lines.extend(after_text(&view.after));
     if !view.waves.is_empty() {
         let waves: Vec<_> = view.waves.iter().map(wave_text).collect();
-        lines.push(format!("  waves: {}", waves.join(", ")));
+        lines.push(format!("waves: {}", waves.join(", ")));
     }
     let progressing = view.progressing.as_ref().filter(|p| is_worth_a_line(p));
-    lines.extend(progressing.map(|p| format!("  {}", condition_text(p, now))));
-    lines.extend(view.window.iter().map(|w| format!("  {}", condition_text(w, now))));
-    lines.extend(excluded_text(view).map(|text| format!("  {text}")));
-    lines.extend(view.failures.iter().map(|f| format!("  {}", failure_text(f, view))));
-    lines.iter().map(|line| wrapped(line, width, 4)).collect()
+    lines.extend(progressing.map(|p| condition_text(p, now)));
+    lines.extend(view.window.iter().map(|w| condition_text(w, now)));
+    lines.extend(excluded_text(view));
+    lines.extend(view.failures.iter().map(|f| failure_text(f, view)));
+    lines
 }
 
 /// True if the condition `Progressing` adds information to the lines about the pool's nodes.
@@ -395,7 +412,7 @@ fn whole(finding: &HealthInsight, since: &str, width: usize) -> String {
     out
 }
 
-fn progress_text(progress: &ProgressView) -> String {
+pub(crate) fn progress_text(progress: &ProgressView) -> String {
     let rate = match progress.bytes_per_second {
         0 => String::new(),
         rate => format!(" {}/s", size(rate)),

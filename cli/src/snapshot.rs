@@ -90,37 +90,46 @@ impl Snapshot {
             bootc_nodes: bootc_nodes.map_err(explained)?,
             ..Self::default()
         };
+        let mut leases_unread = None;
         match leases {
             Ok(leases) => this.leases = leases,
             Err(error) if scope == Scope::Admin => return Err(error).context("cannot read the berths"),
-            Err(error) => this.notes.push(format!(
-                "cannot read the berths, so the numbers are the controller's last report: {}",
-                words(&error)
-            )),
+            Err(error) => leases_unread = Some(words(&error)),
         }
         match fleet {
             Ok(fleet) => this.fleet = fleet,
-            Err(error) => {
-                this.notes.push(format!(
-                    "cannot read BootcFleet cluster, so the fleet may be paused or have a limit: {}",
-                    words(&error)
-                ));
-                this.fleet_unread = Some(words(&error));
-            }
+            Err(error) => this.fleet_unread = Some(words(&error)),
         }
         match nodes {
             Ok(nodes) => this.nodes = nodes,
-            Err(error) if scope == Scope::Status => {
-                this.notes.push(format!(
-                    "cannot read the Nodes, so some may be NotReady, cordoned or excluded: {}",
-                    words(&error)
-                ));
-                this.nodes_unread = Some(words(&error));
-            }
+            Err(error) if scope == Scope::Status => this.nodes_unread = Some(words(&error)),
             Err(error) => return Err(error).context("cannot read the Nodes"),
         }
-        this.notes.extend(this.undecoded());
+        this.notes = this.unread(leases_unread.as_deref());
         Ok(this)
+    }
+
+    /// Returns notes on objects that could not be read or cannot be decoded. `leases`: why the berths could not be
+    /// read.
+    pub(crate) fn unread(&self, leases: Option<&str>) -> Vec<String> {
+        let mut notes = vec![];
+        if let Some(why) = leases {
+            notes.push(format!(
+                "cannot read the berths, so the numbers are the controller's last report: {why}"
+            ));
+        }
+        if let Some(why) = &self.fleet_unread {
+            notes.push(format!(
+                "cannot read BootcFleet cluster, so the fleet may be paused or have a limit: {why}"
+            ));
+        }
+        if let Some(why) = &self.nodes_unread {
+            notes.push(format!(
+                "cannot read the Nodes, so some may be NotReady, cordoned or excluded: {why}"
+            ));
+        }
+        notes.extend(self.undecoded());
+        notes
     }
 
     /// Reads the Nodes alone, of a cluster without Berth.

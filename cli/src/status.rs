@@ -43,7 +43,7 @@ pub struct Report {
 }
 
 /// Settings for all pools.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FleetView {
     /// True if all pools are paused.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use berth_api::Digest;
 use berth_api::node::BootcNode;
@@ -226,20 +227,20 @@ impl Picture {
         let name = cut(&row.name, 28);
         let _ = writeln!(
             out,
-            "<text x=\"10\" y=\"{}\">{}<title>{}</title></text>",
+            "<text class=\"node\" x=\"10\" y=\"{}\">{}<title>{}</title></text>",
             y + 13,
             escaped(&name),
             escaped(&row.name)
         );
         for span in &row.spans {
-            let (_, colour, _) = look(span.chapter);
+            let (_, colour, word) = look(span.chapter);
             // Keep a chapter without duration visible.
             let wide = (self.x(span.end) - self.x(span.start)).max(2.0);
             let lasts = if span.lasts { ", not ended" } else { "" };
             let took = span.end.as_second().saturating_sub(span.start.as_second());
             let _ = writeln!(
                 out,
-                "<rect x=\"{:.1}\" y=\"{}\" width=\"{wide:.1}\" height=\"{}\" fill=\"{colour}\"><title>{}: {} from {} for {}{lasts}</title></rect>",
+                "<rect class=\"{word}\" x=\"{:.1}\" y=\"{}\" width=\"{wide:.1}\" height=\"{}\" fill=\"{colour}\"><title>{}: {} from {} for {}{lasts}</title></rect>",
                 self.x(span.start),
                 y + 2,
                 HIGH - 4,
@@ -253,28 +254,36 @@ impl Picture {
 
     /// Returns the picture as a self-contained SVG file.
     pub fn svg(&self) -> String {
-        let height = TOP + HIGH * self.rows.len() + 52;
+        self.svg_part(0..self.rows.len())
+    }
+
+    /// Returns a picture of some of the rows as an SVG file. Rows that do not exist are left out.
+    pub fn svg_part(&self, part: Range<usize>) -> String {
+        let shown = part.len();
+        let rows: Vec<&Row> = self.rows.iter().skip(part.start).take(shown).collect();
+        let height = TOP + HIGH * rows.len() + 52;
         let total = LEFT + WIDE + 20;
+        let title = escaped(&self.title());
         let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {total} {height}\" width=\"{total}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" viewBox=\"0 0 {total} {height}\" width=\"{total}\" \
              height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-             <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
-             <text x=\"10\" y=\"20\" font-size=\"14\">{}</text>\n",
-            escaped(&self.title())
+             <title>{title}</title>\n\
+             <rect class=\"paper\" width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
+             <text x=\"10\" y=\"20\" font-size=\"14\">{title}</text>\n",
         );
         for (at, chapter) in LEGEND.iter().enumerate() {
             let (_, colour, word) = look(*chapter);
             let left = LEFT + at * 115;
             let _ = writeln!(
                 out,
-                "<rect x=\"{left}\" y=\"30\" width=\"12\" height=\"12\" fill=\"{colour}\"/><text x=\"{}\" y=\"40\">{word}</text>",
+                "<rect class=\"{word}\" x=\"{left}\" y=\"30\" width=\"12\" height=\"12\" fill=\"{colour}\"/><text x=\"{}\" y=\"40\">{word}</text>",
                 left + 16
             );
         }
-        for (n, row) in self.rows.iter().enumerate() {
+        for (n, row) in rows.iter().enumerate() {
             self.svg_row(&mut out, TOP + n * HIGH, row);
         }
-        let floor = TOP + HIGH * self.rows.len() + 18;
+        let floor = TOP + HIGH * rows.len() + 18;
         for part in 0..=4 {
             let time = self.begin.as_second() + self.span_seconds() * part / 4;
             let Ok(time) = Timestamp::from_second(time) else {

@@ -48,14 +48,18 @@ pub fn what_if(snapshot: &Snapshot, pool: &str, settings: &[WhatIf]) -> Result<S
     let mut snapshot = snapshot.clone();
     let found = snapshot.pools.iter_mut().find(|found| found.name_any() == pool);
     let found = found.ok_or_else(|| format!("there is no pool {pool:?}"))?;
-    let mut spec = serde_json::to_value(&found.spec)
-        .map_err(|error| format!("the spec of pool {pool} cannot be serialized: {error}"))?;
-    merge(&mut spec, &patch(settings)?);
-    let spec: BootcNodePoolSpec =
-        serde_json::from_value(spec).map_err(|error| format!("pool {pool} cannot have these settings: {error}"))?;
     // The status is not changed, just as right after an admin changes the spec.
-    found.spec = spec;
+    found.spec = spec_with(found, settings)?;
     Ok(snapshot)
+}
+
+/// Returns the spec of a pool with these settings.
+pub(crate) fn spec_with(pool: &BootcNodePool, settings: &[WhatIf]) -> Result<BootcNodePoolSpec, String> {
+    let name = pool.name_any();
+    let mut spec = serde_json::to_value(&pool.spec)
+        .map_err(|error| format!("the spec of pool {name} cannot be serialized: {error}"))?;
+    merge(&mut spec, &patch(settings)?);
+    serde_json::from_value(spec).map_err(|error| format!("pool {name} cannot have these settings: {error}"))
 }
 
 /// Returns the settings as a merge patch of a pool's spec. An empty value removes the field.

@@ -241,7 +241,7 @@ fn words(facts: &PoolFacts, user: &CapacityUse) -> String {
 }
 
 /// True unless the controller reports in the pool's status that its clock is not synchronized.
-fn is_clock_synchronized(pool: &Pool) -> bool {
+pub(crate) fn is_clock_synchronized(pool: &Pool) -> bool {
     let status = pool.object.as_ref().and_then(|object| object.status.as_ref());
     let window = status.and_then(|status| condition::find(&status.conditions, types::WINDOW_OPEN));
     window.is_none_or(|window| window.reason != "ClockNotSynchronized")

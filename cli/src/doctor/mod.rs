@@ -34,6 +34,7 @@ mod versions;
 pub mod workload;
 
 use check::{Check, Outcome, Topic};
+pub(crate) use commands::quoted;
 pub use commands::{Commands, Origin};
 pub use diagnosis::Diagnosis;
 use facts::Facts;

@@ -11,6 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
+use serde::Serialize;
 
 use crate::snapshot::Snapshot;
 use crate::snapshot::explained;
@@ -167,7 +168,7 @@ fn refused(error: watcher::Error) -> Option<String> {
 }
 
 /// Kinds whose displayed objects may be outdated.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Stale {
     pub(crate) kinds: String,
     /// Time when the first of these kinds became stale.
@@ -281,7 +282,14 @@ impl Live {
     }
 
     pub(crate) fn report(&mut self, now: Timestamp) -> Report {
-        // The objects are moved into the snapshot and back: it would take too long to copy them four times a second.
+        self.with_snapshot(|snapshot| report(snapshot, now))
+    }
+
+    /// Calls `look` with all objects. The objects are moved into the snapshot and back: it would take too long to copy
+    /// them four times a second. `look` may change objects only if it restores them.
+    pub(crate) fn with_snapshot<T>(&mut self, look: impl FnOnce(&mut Snapshot) -> T) -> T {
+        let refused = |kind| self.freshness(kind).refused.clone();
+        let (leases, fleet, nodes) = (refused(Kind::Leases), refused(Kind::Fleets), refused(Kind::Nodes));
         let mut snapshot = Snapshot {
             pools: mem::take(&mut self.pools.objects),
             bootc_nodes: mem::take(&mut self.bootc_nodes.objects),
@@ -293,18 +301,18 @@ impl Live {
                 .iter()
                 .find(|f| f.name_any() == fleet::NAME)
                 .cloned(),
-            fleet_unread: None,
-            nodes_unread: None,
+            fleet_unread: fleet,
+            nodes_unread: nodes,
             notes: vec![],
             only: self.only.clone(),
         };
-        snapshot.notes = snapshot.undecoded();
-        let report = report(&snapshot, now);
+        snapshot.notes = snapshot.unread(leases.as_deref());
+        let answer = look(&mut snapshot);
         self.pools.objects = mem::take(&mut snapshot.pools);
         self.bootc_nodes.objects = mem::take(&mut snapshot.bootc_nodes);
         self.nodes.objects = mem::take(&mut snapshot.nodes);
         self.leases.objects = mem::take(&mut snapshot.leases);
-        report
+        answer
     }
 }
 

@@ -7,6 +7,7 @@ mod screen;
 use std::fmt::Debug;
 use std::future::Future;
 use std::io::{ErrorKind, Write};
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ use futures::stream::{BoxStream, select_all, unfold};
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as follow};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -30,7 +31,9 @@ use crate::snapshot::known;
 use crate::table::Look;
 
 use lines::Lines;
-use live::{Kind, Live, WatchEvent};
+pub(crate) use live::{Live, Stale, WatchEvent};
+
+use live::Kind;
 pub use screen::{Frames, Size};
 
 const MIN_DRAW_INTERVAL: Duration = Duration::from_millis(250);
@@ -59,17 +62,34 @@ pub struct Watching {
 pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: impl Future<Output = ()>) -> Result<()> {
     let mut events = pin!(all_events(client, &watching.namespace));
     let mut end = pin!(end);
-    let mut live = Live::of(watching.pool.clone());
+    let begun = tokio::select! {
+        () = &mut end => return Ok(()),
+        begun = begin(&mut events, watching.pool.clone(), watching.limit) => begun?,
+    };
+    let view = View::new(watching, out);
+    let mut shown = Shown { live: begun, view };
+    tokio::select! {
+        () = end => Ok(()),
+        ended = follow(events, &mut shown) => ended,
+    }
+}
+
+/// Reads all objects. Fails if the objects that are needed cannot be read within `limit`, or if there is no pool with
+/// the name `only`.
+pub(crate) async fn begin(
+    events: &mut (impl Stream<Item = WatchEvent> + Unpin),
+    only: Option<String>,
+    limit: Duration,
+) -> Result<Live> {
+    let mut live = Live::of(only.clone());
     let first = async {
         while !live.is_complete() && live.refused().is_none() {
             let Some(item) = events.next().await else { break };
             live.take(item, Timestamp::now());
         }
     };
-    tokio::select! {
-        () = &mut end => return Ok(()),
-        begun = tokio::time::timeout(watching.limit, first) => begun.is_ok(),
-    };
+    // If the time is over, the error below names the objects that are missing.
+    tokio::time::timeout(limit, first).await.unwrap_or_default();
     if let Some(why) = live.refused() {
         bail!("{why}");
     }
@@ -79,21 +99,35 @@ pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: i
             .map_or_else(|| "the API server does not answer".to_owned(), |stale| stale.why);
         bail!(
             "the API server did not return all objects within {} s: {why}",
-            watching.limit.as_secs()
+            limit.as_secs()
         );
     }
-    if let Some(pool) = &watching.pool {
+    if let Some(pool) = &only {
         known(pool, &live.pools())?;
     }
-    let mut view = View::new(watching, out);
+    Ok(live)
+}
+
+/// Shows objects that watches keep up to date.
+pub(crate) trait Follower {
+    /// Applies an event. Returns true if there may be something new to show.
+    fn take(&mut self, event: WatchEvent) -> bool;
+    /// Shows the objects. Returns [`ControlFlow::Break`] if the reader is gone.
+    fn show(&mut self) -> Result<ControlFlow<()>>;
+}
+
+/// Passes events to the follower. Lets it show the objects at once, and again each [`DRAW_INTERVAL`], or
+/// [`MIN_DRAW_INTERVAL`] after the last time if something has changed.
+pub(crate) async fn follow(
+    mut events: impl Stream<Item = WatchEvent> + Unpin,
+    follower: &mut impl Follower,
+) -> Result<()> {
     let mut drawn = Instant::now();
     let mut changed = true;
     loop {
         if changed || drawn.elapsed() >= DRAW_INTERVAL {
-            match view.show(&mut live) {
-                // The reader has closed the pipe, as after `| head`.
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-                shown => shown.context("cannot write the status")?,
+            if follower.show()?.is_break() {
+                return Ok(());
             }
             (drawn, changed) = (Instant::now(), false);
         }
@@ -102,13 +136,35 @@ pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: i
         loop {
             tokio::select! {
                 biased;
-                () = &mut end => return Ok(()),
                 () = sleep_until(next) => break,
                 Some(item) = events.next() => {
-                    if live.take(item, Timestamp::now()) {
+                    if follower.take(item) {
                         (changed, next) = (true, drawn + MIN_DRAW_INTERVAL);
                     }
                 }
+            }
+        }
+    }
+}
+
+/// The status on a terminal or in a pipe.
+struct Shown<W: Write> {
+    live: Live,
+    view: View<W>,
+}
+
+impl<W: Write> Follower for Shown<W> {
+    fn take(&mut self, event: WatchEvent) -> bool {
+        self.live.take(event, Timestamp::now())
+    }
+
+    fn show(&mut self) -> Result<ControlFlow<()>> {
+        match self.view.show(&mut self.live) {
+            // The reader has closed the pipe, as after `| head`.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+            shown => {
+                shown.context("cannot write the status")?;
+                Ok(ControlFlow::Continue(()))
             }
         }
     }
@@ -199,7 +255,7 @@ fn listening(client: &Client, answered: &mpsc::UnboundedSender<WatchEvent>, kind
 }
 
 /// Returns the events of all watches. Watches restart after errors.
-fn all_events(client: &Client, namespace: &str) -> impl Stream<Item = WatchEvent> + use<> {
+pub(crate) fn all_events(client: &Client, namespace: &str) -> impl Stream<Item = WatchEvent> + use<> {
     let (answered, answers) = mpsc::unbounded_channel();
     let leases = Api::namespaced(listening(client, &answered, Kind::Leases), namespace);
     let answers = unfold(answers, async |mut answers| Some((answers.recv().await?, answers)));
@@ -236,16 +292,42 @@ where
 {
     let mut config = watcher::Config::default().page_size(PAGE_SIZE).timeout(WATCH_TIMEOUT);
     config.label_selector = labels.map(str::to_owned);
-    follow(api, config).default_backoff().map(wrap).boxed()
+    watcher::watcher(api, config).default_backoff().map(wrap).boxed()
 }
 
-/// Removes the annotations of a Node, which are never shown.
+/// Removes the annotations of a Node, except Berth's own: the plan depends on Berth's mark of a cordon.
 fn trimmed(mut event: Event<Decoded<Node>>) -> Event<Decoded<Node>> {
     match &mut event {
         Event::Apply(node) | Event::Delete(node) | Event::InitApply(node) => {
-            node.metadata.annotations = None;
+            if let Some(annotations) = &mut node.metadata.annotations {
+                annotations.retain(|key, _| keys::NODE_ANNOTATIONS.contains(&key.as_str()));
+            }
         }
         Event::Init | Event::InitDone => {}
     }
     event
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_node_keeps_the_annotations_that_the_plan_needs() {
+        let mut annotations = serde_json::Map::new();
+        for key in keys::NODE_ANNOTATIONS.into_iter().chain(["example.com/large"]) {
+            annotations.insert(key.to_owned(), json!("x"));
+        }
+        let node: Node =
+            serde_json::from_value(json!({ "metadata": { "name": "n", "annotations": annotations } })).unwrap();
+        let Event::Apply(kept) = trimmed(Event::Apply(node.into())) else {
+            panic!("another event");
+        };
+        let kept = kept.object.metadata.annotations.unwrap();
+        let mut expected = keys::NODE_ANNOTATIONS.to_vec();
+        expected.sort_unstable();
+        assert_eq!(kept.keys().collect::<Vec<_>>(), expected);
+    }
 }

@@ -1,0 +1,1 @@
+new EventSource("/api/events").addEventListener("state", (event) => { document.body.textContent = event.data; });
