@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_next_word_is_a_command_a_name_a_flag_or_a_value() {
-        let table: [(&[&str], &[&str]); 13] = [
+        let table: [(&[&str], &[&str]); 15] = [
             (&["doc"], &["doctor", ":4"]),
             (&["doctor", "--manifests", ""], &[":0"]),
             (&["sta"], &["status", ":4"]),
@@ -227,6 +227,8 @@ mod tests {
             (&["status", "--output", "=", "j"], &["json", ":4"]),
             (&["explain", "n1", "--what-if", "roll"], &["rollout.paused=", ":6"]),
             (&["timeline", "workers", "--svg", ""], &[":0"]),
+            (&["dashboard", "w"], &["workers", ":4"]),
+            (&["dashboard", "--no"], &["--no-open", ":4"]),
         ];
         for (words, expected) in table {
             assert_eq!(completed(words), expected, "{words:?}");

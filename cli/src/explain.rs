@@ -326,7 +326,13 @@ fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
 /// Returns the explanation as text, wrapped at `width` columns; 0 means unlimited.
 pub fn render_explanation(snapshot: &Snapshot, node: &str, now: Timestamp, width: usize) -> Result<String, String> {
     let answer = explanation(snapshot, node, now)?;
-    let mut lines: Vec<String> = snapshot.notes.iter().map(|note| format!("! {}", clean(note))).collect();
+    Ok(explanation_text(answer, &snapshot.notes, width))
+}
+
+/// Returns an explanation as text, with the notes of its snapshot before it.
+pub(crate) fn explanation_text(answer: NodeExplanation, notes: &[String], width: usize) -> String {
+    let node = &answer.node;
+    let mut lines: Vec<String> = notes.iter().map(|note| format!("! {}", clean(note))).collect();
     let of = answer
         .pool
         .as_ref()
@@ -337,6 +343,7 @@ pub fn render_explanation(snapshot: &Snapshot, node: &str, now: Timestamp, width
         state.map_or_else(String::new, |state| format!(": {state}"))
     ));
     let setting = answer.alone.iter().find_map(|change| change.setting.clone());
+    let hint = setting.map(|setting| format!("  To see the effect: kubectl berth explain {node} --what-if {setting}"));
     section(&mut lines, "Why not now:", answer.why);
     section(&mut lines, "When:", answer.when);
     section(
@@ -350,12 +357,8 @@ pub fn render_explanation(snapshot: &Snapshot, node: &str, now: Timestamp, width
         words(answer.together),
     );
     section(&mut lines, "Not known here:", answer.notes);
-    if let Some(setting) = setting {
-        lines.push(format!(
-            "  To see the effect: kubectl berth explain {node} --what-if {setting}"
-        ));
-    }
-    Ok(lines.iter().map(|line| wrapped(line, width)).collect())
+    lines.extend(hint);
+    lines.iter().map(|line| wrapped(line, width)).collect()
 }
 
 /// Adds the heading and its items. Adds nothing if there are no items.

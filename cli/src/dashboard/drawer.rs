@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::about::About;
 use super::commands::{self, Act, NodeMarks};
-use super::frame::{Frame, NodeState, frame};
-use crate::explain::{NodeExplanation, explanation, render_explanation};
+use super::frame::{Frame, NodeState};
+use crate::explain::{NodeExplanation, explanation, explanation_text};
 use crate::members::{is_excluded, is_held_back};
 use crate::snapshot::Snapshot;
 use crate::story::{Story, render_story, story};
@@ -73,11 +73,11 @@ pub(super) fn pool_of(snapshot: &Snapshot, node: &str, settings: &[WhatIf], now:
     Ok(name)
 }
 
-/// Returns everything about a node; `None` if there is no such node. The explanation assumes the settings; the rest is
+/// Returns everything about a node; `None` if there is no such node. `shown`: the state that the pages show. The explanation assumes the settings; the rest is
 /// about the cluster as it is.
 pub(super) fn drawer(
     snapshot: &mut Snapshot,
-    about: &About,
+    (about, shown): (&About, &Frame),
     node: &str,
     assumed: &Assumed<'_>,
     now: Timestamp,
@@ -88,7 +88,6 @@ pub(super) fn drawer(
         return Ok(None);
     }
     let story_text = render_story(snapshot, node, now, WIDTH).unwrap_or_else(|why| why);
-    let shown = frame(snapshot, about, None, now);
     let line = shown.nodes.iter().find(|line| line.name == node).cloned();
     let marks = marks(snapshot, node, line.as_ref());
     let conditions = conditions(snapshot, node);
@@ -102,7 +101,7 @@ pub(super) fn drawer(
         what_if: assumed.words.to_vec(),
         fields: fields(),
         conditions,
-        health: findings(&shown, node),
+        health: findings(shown, node),
         commands: commands::of_node(about, node, marks),
         node: line,
     }))
@@ -115,13 +114,13 @@ fn explained(
     assumed: &Assumed<'_>,
     now: Timestamp,
 ) -> Result<(Option<NodeExplanation>, String), String> {
-    let explain = |snapshot: &Snapshot| {
-        let text = match (render_explanation(snapshot, node, now, 0), &snapshot.nodes_unread) {
-            (Ok(text), _) => text,
-            (Err(_), Some(why)) => format!("cannot read the Nodes: {why}"),
-            (Err(why), None) => why,
-        };
-        (explanation(snapshot, node, now).ok(), text)
+    let explain = |snapshot: &Snapshot| match (explanation(snapshot, node, now), &snapshot.nodes_unread) {
+        (Ok(found), _) => {
+            let text = explanation_text(found.clone(), &snapshot.notes, 0);
+            (Some(found), text)
+        }
+        (Err(_), Some(why)) => (None, format!("cannot read the Nodes: {why}")),
+        (Err(why), None) => (None, why),
     };
     if assumed.settings.is_empty() {
         return Ok(explain(snapshot));

@@ -89,7 +89,11 @@ pub(super) fn frame(snapshot: &Snapshot, about: &About, stale: Option<Stale>, no
         let state = pool_state(&of_pool, about, &view, snapshot, now);
         nodes.extend(view.nodes.iter().map(|line| of_pool.node(line)));
         view.nodes = vec![];
-        pools.push(merged(&view, state));
+        let mut state = merged(&view, state);
+        if let Some(fields) = state.as_object_mut() {
+            fields.remove("nodes");
+        }
+        pools.push(state);
     }
     let zone_key = berth_api::pool::DEFAULT_ZONE_KEY;
     let of_no_pool = report.nodes_of_no_pool.iter();
@@ -256,4 +260,131 @@ fn merged(object: &impl Serialize, more: Value) -> Value {
         value.extend(more);
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use berth_api::NodeUid;
+    use berth_api::berth::{Berth, Offer, lease};
+    use k8s_openapi::api::coordination::v1::Lease;
+
+    use super::*;
+
+    const DIGESTS: [&str; 2] = [
+        "sha256:1111111111111111111111111111111111111111111111111111111111111111",
+        "sha256:2222222222222222222222222222222222222222222222222222222222222222",
+    ];
+
+    fn node(name: &str, labels: Value) -> Value {
+        let ready = json!({ "type": "Ready", "status": "True" });
+        json!({ "metadata": { "name": name, "labels": labels }, "status": { "conditions": [ready] } })
+    }
+
+    fn bootc(name: &str, pool: &str, phase: &str, more: Value) -> Value {
+        let image = json!({ "ref": "r", "digest": DIGESTS[1], "indexDigest": DIGESTS[1], "version": "v2" });
+        let mut status = json!({
+            "phase": phase, "booted": { "digest": DIGESTS[0], "version": "v1", "image": "i", "architecture": "amd64" },
+        });
+        status
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        json!({
+            "metadata": { "name": name }, "spec": { "poolName": pool, "nodeUID": "u", "image": image }, "status": status,
+        })
+    }
+
+    /// Returns a berth that node `a` is offered.
+    fn offered() -> Lease {
+        let berth = Berth::new("workers".into(), 0, 1).offered(Offer {
+            node: "a".into(),
+            uid: NodeUid::new("u"),
+            target: DIGESTS[1].parse().unwrap(),
+            open_until: None,
+        });
+        let hour = Duration::from_secs(3_600);
+        lease::create(&berth.unwrap(), "berth-system", hour, Timestamp::UNIX_EPOCH)
+    }
+
+    fn shown() -> Frame {
+        let pulls = json!({ "progress": { "bytes": 1_000_000, "bytesTotal": 2_000_000, "bytesPerSecond": 500_000 } });
+        let blocked = json!([{ "pod": "shop/db-0", "reason": "its budget", "since": "2026-03-01T11:00:00Z" }]);
+        let snapshot = json!({
+            "pools": [{
+                "metadata": { "name": "workers" },
+                "spec": {
+                    "nodeSelector": {}, "image": { "ref": "quay.io/example/os:2" },
+                    "rollout": {
+                        "zoneKey": "rack", "waves": [{ "name": "canary", "nodeSelector": { "matchLabels": { "wave": "1" } } }],
+                    },
+                },
+                "status": { "waves": [{ "name": "canary", "total": 1, "updated": 0, "state": "Active" }] },
+            }],
+            "nodes": [
+                node("a", json!({ "wave": "1", "rack": "r7" })),
+                node("b", json!({ "node-role.kubernetes.io/control-plane": "" })),
+            ],
+            "bootcNodes": [
+                bootc("b", "workers", "Staging", pulls),
+                bootc("a", "workers", "Draining", json!({ "drainBlockers": blocked })),
+                bootc("z", "", "Idle", json!({})),
+            ],
+            "leases": [offered()],
+        });
+        let snapshot: Snapshot = serde_json::from_value(snapshot).unwrap();
+        let about = About::of("c".to_owned(), None, Some("c"), None);
+        frame(&snapshot, &about, None, "2026-03-01T12:00:00Z".parse().unwrap())
+    }
+
+    #[test]
+    fn nodes_have_their_place_and_progress() {
+        let frame = shown();
+        let names: Vec<&str> = frame.nodes.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "z"]);
+        let [a, b, z] = frame.nodes.as_slice() else {
+            panic!("{:?}", frame.nodes);
+        };
+        assert_eq!((&*a.wave, &*a.zone, a.role), ("canary", "r7", "worker"));
+        assert_eq!((&*b.wave, &*b.zone, b.role), ("control-plane", "", "control-plane"));
+        assert_eq!((b.percent, &*b.progress), (Some(50), "1.0 MB of 2.0 MB, 500 kB/s"));
+        assert_eq!((&*a.pool, &*z.pool, z.assessment), ("workers", "", None));
+        assert_eq!((a.berth, b.berth, z.berth), ("offered", "", ""));
+    }
+
+    #[test]
+    fn findings_have_a_runbook_and_commands() {
+        let frame = shown();
+        let blocked = frame
+            .health
+            .iter()
+            .find(|found| found["message"].as_str().unwrap().contains("drained"));
+        let blocked = blocked.unwrap();
+        assert_eq!(blocked["runbook"]["text"], "docs/runbooks/BerthDrainBlocked.md");
+        let commands = blocked["commands"].as_array().unwrap();
+        assert!(
+            commands.contains(&json!("kubectl berth --context c node a")),
+            "{blocked}"
+        );
+    }
+
+    #[test]
+    fn pools_have_no_nodes_of_their_own() {
+        let pools = shown().pools;
+        assert!(pools.len() == 1 && pools[0].get("nodes").is_none(), "{pools:?}");
+        for field in [
+            "name",
+            "assessment",
+            "total",
+            "estimate",
+            "completion",
+            "percent",
+            "numbers",
+            "summary",
+            "gate",
+        ] {
+            assert!(pools[0].get(field).is_some(), "{field}");
+        }
+    }
 }

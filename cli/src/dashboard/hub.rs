@@ -60,6 +60,16 @@ impl Hub {
         self.live.with_snapshot(|snapshot| look(snapshot, about, now))
     }
 
+    /// Calls `look` with all objects, the state that the pages show, and the current time.
+    pub(super) fn look_with_frame<T>(&mut self, look: impl FnOnce(&mut Snapshot, &About, &Frame, Timestamp) -> T) -> T {
+        let kept = self.frame.take();
+        let is_kept = kept.is_some();
+        let frame = kept.unwrap_or_else(|| self.current().0);
+        let answer = self.look(|snapshot, about, now| look(snapshot, about, &frame, now));
+        self.frame = is_kept.then_some(frame);
+        answer
+    }
+
     /// Returns the whole state as an event, and the events that follow it.
     pub(super) fn subscribe(&mut self) -> (Bytes, broadcast::Receiver<Bytes>) {
         let events = self.changes.subscribe();

@@ -220,7 +220,7 @@ async fn node(State(desk): State<Desk>, Path(name): Path<String>, uri: Uri) -> R
     let found = desk
         .hub
         .lock()
-        .look(|snapshot, about, now| drawer(snapshot, about, &name, &assumed, now));
+        .look_with_frame(|snapshot, about, shown, now| drawer(snapshot, (about, shown), &name, &assumed, now));
     match found {
         Ok(Some(drawer)) => with_json(StatusCode::OK, &drawer),
         Ok(None) => unknown(),
