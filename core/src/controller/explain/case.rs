@@ -89,16 +89,17 @@ impl Case {
     /// Returns `Ok` if one of the controller's next plans offers the node a berth, assuming that agents and admins
     /// write nothing. Otherwise returns why the node waits.
     pub fn offered(&self) -> Result<(), BlockReason> {
-        let mut facts = self.facts.clone();
+        let mut after: Option<PoolFacts> = None;
         let mut wait = BlockReason::Leaving;
         for _ in 0..MAX_PASSES {
-            let plan = plan::plan(&facts, self.now);
+            let facts = after.as_ref().unwrap_or(&self.facts);
+            let plan = plan::plan(facts, self.now);
             if plan.writes.iter().any(|write| self.is_offered_by(write)) {
                 return Ok(());
             }
             wait = plan.waiting.get(&self.node).copied().unwrap_or(BlockReason::Leaving);
-            let Some(next) = settled(&facts, &plan) else { break };
-            facts = next;
+            let Some(next) = settled(facts, &plan) else { break };
+            after = Some(next);
         }
         Err(wait)
     }

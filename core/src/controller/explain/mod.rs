@@ -49,24 +49,22 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     if matches!(wait, BlockReason::HasBerth | BlockReason::UpToDate) {
         return Some(answer);
     }
-    let tried: Vec<(Change, Case)> = Change::all(case)
-        .into_iter()
-        .filter_map(|change| Some((change.clone(), change.applied(case)?)))
-        .collect();
     let first = case.obstacle();
-    let judged = tried.into_iter().map(|(change, case)| {
-        let obstacle = case.obstacle();
-        (change, case, obstacle)
-    });
-    let (alone, others): (Vec<_>, Vec<_>) = judged.partition(|(_, _, obstacle)| obstacle.is_none());
-    answer.alone = alone.into_iter().map(|(change, _, _)| change).collect();
+    // Each changed case has facts about all members, so only one of them is kept at a time.
+    let mut firsts = vec![];
+    for change in Change::all(case) {
+        let Some(changed) = change.applied(case) else { continue };
+        match changed.obstacle() {
+            None => answer.alone.push(change),
+            // Try a change as the first of two only if it changes the reason why the node waits.
+            obstacle if obstacle != first => firsts.push(change),
+            Some(_) => {}
+        }
+    }
     answer.alone.extend(Change::numbers(case));
     answer.alone.sort();
     if answer.alone.is_empty() {
-        // Try a change as the first of two only if it changes the reason why the node waits.
-        let firsts = others.into_iter().filter(|(_, _, obstacle)| *obstacle != first);
-        let firsts: Vec<(Change, Case)> = firsts.map(|(change, case, _)| (change, case)).collect();
-        answer.together = pair(&firsts).unwrap_or_else(|| chain(case));
+        answer.together = pair(case, &firsts).unwrap_or_else(|| chain(case));
     }
     // Other reasons to wait do not end at a known time.
     if matches!(wait, BlockReason::Gate | BlockReason::TooLate) {
@@ -75,10 +73,10 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     Some(answer)
 }
 
-/// Returns the first pair of changes that gets the node a berth. `firsts` has the possible first changes, each with the
-/// case after the change.
-fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
-    firsts.iter().find_map(|(first, case)| {
+/// Returns the first pair of changes that gets the node a berth. `firsts` has the possible first changes.
+fn pair(case: &Case, firsts: &[Change]) -> Option<Vec<Change>> {
+    firsts.iter().find_map(|first| {
+        let case = &first.applied(case)?;
         let second = Change::all(case).into_iter().find(|second| second.is_enough(case));
         let second = second.or_else(|| Change::numbers(case).into_iter().next())?;
         let mut both = vec![first.clone(), second];
