@@ -1,6 +1,7 @@
 //! State of the page at one moment, made from the status report. Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 
 use berth_api::decode::Decoded;
 use berth_api::node::BootcNode;
@@ -87,8 +88,8 @@ pub(super) fn frame(snapshot: &Snapshot, about: &About, stale: Option<Stale>, no
         };
         let of_pool = OfPool::of(pool, &view, &objects);
         let state = pool_state(&of_pool, about, &view, snapshot, now);
-        nodes.extend(view.nodes.iter().map(|line| of_pool.node(line)));
-        view.nodes = vec![];
+        // Each line is freed before the next state is made.
+        nodes.extend(mem::take(&mut view.nodes).into_iter().map(|line| of_pool.node(&line)));
         let mut state = merged(&view, state);
         if let Some(fields) = state.as_object_mut() {
             fields.remove("nodes");

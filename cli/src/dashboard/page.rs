@@ -15,14 +15,14 @@ macro_rules! files {
 }
 
 /// All files of the folder `page`, sorted by name.
-const FILES: [File; 4] = files!["app.js", "icon.svg", "index.html", "style.css"];
+const FILES: &[File] = &files!["app.js", "icon.svg", "index.html", "style.css"];
 
 /// File that the root shows.
 pub(super) const INDEX: &str = "index.html";
 
 /// Returns the file with this name.
 pub(super) fn file(name: &str) -> Option<File> {
-    FILES.into_iter().find(|file| file.name == name)
+    FILES.iter().copied().find(|file| file.name == name)
 }
 
 impl File {
@@ -52,7 +52,7 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         there.sort();
-        assert_eq!(FILES.map(|file| file.name).to_vec(), there);
+        assert_eq!(FILES.iter().map(|file| file.name).collect::<Vec<_>>(), there);
         for file in FILES {
             assert_ne!(file.content_type(), "text/plain; charset=utf-8", "{}", file.name);
         }

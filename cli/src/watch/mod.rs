@@ -14,6 +14,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use berth_api::decode::Decoded;
 use berth_api::keys;
+use berth_api::node::BootcNode;
+use berth_core::finding;
 use berth_shell::listen::with_watch_listener;
 use futures::stream::{BoxStream, select_all, unfold};
 use futures::{Stream, StreamExt};
@@ -266,7 +268,7 @@ pub(crate) fn all_events(client: &Client, namespace: &str) -> impl Stream<Item =
         events(
             Api::all(listening(client, &answered, Kind::BootcNodes)),
             None,
-            |event| WatchEvent::BootcNode(Box::new(event)),
+            |event| WatchEvent::BootcNode(Box::new(event.map(compact))),
         ),
         events(Api::all(listening(client, &answered, Kind::Nodes)), None, |event| {
             WatchEvent::Node(Box::new(event.map(trimmed)))
@@ -295,15 +297,39 @@ where
     watcher::watcher(api, config).default_backoff().map(wrap).boxed()
 }
 
-/// Removes the annotations of a Node, except Berth's own: the plan depends on Berth's mark of a cordon.
+/// Removes the parts of a Node that no view needs: annotations, except Berth's own, because the plan depends on Berth's
+/// mark of a cordon; and conditions that report no problem.
 fn trimmed(mut event: Event<Decoded<Node>>) -> Event<Decoded<Node>> {
     match &mut event {
         Event::Apply(node) | Event::Delete(node) | Event::InitApply(node) => {
             if let Some(annotations) = &mut node.metadata.annotations {
                 annotations.retain(|key, _| keys::NODE_ANNOTATIONS.contains(&key.as_str()));
             }
+            let conditions = node.status.as_mut().and_then(|status| status.conditions.as_mut());
+            if let Some(conditions) = conditions {
+                conditions.retain(|c| c.type_ == "Ready" || finding::unavailable::reason(c).is_some());
+                conditions.shrink_to_fit();
+            }
         }
         Event::Init | Event::InitDone => {}
+    }
+    event
+}
+
+/// Frees the unused capacity of a BootcNode's lists: a kilobyte for each node, for as long as the watch lasts.
+fn compact(mut event: Event<Decoded<BootcNode>>) -> Event<Decoded<BootcNode>> {
+    match &mut event {
+        Event::Apply(bootc) | Event::InitApply(bootc) => {
+            if let Some(status) = &mut bootc.status {
+                status.conditions.shrink_to_fit();
+                status.turns.shrink_to_fit();
+                status.timeline.updates.shrink_to_fit();
+                for update in &mut status.timeline.updates {
+                    update.chapters.shrink_to_fit();
+                }
+            }
+        }
+        Event::Delete(_) | Event::Init | Event::InitDone => {}
     }
     event
 }
@@ -315,16 +341,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_keeps_the_annotations_that_the_plan_needs() {
+    fn a_node_keeps_the_parts_that_the_plan_and_the_findings_need() {
         let mut annotations = serde_json::Map::new();
         for key in keys::NODE_ANNOTATIONS.into_iter().chain(["example.com/large"]) {
             annotations.insert(key.to_owned(), json!("x"));
         }
-        let node: Node =
-            serde_json::from_value(json!({ "metadata": { "name": "n", "annotations": annotations } })).unwrap();
+        let condition = |type_: &str, status: &str| json!({ "type": type_, "status": status });
+        let conditions = [
+            ("Ready", "True"),
+            ("DiskPressure", "True"),
+            ("PIDPressure", "True"),
+            ("NetworkUnavailable", "False"),
+        ];
+        let conditions: Vec<_> = conditions.map(|(type_, status)| condition(type_, status)).into();
+        let node = json!({
+            "metadata": { "name": "n", "annotations": annotations }, "status": { "conditions": conditions },
+        });
+        let node: Node = serde_json::from_value(node).unwrap();
         let Event::Apply(kept) = trimmed(Event::Apply(node.into())) else {
             panic!("another event");
         };
+        let conditions = kept.object.status.unwrap().conditions.unwrap();
+        let types: Vec<_> = conditions.iter().map(|c| c.type_.as_str()).collect();
+        assert_eq!(types, ["Ready", "DiskPressure"]);
         let kept = kept.object.metadata.annotations.unwrap();
         let mut expected = keys::NODE_ANNOTATIONS.to_vec();
         expected.sort_unstable();
