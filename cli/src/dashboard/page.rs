@@ -15,7 +15,30 @@ macro_rules! files {
 }
 
 /// All files of the folder `page`, sorted by name.
-const FILES: &[File] = &files!["app.js", "icon.svg", "index.html", "style.css"];
+const FILES: &[File] = &files![
+    "app.js",
+    "connection.js",
+    "copy.js",
+    "dom.js",
+    "drawer.js",
+    "filter.js",
+    "headline.js",
+    "health.js",
+    "icon.svg",
+    "index.html",
+    "legend.js",
+    "list.js",
+    "looks.js",
+    "pools.js",
+    "route.js",
+    "sort.js",
+    "store.js",
+    "stream.js",
+    "style.css",
+    "tiles.js",
+    "timeline.js",
+    "words.js",
+];
 
 /// File that the root shows.
 pub(super) const INDEX: &str = "index.html";

@@ -116,8 +116,8 @@ impl<'a> Admin<'a> {
         Ok(())
     }
 
-    /// Turns off the machine and deletes its Node if a condition still names it. Returns true if it does. The Node of a
-    /// machine that runs would come back, and not be excluded.
+    /// Turns off the machine and deletes its Node if a condition still names it. Returns true if it does. A running
+    /// machine would register its Node again, without the exclusion.
     async fn remove(&self) -> Result<bool> {
         let Some(reason) = self.accusation().await? else {
             return Ok(false);

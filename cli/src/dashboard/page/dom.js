@@ -1,0 +1,59 @@
+// Helpers for elements. All text is set as text, never as markup: names and messages come from nodes that may lie.
+
+/** Returns the element with this id. */
+export function byId(id) {
+  return document.getElementById(id);
+}
+
+/** Returns a new element. `attributes` are set as attributes; children are elements or strings. */
+export function el(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) {
+      element.setAttribute(name, value === true ? "" : value);
+    }
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** Sets the text of an element if it differs, so that unchanged elements need no layout. */
+export function setText(element, text) {
+  if (element.textContent !== text) {
+    element.textContent = text;
+  }
+}
+
+/** Sets or (with `null`) removes an attribute if it differs. */
+export function setAttribute(element, name, value) {
+  if (value === null) {
+    element.removeAttribute(name);
+  } else if (element.getAttribute(name) !== value) {
+    element.setAttribute(name, value);
+  }
+}
+
+const shown = new WeakMap();
+
+/**
+ * Replaces the children of `parent` with those that `build` returns, but only if `data` differs from the last call.
+ * Otherwise the children stay, and with them the focus, the selection and open disclosures.
+ */
+export function fill(parent, data, build) {
+  const signature = JSON.stringify(data) ?? "";
+  if (shown.get(parent) !== signature) {
+    shown.set(parent, signature);
+    parent.replaceChildren(...build(data));
+  }
+}
+
+/** Shows a text in an element, or hides the element if there is no text. */
+export function showText(element, text) {
+  setText(element, text ?? "");
+  element.hidden = !text;
+}
+
+/** Reads a text to users of a screen reader. */
+export function announce(text) {
+  setText(byId("announce"), text);
+}
