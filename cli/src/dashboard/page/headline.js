@@ -29,7 +29,8 @@ export function updating(pool, now) {
   if (pool.progressing?.reason === "RolloutHalted") {
     return `Pool ${name} is halted: ${done} updated${to}, and no other node starts.`;
   }
-  if (pool.progressing?.status === "True" || pool.progressing === null && pool.assessment === "Progressing") {
+  // The condition is written a moment after the first node starts, and is False as soon as no further node may start.
+  if (pool.progressing?.status === "True" || pool.assessment === "Progressing") {
     const rest = left(pool.estimate);
     return `Updating ${name}${to}: ${done} done${rest ? `, ${rest}` : ""}.`;
   }
