@@ -13,7 +13,7 @@ import { buildList, filterList, focusRow, showAges, showList } from "./list.js";
 import { showPools } from "./pools.js";
 import { fragment, route } from "./route.js";
 import { applyChange, applyState, emptyStore, merge, noChanges } from "./store.js";
-import { filterTiles, focusTile, listenToTiles, showTiles } from "./tiles.js";
+import { filterTiles, focusTile, listenToTiles, showPeek, showTiles } from "./tiles.js";
 import { listenToTimeline, showTimeline, timelineChanged } from "./timeline.js";
 
 const store = emptyStore();
@@ -89,6 +89,7 @@ function tick() {
     showHeadline(store, now, seenAt(store, link));
     showPools(store, now);
     showAges();
+    showPeek();
     showHealthAges(now);
   }
 }

@@ -30,6 +30,8 @@ let order = new Map();
 let matches = () => true;
 let store = null;
 let focused = null;
+/** Node in the line above the tiles. */
+let peeked = null;
 /** Number of the newest build; older ones end. */
 let building = 0;
 
@@ -65,6 +67,7 @@ export function filterTiles(predicate) {
 /** Shows the changes of the store. */
 export function showTiles(from, changes) {
   store = from;
+  showPeek();
   const isReordered = (changes.all || changes.pools) && setOrder();
   if (isReordered || changes.all && places.size === 0) {
     build();
@@ -389,12 +392,18 @@ function rowStep(group, at, by) {
   return isBelow ? other?.names[0] : other?.names.at(-1);
 }
 
+/** Shows the present state of the node in the line above the tiles. */
+export function showPeek() {
+  peek(peeked);
+}
+
 /** Shows one line about a node: under the pointer, or with the focus. */
 function peek(name) {
   const node = name && store?.nodes.get(name);
   if (!node) {
     return;
   }
+  peeked = name;
   const since = age(node.since, Date.now());
   const parts = [
     node.name, stateWords(node) + (since ? ` for ${since}` : ""), node.progress, left(node.estimate),
