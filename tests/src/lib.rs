@@ -3,6 +3,7 @@
 pub mod audit;
 pub mod bench;
 pub mod bootc;
+pub mod browser;
 pub mod cluster;
 pub mod controlplane;
 pub mod dist;

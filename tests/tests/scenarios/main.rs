@@ -7,6 +7,7 @@ mod agent_backend;
 mod agent_host;
 mod api_validation;
 mod boot_images;
+mod browser;
 mod capacity;
 mod charts;
 mod controller_reports;
