@@ -6,6 +6,7 @@ pub mod bootc;
 pub mod browser;
 pub mod cluster;
 pub mod controlplane;
+pub mod dashboard;
 pub mod dist;
 pub mod files;
 pub mod golden;

@@ -12,6 +12,7 @@ mod capacity;
 mod charts;
 mod controller_reports;
 mod controlplane;
+mod dashboard;
 mod docs;
 mod doctor;
 mod drain;

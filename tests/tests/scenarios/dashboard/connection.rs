@@ -1,0 +1,55 @@
+//! Servers that are away, and a page that recovers.
+
+use anyhow::{Result, ensure};
+use berth_tests::cluster::{Cluster, LONG};
+
+use super::fleet::{Blocker, DATABASE};
+use super::pictures;
+use super::viewer::{Viewer, tile};
+
+/// Lines of the console while the dashboard's program does not answer: the browser itself reports the failed requests.
+const LOST: [&str; 3] = [
+    "net::ERR_CONNECTION_REFUSED",
+    "net::ERR_INCOMPLETE_CHUNKED_ENCODING",
+    "net::ERR_EMPTY_RESPONSE",
+];
+
+/// The API server ends during a drain, which the pod blocks.
+pub async fn an_api_server_that_is_away_is_reported(cluster: &Cluster, viewer: &Viewer, pod: Blocker) -> Result<()> {
+    let browser = &viewer.browser;
+    browser.is_quiet().await?;
+    cluster.control_plane.stop_apiserver().await?;
+    viewer.until_connection("stale").await?;
+    browser
+        .until("the page says how old its data is, and why", async || {
+            let text = browser.text("#away").await?;
+            Ok(text.contains("s ago") && !text.contains(" 0s ago") && text.contains("cannot read"))
+        })
+        .await?;
+    pictures::take(viewer, "api-server-away").await?;
+    ensure!(browser.shows(&tile(DATABASE[0])).await?, "the last data stays");
+    cluster.control_plane.start_apiserver().await?;
+    viewer.until_connection("live").await?;
+    // The watches work again, too.
+    pod.remove(cluster).await?;
+    cluster
+        .until_says("database", ("Progressing", "False", "Updated", ""), LONG)
+        .await?;
+    browser
+        .until_attribute("[data-pool='database']", "data-assessment", "Completed")
+        .await?;
+    browser
+        .until_attribute(&tile(DATABASE[0]), "data-phase", "Updated")
+        .await?;
+    // The drawer of this node was open, so its tile has the focus again.
+    browser.until_text("#peek", "database-a1 · Updated").await?;
+    browser.is_quiet().await
+}
+
+pub async fn a_program_that_ended_is_reported(viewer: &mut Viewer) -> Result<()> {
+    viewer.dashboard.interrupt().await?;
+    viewer.until_connection("lost").await?;
+    viewer.browser.until_text("#away", "does not answer").await?;
+    ensure!(viewer.browser.shows(&tile(DATABASE[0])).await?, "the last data stays");
+    viewer.browser.is_quiet_but_for(&LOST).await
+}
