@@ -4,7 +4,8 @@ use anyhow::{Context, Result};
 
 use super::settings::Run;
 use super::{
-    firstboot, fleet, handover, hundred, idle, leader, many, planner, polls, publish, rollout, staging, status,
+    dashboard, firstboot, fleet, handover, hundred, idle, leader, many, planner, polls, publish, rollout, staging,
+    status,
 };
 
 /// Declares the groups as `module: "subject"`. The subject completes the error message "cannot measure ...".
@@ -38,6 +39,7 @@ groups! {
     polls: "the polling of tags"
     planner: "the planner"
     status: "kubectl berth status"
+    dashboard: "kubectl berth dashboard"
     handover: "the hand-over of berths"
     leader: "a change of leader"
     hundred: "the rollout of a hundred nodes"

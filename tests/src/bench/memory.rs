@@ -17,15 +17,18 @@ const PEAK_STABLE: Duration = Duration::from_secs(10);
 /// The memory of a process, in MiB.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Memory {
+    /// All resident memory.
     pub resident: f64,
     /// Resident memory without a file behind it: heap and stacks.
     pub anonymous: f64,
     /// Resident memory of the program's text and data.
     pub file: f64,
+    /// Highest resident memory so far.
     pub peak: f64,
 }
 
 impl Memory {
+    /// Reads the memory of a process.
     pub fn of(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/status");
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -44,6 +47,7 @@ impl Memory {
         std::fs::write(&path, "5").with_context(|| format!("cannot write {path}"))
     }
 
+    /// The fields as JSON.
     pub fn json(self) -> Value {
         json!({
             "resident": round(self.resident), "anonymous": round(self.anonymous), "file": round(self.file),

@@ -1,6 +1,7 @@
 //! Measurements, printed as one JSON line per figure. Nothing here fails because of a time.
 
 mod cpu;
+mod dashboard;
 mod figure;
 mod firstboot;
 mod fleet;
@@ -25,6 +26,8 @@ mod thousand;
 mod turns;
 mod waiting;
 
+pub use dashboard::{Watched, watch};
 pub use groups::{measure, names};
+pub use memory::Memory;
 pub use progress::Progress;
 pub use settings::{Run, Selection};

@@ -1,6 +1,7 @@
 //! Every scenario on real hosts. They share the bridges and disks of the machine: one at a time.
 
 mod agent_host;
+mod dashboard;
 mod firstboot;
 mod host;
 mod newcomer;
