@@ -159,8 +159,13 @@ changes() {
         inside' CHANGELOG.md | sed -e '/./,$!d'
 }
 
+# Writes the sums of all other files of a directory to its SHA256SUMS, and checks them.
 checksums() {
-    (cd dist && rm -f SHA256SUMS && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)
+    (
+        cd "$1" &&
+            find . -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS &&
+            sha256sum --check --quiet SHA256SUMS
+    )
 }
 
 # True if the files are the commit's. Otherwise prints those that differ.

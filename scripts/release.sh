@@ -47,7 +47,7 @@ make_release() {
     part charts 'charts' chart_archives dist
     part 'packaging/nfpm*.yaml' 'packages' packages
     step 'SBOMs' sboms
-    [ "$broken" -gt 0 ] || step 'checksums' checksums
+    [ "$broken" -gt 0 ] || step 'checksums' checksums dist
     printed_report
 }
 

@@ -33,3 +33,23 @@ pub(crate) fn run_script(commands: &str, paths: &[&Path]) -> Result<()> {
         .current_dir(workspace_root());
     run(&mut bash).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_checksums_are_of_all_other_files() -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        for name in ["b.tgz", "a.yaml", "SHA256SUMS"] {
+            fs::write(directory.path().join(name), name)?;
+        }
+        run_script("checksums \"$1\"", &[directory.path()])?;
+        let sums = fs::read_to_string(directory.path().join("SHA256SUMS"))?;
+        let names: Vec<&str> = sums.lines().filter_map(|line| line.split("  ").nth(1)).collect();
+        assert_eq!(names, ["a.yaml", "b.tgz"]);
+        Ok(())
+    }
+}
