@@ -1,7 +1,7 @@
 //! `kubectl berth dashboard`, as an admin runs it, without a browser.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,6 @@ const END_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Dashboard {
     process: Process,
     address: String,
-    log: PathBuf,
     _directory: Scratch,
 }
 
@@ -48,7 +47,6 @@ impl Dashboard {
         Ok(Self {
             process,
             address: address.context("no address")?,
-            log,
             _directory: directory,
         })
     }
@@ -67,11 +65,6 @@ impl Dashboard {
     /// Process ID, for measurements.
     pub fn pid(&self) -> u32 {
         self.process.id()
-    }
-
-    /// Output of the program so far.
-    pub fn output(&self) -> Result<String> {
-        fs::read_to_string(&self.log).context("reading the dashboard's output")
     }
 
     /// Sends SIGINT, as Ctrl-C does. Returns the time until the program has ended.
@@ -93,12 +86,6 @@ impl Dashboard {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         bail!("the dashboard does not end after Ctrl-C; {}", self.process.log_tail())
-    }
-
-    /// Freezes (SIGSTOP) or resumes the program.
-    pub fn freeze(&mut self, frozen: bool) {
-        self.process
-            .signal(if frozen { Signal::SIGSTOP } else { Signal::SIGCONT });
     }
 }
 

@@ -35,9 +35,9 @@ async fn a_fleet_is_watched() -> Result<()> {
         done("tiles_and_timeline_follow_the_rollout");
         troubles::a_halted_rollout_has_a_remedy(&cluster, &viewer).await?;
         done("a_halted_rollout_has_a_remedy");
-        let pod = troubles::a_blocked_drain_has_a_remedy(&cluster, &viewer).await?;
+        troubles::a_blocked_drain_has_a_remedy(&cluster, &viewer).await?;
         done("a_blocked_drain_has_a_remedy");
-        connection::an_api_server_that_is_away_is_reported(&cluster, &viewer, pod).await?;
+        connection::an_api_server_that_is_away_is_reported(&cluster, &viewer).await?;
         done("an_api_server_that_is_away_is_reported");
         connection::a_program_that_ended_is_reported(&mut viewer).await?;
         done("a_program_that_ended_is_reported");

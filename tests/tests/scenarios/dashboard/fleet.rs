@@ -28,7 +28,7 @@ pub const EDGE: [&str; 2] = ["edge-a1", "edge-b1"];
 pub const DATABASE: [&str; 1] = ["database-a1"];
 const POOL_LABEL: &str = "example.com/pool";
 const TIER_LABEL: &str = "example.com/tier";
-const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// The worker whose drain the test blocks. It is alone in the first wave.
 const CANARY: &str = WORKERS[0];
 /// Number of drawn elements of the timeline.

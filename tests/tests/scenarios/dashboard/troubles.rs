@@ -5,7 +5,7 @@ use berth_tests::cluster::{Cluster, LONG};
 use berth_tests::hosts::sim::Unhealthy;
 use serde_json::{Value, json};
 
-use super::fleet::{Blocker, DATABASE, EDGE, block, pool_of};
+use super::fleet::{DATABASE, EDGE, block, pool_of};
 use super::pictures;
 use super::viewer::{Viewer, tile};
 use crate::said::berth;
@@ -69,10 +69,10 @@ async fn copies(viewer: &Viewer, command: &str) -> Result<()> {
     viewer.browser.until_text(&button, "Copied").await
 }
 
-/// Returns the pod that still blocks the drain.
-pub async fn a_blocked_drain_has_a_remedy(cluster: &Cluster, viewer: &Viewer) -> Result<Blocker> {
+/// The pod blocks the drain until the end of the test.
+pub async fn a_blocked_drain_has_a_remedy(cluster: &Cluster, viewer: &Viewer) -> Result<()> {
     let [node] = DATABASE;
-    let pod = block(cluster, node).await?;
+    block(cluster, node).await?;
     let image = cluster.publish("3.0.0").await?;
     cluster
         .patch_pool("database", json!({ "drain": { "timeout": "2s", "onTimeout": "Hold" } }))
@@ -92,7 +92,7 @@ pub async fn a_blocked_drain_has_a_remedy(cluster: &Cluster, viewer: &Viewer) ->
         .await?;
     pictures::take(viewer, "blocked-drain").await?;
     viewer.go("#/nodes").await?;
-    Ok(pod)
+    Ok(())
 }
 
 /// Waits until a part of the page has a finding with these words, and returns it.
