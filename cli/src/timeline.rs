@@ -24,6 +24,8 @@ const NAME: usize = 24;
 const LEFT: usize = 200;
 /// Width of the chapters in the SVG.
 const WIDE: usize = 900;
+/// Width at the right edge of the SVG, for half of the last time.
+const RIGHT: usize = 30;
 /// Height of a row in the SVG.
 const HIGH: usize = 18;
 /// Height of the part above the rows in the SVG.
@@ -262,7 +264,7 @@ impl Picture {
         let shown = part.len();
         let rows: Vec<&Row> = self.rows.iter().skip(part.start).take(shown).collect();
         let height = TOP + HIGH * rows.len() + 52;
-        let total = LEFT + WIDE + 20;
+        let total = LEFT + WIDE + RIGHT;
         let title = escaped(&self.title());
         let mut out = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" viewBox=\"0 0 {total} {height}\" width=\"{total}\" \

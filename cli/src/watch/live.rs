@@ -1,5 +1,6 @@
 //! Keeps the cluster's objects up to date from watch events, and detects kinds that are stale. Does no I/O.
 
+use std::error::Error;
 use std::mem;
 
 use berth_api::decode::Decoded;
@@ -150,12 +151,21 @@ impl<K: ResourceExt> Table<K> {
             }
             Err(error) => {
                 let since = self.freshness.broken.as_ref().map_or(now, |(since, _)| *since);
-                self.freshness.broken = Some((since, clean(&error.to_string())));
+                self.freshness.broken = Some((since, clean(&cause(&error))));
                 self.freshness.refused = refused(error);
             }
         }
         true
     }
+}
+
+/// Returns the innermost error, such as `Connection refused`. The errors around it say only that a watch failed.
+fn cause(error: &watcher::Error) -> String {
+    let mut innermost: &dyn Error = error;
+    while let Some(inner) = innermost.source() {
+        innermost = inner;
+    }
+    innermost.to_string()
 }
 
 /// Returns the error if retrying does not help: the kind is missing (404) or forbidden (403).
@@ -333,6 +343,17 @@ mod tests {
     fn bootc(name: &str) -> Decoded<BootcNode> {
         let spec = serde_json::json!({ "metadata": { "name": name }, "spec": { "poolName": "gone", "nodeUID": "u" } });
         serde_json::from_value(spec).unwrap()
+    }
+
+    #[test]
+    fn the_cause_of_an_error_is_shown() {
+        let refused = std::io::Error::other("connection refused");
+        let error = watcher::Error::WatchStartFailed(kube::Error::Service(Box::new(refused)));
+        assert_eq!(cause(&error), "connection refused");
+        assert_eq!(
+            cause(&watcher::Error::NoResourceVersion),
+            watcher::Error::NoResourceVersion.to_string()
+        );
     }
 
     fn broken<K>() -> watcher::Result<Event<K>> {

@@ -31,7 +31,7 @@ export function finding(found) {
     ? el("time", { datetime: found.since }, `for ${age(found.since, Date.now())}`) : null;
   return el("article", { class: "finding", "data-finding": found.message, "data-level": found.level },
     el("h3", {}, mark(found.level), found.message),
-    el("p", { class: "quiet" }, `${found.level} · impact: ${found.impact} `, since),
+    el("p", { class: "quiet" }, `${found.level} · impact: ${found.impact}`, since ? " · " : null, since),
     found.description ? el("p", {}, found.description) : null,
     ...remedy(found),
     resources(found));
