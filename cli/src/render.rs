@@ -139,14 +139,14 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
             berths_text(&view.berths)
         ),
     ];
-    lines.extend(facts(view, now).into_iter().map(|fact| format!("  {fact}")));
+    lines.extend(facts(view, Some(now)).into_iter().map(|fact| format!("  {fact}")));
     lines.iter().map(|line| wrapped(line, width, 4)).collect()
 }
 
 /// Returns the lines about a pool, without its name and its progress.
-pub(crate) fn summary_lines(view: &PoolView, now: Timestamp) -> Vec<String> {
+pub(crate) fn summary_lines(view: &PoolView) -> Vec<String> {
     let mut lines = vec![image_text(view), berths_text(&view.berths)];
-    lines.extend(facts(view, now));
+    lines.extend(facts(view, None));
     lines
 }
 
@@ -155,7 +155,8 @@ fn image_text(view: &PoolView) -> String {
 }
 
 /// Returns what else is worth a line about a pool: its image's build, order, waves, state, window, nodes and failures.
-fn facts(view: &PoolView, now: Timestamp) -> Vec<String> {
+/// Without `now`, the lines have no ages.
+fn facts(view: &PoolView, now: Option<Timestamp>) -> Vec<String> {
     let mut lines: Vec<String> = vec![];
     let built = view.metadata.as_ref().map(built_text);
     lines.extend(
@@ -185,13 +186,13 @@ fn is_worth_a_line(progressing: &Warning) -> bool {
 }
 
 /// Describes a condition, such as `Degraded for 3m: NodeDegraded: …`. Omits a reason that equals the type.
-fn condition_text(c: &Warning, now: Timestamp) -> String {
+fn condition_text(c: &Warning, now: Option<Timestamp>) -> String {
     let mut text = match c.status.as_str() {
         "True" => c.type_.clone(),
         "False" => format!("not {}", c.type_),
         _ => format!("{} unknown", c.type_),
     };
-    if let Some(since) = c.since {
+    if let (Some(since), Some(now)) = (c.since, now) {
         let _ = write!(text, " for {}", age(since, now));
     }
     let reason = Some(&c.reason).filter(|reason| **reason != c.type_);
@@ -412,7 +413,7 @@ fn whole(finding: &HealthInsight, since: &str, width: usize) -> String {
     out
 }
 
-pub(crate) fn progress_text(progress: &ProgressView) -> String {
+fn progress_text(progress: &ProgressView) -> String {
     let rate = match progress.bytes_per_second {
         0 => String::new(),
         rate => format!(" {}/s", size(rate)),

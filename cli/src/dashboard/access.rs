@@ -24,7 +24,7 @@ pub(super) struct Asked<'a> {
 pub(super) enum Access {
     /// The request may be answered.
     Granted,
-    /// The token is right: set this cookie, and redirect to `/`.
+    /// The token is right: set this cookie, and lead the browser to `/`.
     LogIn(String),
     /// The token is right, but the method uses up nothing. Answer without content.
     Unused,
@@ -120,7 +120,8 @@ impl Keeper {
     }
 }
 
-fn secret() -> Option<String> {
+/// Returns 256 random bits as text. `None` if the operating system provides no random bytes.
+pub(super) fn secret() -> Option<String> {
     let mut bytes = [0; SECRET_BYTES];
     SystemRandom::new().fill(&mut bytes).ok()?;
     Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

@@ -1,6 +1,7 @@
 //! Opens the admin's browser.
 
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// Program that opens an address in the desktop's browser.
@@ -18,7 +19,9 @@ pub(super) fn open(address: &str) {
         .arg(address)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null());
+        .stderr(Stdio::null())
+        // Ctrl-C must not end a browser that was started for the page.
+        .process_group(0);
     let Ok(mut started) = command.spawn() else { return };
     // Without a wait, the ended program would stay as a zombie.
     std::thread::spawn(move || drop(started.wait()));

@@ -73,8 +73,8 @@ pub(super) fn pool_of(snapshot: &Snapshot, node: &str, settings: &[WhatIf], now:
     Ok(name)
 }
 
-/// Returns everything about a node; `None` if there is no such node. `shown`: the state that the pages show. The explanation assumes the settings; the rest is
-/// about the cluster as it is.
+/// Returns everything about a node; `None` if there is no such node. `shown`: the state that the pages show. The
+/// explanation assumes the settings; the rest is about the cluster as it is.
 pub(super) fn drawer(
     snapshot: &mut Snapshot,
     (about, shown): (&About, &Frame),
@@ -94,7 +94,7 @@ pub(super) fn drawer(
     let (explanation, explanation_text) = explained(snapshot, node, assumed, now)?;
     Ok(Some(Drawer {
         now,
-        story: told.ok(),
+        story: told.ok().map(cleaned),
         story_text,
         explanation,
         explanation_text,
@@ -105,6 +105,25 @@ pub(super) fn drawer(
         commands: commands::of_node(about, node, marks),
         node: line,
     }))
+}
+
+/// Returns the story without control characters and credentials. The text of the story is clean already.
+fn cleaned(mut story: Story) -> Story {
+    for blocker in &mut story.blockers {
+        blocker.pod = clean(&blocker.pod);
+        blocker.reason = clean(&blocker.reason);
+    }
+    for turn in &mut story.turns {
+        turn.berth = clean(&turn.berth);
+        turn.reason = turn.reason.as_deref().map(clean);
+    }
+    for update in &mut story.updates {
+        let versions = update.from.iter_mut().chain([&mut update.to]);
+        for image in versions {
+            image.version = image.version.as_deref().map(clean);
+        }
+    }
+    story
 }
 
 /// Returns the explanation and its text, with the assumed settings.

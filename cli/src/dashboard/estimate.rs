@@ -46,7 +46,10 @@ pub(super) fn estimate(
         true => None,
         false => work(pool, view, members, limit, now),
     };
-    let left = work.and_then(|work| time_left(&work, now, |at| gates.openness(at)));
+    let left = work.and_then(|work| {
+        let openings = gates.openings(now);
+        time_left(&work, now, |at| openings.at(at))
+    });
     match left.map(|left| left.as_secs()) {
         Some(left) if left > 0 => format!("+{}", seconds(left)),
         _ => "?".to_owned(),

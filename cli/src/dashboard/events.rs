@@ -12,8 +12,10 @@ use tokio::time::timeout;
 
 use super::hub::SharedHub;
 
-/// Longest time without data. Then a comment is sent, so that both sides notice a broken connection.
+/// Longest time without an event. The page takes a longer silence for a lost connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Event that shows that the connection works. A page cannot see comments.
+const ALIVE: &[u8] = b"event: alive\ndata: {}\n\n";
 
 /// Connection of one page.
 struct Connection {
@@ -51,7 +53,7 @@ impl Connection {
             Ok(Ok(event)) => Some(event),
             Ok(Err(RecvError::Lagged(_))) => Some(self.state()),
             Ok(Err(RecvError::Closed)) => None,
-            Err(_) => Some(Bytes::from_static(b": the connection is alive\n\n")),
+            Err(_) => Some(Bytes::from_static(ALIVE)),
         }
     }
 
@@ -77,7 +79,7 @@ mod tests {
     use crate::watch::{Follower, Live, WatchEvent};
 
     fn hub() -> SharedHub {
-        SharedHub::of(Hub::of(About::default(), Live::default()))
+        SharedHub::of(Hub::of(About::default(), Live::default(), String::new()))
     }
 
     /// Adds a pool, and shows the change.

@@ -242,7 +242,7 @@ fn pool_state(of_pool: &OfPool<'_>, about: &About, view: &PoolView, snapshot: &S
         "completion": completion(&view.counts),
         "percent": view.counts.percent(),
         "numbers": numbers(&view.counts),
-        "summary": summary_lines(view, now),
+        "summary": summary_lines(view),
         "gate": gates.view(is_completed, now),
         "commands": commands::of_pool(about, of_pool.pool, view, fleet.is_some_and(|fleet| fleet.spec.paused)),
     })

@@ -4,9 +4,8 @@ use berth_api::condition::{self, pool as types};
 use berth_api::fleet::BootcFleet;
 use berth_api::pool::BootcNodePool;
 use berth_core::controller::gate::{FleetGate, GateReason};
-use berth_core::controller::gates::{Gates, gates};
+use berth_core::controller::gates::{Inputs, Openings, gates};
 use berth_core::controller::pool::Pool;
-use berth_core::controller::time_left::Openness;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -52,29 +51,20 @@ impl<'a> PoolGates<'a> {
         }
     }
 
-    fn at(&self, now: Timestamp) -> Option<Gates> {
-        let inputs = self
-            .pool
-            .gate_inputs(self.fleet, is_clock_synchronized(&self.pool), now)?;
-        Some(gates(inputs))
+    fn inputs(&self, now: Timestamp) -> Option<Inputs<'_>> {
+        self.pool
+            .gate_inputs(self.fleet, is_clock_synchronized(&self.pool), now)
     }
 
-    /// Returns whether turns may begin at a time. Closed without a next time if only an admin can open the gate.
-    pub(super) fn openness(&self, at: Timestamp) -> Openness {
-        let Some(found) = self.at(at) else {
-            return Openness::Closed(None);
-        };
-        match &found.gate {
-            None => Openness::Open(found.closes),
-            Some(gate) if opens_in_time(gate.reason) => Openness::Closed(found.changes),
-            Some(_) => Openness::Closed(None),
-        }
+    /// Returns the openings from a time on.
+    pub(super) fn openings(&self, now: Timestamp) -> Openings<'_> {
+        self.inputs(now).map_or(Openings::Never, Openings::of)
     }
 
     /// Returns the gate to show. `None` if there is nothing to say: berths may be offered at any time. `is_completed`:
     /// every node runs the target.
     pub(super) fn view(&self, is_completed: bool, now: Timestamp) -> Option<GateView> {
-        let found = self.at(now)?;
+        let found = gates(self.inputs(now)?);
         if let Some(gate) = &found.gate {
             return Some(GateView {
                 open: false,
@@ -227,6 +217,6 @@ mod tests {
         let gates = PoolGates::of(&pool, Some(&fleet));
         let view = gates.view(false, now()).unwrap();
         assert!(!view.open && view.text.contains("BootcFleet"), "{view:?}");
-        assert_eq!(gates.openness(now()), Openness::Closed(None));
+        assert!(matches!(gates.openings(now()), Openings::Never));
     }
 }

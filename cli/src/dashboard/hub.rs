@@ -24,6 +24,9 @@ const EVENTS_KEPT: usize = 16;
 pub(super) struct Hub {
     pub(super) about: About,
     live: Live,
+    /// Random text that only this run of the dashboard has. Another program may take its port after its end, and a page
+    /// that is still open must not believe that program.
+    run: String,
     /// State that the connected pages show; `None` while no page is connected.
     frame: Option<Frame>,
     growth: Growth,
@@ -35,6 +38,7 @@ pub(super) struct Hub {
 /// Event that replaces everything on the page.
 #[derive(Serialize)]
 struct StateEvent<'a> {
+    run: &'a str,
     #[serde(flatten)]
     about: &'a About,
     #[serde(flatten)]
@@ -42,10 +46,11 @@ struct StateEvent<'a> {
 }
 
 impl Hub {
-    pub(super) fn of(about: About, live: Live) -> Self {
+    pub(super) fn of(about: About, live: Live, run: String) -> Self {
         Self {
             about,
             live,
+            run,
             frame: None,
             growth: Growth::default(),
             id: 0,
@@ -78,6 +83,7 @@ impl Hub {
             None => self.current().0,
         };
         let state = StateEvent {
+            run: &self.run,
             about: &self.about,
             frame: &frame,
         };

@@ -16,6 +16,7 @@ mod hub;
 mod page;
 mod routes;
 mod runbook;
+mod server;
 
 use std::future::Future;
 use std::io::Write;
@@ -68,7 +69,8 @@ pub async fn serve(
         .local_addr()
         .context("cannot read the dashboard's address")?
         .port();
-    let (keeper, token) = Keeper::new(port).context("the operating system provides no random bytes")?;
+    let secrets = Keeper::new(port).zip(access::secret());
+    let ((keeper, token), run) = secrets.context("the operating system provides no random bytes")?;
     let address = format!("http://127.0.0.1:{port}/?token={token}");
     let text = announcement(&dashboard.about, &address);
     out.write_all(text.as_bytes())
@@ -77,12 +79,12 @@ pub async fn serve(
     if dashboard.opens {
         browser::open(&address);
     }
-    let mut hub = SharedHub::of(Hub::of(dashboard.about, live));
+    let mut hub = SharedHub::of(Hub::of(dashboard.about, live, run));
     let routes: Router = routes::routes(hub.clone(), keeper, client.clone(), dashboard.limit);
     tokio::select! {
         () = end => Ok(()),
         followed = follow(events, &mut hub) => followed,
-        served = async { axum::serve(listener, routes).await } => served.context("the dashboard's server failed"),
+        () = server::serve(listener, routes) => Ok(()),
     }
 }
 

@@ -11,7 +11,7 @@ use axum::response::Response;
 use axum::routing::get;
 use form_urlencoded::parse;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderName, HeaderValue, LOCATION,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderName, HeaderValue,
     REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, StatusCode, Uri};
@@ -29,12 +29,18 @@ use crate::supposed::accepted;
 use crate::timeline::picture;
 use crate::what_if::WhatIf;
 
-/// Maximum number of pages that get events.
-const STREAMS: usize = 16;
+/// Maximum number of pages that get events. A browser opens at most six connections to one port, and a page needs one
+/// more for its other requests.
+const STREAMS: usize = 4;
 /// Number of a timeline's rows in one answer, unless the request says otherwise.
 const ROWS: usize = 60;
 /// Maximum number of a timeline's rows in one answer.
 const ROWS_MAX: usize = 1_000;
+
+/// Answer to the right token. A redirect would not do: if the address was opened from another site, the browser would
+/// follow the redirect without the new cookie, because of SameSite.
+const ENTRY: &str = "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Berth dashboard</title>\n\
+                     <meta http-equiv=\"refresh\" content=\"0; url=/\">\n<p><a href=\"/\">Dashboard</a></p>\n</html>\n";
 
 /// Headers of each answer. The page runs its own files only, in no frame, and names and messages in it cannot become
 /// code.
@@ -126,8 +132,7 @@ fn answer_to(access: Access) -> Response {
     match access {
         Access::Granted | Access::Unused => with_text(StatusCode::OK, TEXT, ""),
         Access::LogIn(cookie) => {
-            let mut response = with_text(StatusCode::SEE_OTHER, TEXT, "");
-            insert(&mut response, LOCATION, "/");
+            let mut response = with_text(StatusCode::OK, HTML, ENTRY);
             insert(&mut response, SET_COOKIE, &cookie);
             response
         }

@@ -10,6 +10,7 @@ use berth_api::{PoolName, Written};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::controller::gate::{FleetGate, Gate, GateReason};
+use crate::controller::time_left::Openness;
 
 /// Input for judging the gates of one pool.
 #[derive(Debug, Clone, Copy)]
@@ -100,6 +101,51 @@ pub fn gates(inputs: Inputs<'_>) -> Gates {
     let window = window(inputs);
     let gate = pause(inputs).or(window.gate.clone());
     Gates { gate, ..window }
+}
+
+/// Openings of a pool's gate, read once to be judged at many times. [`gates`] reads the schedule each time.
+#[derive(Debug)]
+pub enum Openings<'a> {
+    /// Turns may begin at any time.
+    Always,
+    /// Only an admin can open the gate, or no opening is long enough for a turn.
+    Never,
+    /// Turns may begin in the windows of this schedule. The pool's name determines the splay.
+    Scheduled(Schedule, &'a PoolName),
+}
+
+impl<'a> Openings<'a> {
+    /// Reads the openings from `inputs.now` on.
+    pub fn of(inputs: Inputs<'a>) -> Self {
+        if pause(inputs).is_some() {
+            return Self::Never;
+        }
+        let rollout = inputs.spec.rollout();
+        if rollout.windows.is_empty() && rollout.exclusions.is_empty() {
+            return Self::Always;
+        }
+        let Ok(schedule) = schedule(inputs.spec) else {
+            return Self::Never;
+        };
+        let longest = schedule.longest(inputs.now, inputs.pool.as_str());
+        let is_too_short = longest.is_some_and(|longest| longest <= inputs.needed);
+        if is_too_short || !inputs.clock_synchronized {
+            return Self::Never;
+        }
+        Self::Scheduled(schedule, inputs.pool)
+    }
+
+    /// Returns whether turns may begin at a time.
+    pub fn at(&self, time: Timestamp) -> Openness {
+        match self {
+            Self::Always => Openness::Open(None),
+            Self::Never => Openness::Closed(None),
+            Self::Scheduled(schedule, pool) => match schedule.at(time, pool.as_str()) {
+                Opening::Open { until } => Openness::Open(until),
+                Opening::Closed { next, .. } => Openness::Closed(next),
+            },
+        }
+    }
 }
 
 fn pause(inputs: Inputs<'_>) -> Option<Gate> {
@@ -329,6 +375,55 @@ mod tests {
             short.window.message,
             "the longest window is 5m, but a drain and a reboot take 10m; set a longer window"
         );
+    }
+
+    #[test]
+    fn openings_are_those_of_the_gates() {
+        let pool = PoolName::from("p");
+        let mut excluded = friday("0 22 * * 5", "8h");
+        excluded.exclusions = vec![Exclusion {
+            from: Time(at("2026-11-20T23:00:00Z")),
+            to: Time(at("2026-11-21T01:00:00Z")),
+        }];
+        let paused = Rollout {
+            paused: true,
+            ..Rollout::default()
+        };
+        let short = friday("0 22 * * 5", "5m");
+        for rollout in [excluded, paused, short, friday("x", "8h"), Rollout::default()] {
+            let spec = BootcNodePoolSpec {
+                rollout: Some(rollout),
+                ..BootcNodePoolSpec::default()
+            };
+            let inputs = |now| Inputs {
+                pool: &pool,
+                spec: &spec,
+                fleet: None,
+                clock_synchronized: true,
+                needed: Duration::from_secs(600),
+                now,
+            };
+            let openings = Openings::of(inputs(at("2026-11-20T12:00:00Z")));
+            for time in [
+                "2026-11-20T12:00:00Z",
+                "2026-11-20T22:00:00Z",
+                "2026-11-21T00:00:00Z",
+                "2026-11-21T02:00:00Z",
+            ] {
+                let expected = match gates(inputs(at(time))) {
+                    Gates { gate: None, closes, .. } => Openness::Open(closes),
+                    Gates {
+                        gate: Some(gate),
+                        changes,
+                        ..
+                    } => match gate.reason {
+                        GateReason::OutsideWindows | GateReason::Excluded => Openness::Closed(changes),
+                        _ => Openness::Closed(None),
+                    },
+                };
+                assert_eq!(openings.at(at(time)), expected, "{:?} at {time}", spec.rollout);
+            }
+        }
     }
 
     #[test]
