@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use super::cpu::Usage;
 use super::figure::{Figure, round, skip};
+use super::fleet::POOL;
 use super::many;
 use super::memory::{CONTROLLER, Memory};
 use super::progress::Progress;
@@ -32,6 +33,8 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const CHANGING: Duration = Duration::from_secs(30);
 /// Timeout until the page shows a tile for each node, and until it shows the last change.
 const TIMEOUT: Duration = Duration::from_secs(180);
+/// How long a view is looked at.
+const LOOKING: Duration = Duration::from_secs(6);
 /// Phases that the nodes go through.
 const PHASES: [&str; 4] = ["Draining", "Rebooting", "Updated", "Staging"];
 
@@ -94,6 +97,9 @@ pub async fn watch(program: &Path, nodes: usize, progress: Progress) -> Result<W
     let cluster = many::reporting(nodes.saturating_sub(1), progress).await?;
     // A controller would undo the changes.
     cluster.controllers.stop(CONTROLLER);
+    // The estimate of the time left looks at each window.
+    let hourly = json!({ "rollout": { "windows": [{ "schedule": "0 * * * *", "duration": "20m" }] } });
+    cluster.patch_pool(POOL, hourly).await?;
     let config = cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
     progress.say("opening the dashboard");
     let dashboard = Dashboard::start(program, &config.path, &[]).await?;
@@ -111,7 +117,9 @@ pub async fn watch(program: &Path, nodes: usize, progress: Progress) -> Result<W
     progress.say("changing 50 nodes each second");
     browser.measure_frames().await?;
     let (begin, usage) = (Instant::now(), Usage::now()?);
-    let (count, node, phase) = change(&cluster, nodes - 1).await?;
+    let (changed, visited) = tokio::join!(change(&cluster, nodes - 1), visit(&browser));
+    let (count, node, phase) = changed?;
+    visited?;
     let rate = count as f64 / begin.elapsed().as_secs_f64();
     let busy = usage.busy_since()?;
     let frames = browser.frames().await?;
@@ -131,6 +139,23 @@ pub async fn watch(program: &Path, nodes: usize, progress: Progress) -> Result<W
         shown,
         busy,
     })
+}
+
+/// Looks at each view for a while.
+async fn visit(browser: &Browser) -> Result<()> {
+    let drawer = format!("#/node/{}", thousand::name(1));
+    let timeline = format!("#/timeline/{POOL}");
+    for (view, part) in [
+        ("#/nodes", "#tiles [data-node]"),
+        (timeline.as_str(), "#timeline svg"),
+        (drawer.as_str(), "#drawer #explain"),
+        ("#/nodes", "#tiles [data-node]"),
+    ] {
+        browser.go(view).await?;
+        browser.until_shown(part).await?;
+        tokio::time::sleep(LOOKING).await;
+    }
+    Ok(())
 }
 
 /// Changes the phases of nodes. Returns the number of changes, and the last node with the phase that the page must show.

@@ -66,15 +66,18 @@ const ATTRIBUTE: &str =
 const COUNT: &str = "return document.querySelectorAll(arguments[0]).length;";
 const TEXT: &str = "const found = document.querySelector(arguments[0]); return found && found.textContent;";
 const VISIBLE: &str = "return [...document.querySelectorAll(arguments[0])].some((found) => found.checkVisibility());";
+const GO: &str = "location.hash = arguments[0]; return null;";
 const WHOLE_TEXT: &str = "return document.body ? document.body.innerText : '';";
 const ACTIVE: &str = "return document.activeElement.matches(arguments[0]);";
 const FOCUS: &str = "document.querySelector(arguments[0]).focus(); return null;";
 const TOO_WIDE: &str = r"
 const width = document.documentElement.clientWidth;
-if (document.documentElement.scrollWidth <= width) return [];
+const parts = [document.documentElement, ...document.querySelectorAll('dialog[open], dialog[open] > *')];
+const scrolled = parts.find((part) => part.scrollWidth > part.clientWidth);
+if (!scrolled) return [];
 const wide = [...document.querySelectorAll('*')].filter((found) => found.getBoundingClientRect().right > width + 0.5);
 const name = (found) => found.tagName + (found.id && '#' + found.id) + (found.className && '.' + found.className);
-return ['the page is ' + document.documentElement.scrollWidth + ' pixels wide', ...wide.slice(0, 20).map(name)];
+return [name(scrolled) + ' is ' + scrolled.scrollWidth + ' pixels wide', ...wide.slice(0, 20).map(name)];
 ";
 
 /// Headless Chromium with one page. Dropping it ends Chromium.
@@ -108,6 +111,11 @@ impl Browser {
         let opened = self.page.command("url", json!({ "url": url })).await;
         opened.with_context(|| format!("opening {url}"))?;
         Ok(())
+    }
+
+    /// Goes to a fragment of the page, such as `#/health`.
+    pub async fn go(&self, fragment: &str) -> Result<()> {
+        self.run(GO, &[fragment]).await
     }
 
     /// Loads the page again.

@@ -60,7 +60,7 @@ async fn a_drawer_says_what_the_program_says() -> Result<()> {
         drawer::tries_settings_as_the_program_does(&cluster, &viewer).await?;
         keyboard::a_drawer_opens_and_closes(&viewer).await?;
         keyboard::each_control_has_a_name(&viewer).await?;
-        keyboard::a_narrow_page_fits(&viewer).await?;
+        keyboard::each_page_fits(&viewer).await?;
         viewer.browser.is_quiet_but_for(&drawer::REFUSED).await
     };
     if let Err(error) = checks.await {

@@ -52,20 +52,19 @@ pub async fn a_drawer_opens_and_closes(viewer: &Viewer) -> Result<()> {
         .await
 }
 
+/// Each view and the drawer, with a part that is there only when it is shown.
+const VIEWS: [(&str, &str); 4] = [
+    ("#/nodes", "#tiles [data-node]"),
+    ("#/timeline/workers", "#timeline svg"),
+    ("#/health", "#health"),
+    ("#/node/node1", "#drawer #explain"),
+];
+
 /// Checks each view and the drawer.
 pub async fn each_control_has_a_name(viewer: &Viewer) -> Result<()> {
-    let views = [
-        ("#/nodes", "#tiles"),
-        ("#/timeline/workers", "#timeline"),
-        ("#/health", "#health"),
-        ("#/node/node1", "#drawer .story"),
-    ];
-    for (view, part) in views {
+    for (view, part) in VIEWS {
         viewer.go(view).await?;
-        viewer
-            .browser
-            .until("the view is shown", async || Ok(viewer.browser.count(part).await? > 0))
-            .await?;
+        viewer.browser.until_shown(part).await?;
         let all = viewer.browser.accessible().await?;
         let controls: Vec<_> = all.iter().filter(|element| element.is_interactive()).collect();
         ensure!(!controls.is_empty(), "{view} has no controls");
@@ -80,20 +79,19 @@ pub async fn each_control_has_a_name(viewer: &Viewer) -> Result<()> {
     viewer.go("#/nodes").await
 }
 
-/// Checks each view at 360 pixels, light and dark.
-pub async fn a_narrow_page_fits(viewer: &Viewer) -> Result<()> {
+/// Checks each view at 360 pixels, light and dark, and on a screen of 4K.
+pub async fn each_page_fits(viewer: &Viewer) -> Result<()> {
     let browser = &viewer.browser;
-    for scheme in [Scheme::Light, Scheme::Dark] {
-        let small = Look::of(360, 740);
-        browser
-            .look(Look {
-                scheme,
-                scale: 2.0,
-                ..small
-            })
-            .await?;
-        for view in ["#/nodes", "#/timeline/workers", "#/health", "#/node/node1"] {
+    for (width, scheme, scale) in [
+        (360, Scheme::Light, 2.0),
+        (360, Scheme::Dark, 2.0),
+        (3840, Scheme::Light, 1.0),
+    ] {
+        let small = Look::of(width, if width == 360 { 740 } else { 2160 });
+        browser.look(Look { scheme, scale, ..small }).await?;
+        for (view, part) in VIEWS {
             viewer.go(view).await?;
+            browser.until_shown(part).await?;
             let mut wide = vec![];
             let fits = browser.within(Duration::from_secs(10), "the page fits", async || {
                 wide = browser.too_wide().await?;

@@ -25,7 +25,6 @@ window.berthSeen = seen;
 return null;
 ";
 const RECORDED: &str = "return Object.fromEntries(window.berthSeen);";
-const GO: &str = "location.hash = arguments[0]; return null;";
 
 pub struct Viewer {
     pub browser: Browser,
@@ -52,7 +51,7 @@ impl Viewer {
 
     /// Goes to a view, such as `#/health`.
     pub async fn go(&self, view: &str) -> Result<()> {
-        self.browser.run::<()>(GO, &[view]).await
+        self.browser.go(view).await
     }
 
     /// Phase of a node's tile.
