@@ -18,7 +18,7 @@ import { listenToTimeline, showTimeline, timelineChanged } from "./timeline.js";
 
 const store = emptyStore();
 const filter = byId("filter");
-let link = { open: false, since: null, end: null };
+let link = { open: false, since: null, end: null, why: "" };
 let pending = noChanges();
 let isScheduled = false;
 let isFilterScheduled = false;

@@ -1,7 +1,7 @@
 // The state of the connection, in words: live, stale (the API server is away) or lost (the program is away).
 
 import { byId, setAttribute, setText, showText } from "./dom.js";
-import { age } from "./words.js";
+import { age, sentence } from "./words.js";
 
 /** Returns the state of the connection for `data-state`. */
 export function connectionState(store, link) {
@@ -47,6 +47,11 @@ const LOST = {
   refused: "kubectl berth dashboard sends no events to this page. If many of its pages are open, close some of them.",
 };
 
+function lostText({ end, why }) {
+  return end === "refused" && why
+    ? `kubectl berth dashboard sends no events to this page. ${sentence(why)}` : LOST[end ?? "silent"];
+}
+
 function awayText(state, store, link, now) {
   const old = age(seenAt(store, link), now);
   if (state === "stale") {
@@ -56,7 +61,7 @@ function awayText(state, store, link, now) {
   }
   if (state === "lost") {
     const seen = store.loaded ? `You see the cluster as it was ${old} ago` : "Nothing has been read yet";
-    return `${seen}: ${LOST[link.end ?? "silent"]}`;
+    return `${seen}: ${lostText(link)}`;
   }
   return "";
 }

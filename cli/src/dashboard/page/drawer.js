@@ -4,6 +4,7 @@ import { commandLine } from "./copy.js";
 import { byId, el, fill, setAttribute, setText, showText } from "./dom.js";
 import { finding } from "./health.js";
 import { stateWords, symbol } from "./looks.js";
+import { ask } from "./stream.js";
 import { age, clock, left, sentence, settings, span } from "./words.js";
 
 /** Shortest time between two reads of the shown node. */
@@ -114,7 +115,7 @@ async function load() {
 /** Returns the server's answer, or an object with `error` in words. */
 async function read(path) {
   try {
-    const answer = await fetch(path);
+    const answer = await ask(path);
     const data = await answer.json();
     return answer.ok ? data : { error: sentence(data.error ?? `the server answered ${answer.status}`) };
   } catch {

@@ -1,6 +1,7 @@
 // The drawing of a pool's rollout. The server draws the rows that are asked for; this module pages through them.
 
 import { byId, el, setText, showText } from "./dom.js";
+import { ask } from "./stream.js";
 
 /** Rows of a page. */
 const ROWS = 60;
@@ -79,7 +80,7 @@ async function load() {
   isChanged = false;
   const asked = { pool, from };
   try {
-    const answer = await fetch(`/api/timeline/${encodeURIComponent(pool)}?from=${from}&rows=${ROWS}`);
+    const answer = await ask(`/api/timeline/${encodeURIComponent(pool)}?from=${from}&rows=${ROWS}`);
     const text = await answer.text();
     if (asked.pool === pool && asked.from === from) {
       show(answer, text);
