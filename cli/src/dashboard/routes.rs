@@ -40,6 +40,7 @@ const ROWS_MAX: usize = 1_000;
 /// Answer to the right token. A redirect would not do: if the address was opened from another site, the browser would
 /// follow the redirect without the new cookie, because of SameSite.
 const ENTRY: &str = "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Berth dashboard</title>\n\
+                     <link rel=\"icon\" type=\"image/svg+xml\" href=\"/assets/icon.svg\">\n\
                      <meta http-equiv=\"refresh\" content=\"0; url=/\">\n<p><a href=\"/\">Dashboard</a></p>\n</html>\n";
 
 /// Headers of each answer. The page runs its own files only, in no frame, and names and messages in it cannot become
