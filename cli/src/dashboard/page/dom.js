@@ -42,8 +42,9 @@ const shown = new WeakMap();
 export function fill(parent, data, build) {
   const signature = JSON.stringify(data) ?? "";
   if (shown.get(parent) !== signature) {
-    shown.set(parent, signature);
     parent.replaceChildren(...build(data));
+    // Only now: after an error in `build`, the next call tries again.
+    shown.set(parent, signature);
   }
 }
 
@@ -53,7 +54,16 @@ export function showText(element, text) {
   element.hidden = !text;
 }
 
-/** Reads a text to users of a screen reader. */
+const ANNOUNCE_MS = 100;
+let announcing = null;
+
+/**
+ * Reads a text to users of a screen reader. The text is cleared first: an equal text would not be read again. An open
+ * drawer has its own status line, because a screen reader reads nothing outside of a modal dialog.
+ */
 export function announce(text) {
-  setText(byId("announce"), text);
+  clearTimeout(announcing);
+  const lines = [byId("announce"), byId("announce-in-drawer")];
+  lines.forEach((line) => setText(line, ""));
+  announcing = setTimeout(() => setText(lines[byId("drawer").open ? 1 : 0], text), ANNOUNCE_MS);
 }

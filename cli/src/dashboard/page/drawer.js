@@ -1,8 +1,8 @@
 // The drawer of one node: state, health, blockers, explanation with what-if, chapters, conditions and story.
 
 import { commandLine } from "./copy.js";
-import { byId, el, fill, setAttribute, setText, showText } from "./dom.js";
-import { finding } from "./health.js";
+import { announce, byId, el, fill, setAttribute, setText, showText } from "./dom.js";
+import { showFindings } from "./health.js";
 import { stateWords, symbol } from "./looks.js";
 import { ask } from "./stream.js";
 import { age, clock, left, sentence, settings, span } from "./words.js";
@@ -16,6 +16,14 @@ let tried = [];
 let timer = null;
 /** Number of the newest request; answers to older requests are dropped. */
 let newest = 0;
+/** The same for requests with settings. */
+let newestTry = 0;
+
+/** Parts of the drawer that are filled from the answer, besides its findings. */
+const PARTS = [
+  "drawer-facts", "explain", "what-if-ideas", "what-if-result", "drawer-updates", "drawer-conditions", "drawer-turns",
+  "drawer-commands", "drawer-text",
+];
 
 /** Makes the drawer react; `closed` is called when the admin closes it. */
 export function listenToDrawer(closed) {
@@ -58,11 +66,13 @@ export function showDrawer(name) {
 
 function reset(name) {
   tried = [];
+  newestTry += 1;
   setAttribute(drawer, "data-node", name);
   setText(byId("drawer-title"), name);
-  for (const id of ["drawer-facts", "drawer-health", "explain", "drawer-story", "what-if-ideas", "what-if-result"]) {
+  for (const id of PARTS) {
     fill(byId(id), null, () => []);
   }
+  showFindings(byId("drawer-health"), []);
   byId("what-if").value = "";
   byId("what-if-result").hidden = true;
   byId("what-if-clear").hidden = true;
@@ -79,16 +89,31 @@ export function drawerChanged(changes) {
   }
 }
 
-function tryOut(changes) {
+/**
+ * Reads the explanation with some settings. Only the admin starts this, not a change in the cluster: each try is a dry
+ * run on the API server.
+ */
+async function tryOut(changes) {
   tried = changes;
+  newestTry += 1;
+  const request = newestTry;
   byId("what-if-clear").hidden = tried.length === 0;
   if (tried.length === 0) {
     byId("what-if-result").hidden = true;
+    return;
   }
-  load();
+  const query = tried.map((setting) => `whatIf=${encodeURIComponent(setting)}`).join("&");
+  const answer = await read(`${pathOf(shown)}?${query}`);
+  if (request === newestTry && shown !== null) {
+    showWhatIf(answer);
+  }
 }
 
-/** Reads the node, and its explanation with the tried settings if there are any. */
+function pathOf(name) {
+  return `/api/nodes/${encodeURIComponent(name)}`;
+}
+
+/** Reads the node. */
 async function load() {
   clearTimeout(timer);
   timer = null;
@@ -97,18 +122,13 @@ async function load() {
   }
   newest += 1;
   const request = newest;
-  const path = `/api/nodes/${encodeURIComponent(shown)}`;
-  const query = tried.map((setting) => `whatIf=${encodeURIComponent(setting)}`).join("&");
-  const [present, other] = await Promise.all([read(path), tried.length > 0 ? read(`${path}?${query}`) : null]);
+  const present = await read(pathOf(shown));
   if (request !== newest || shown === null) {
     return;
   }
   showText(byId("drawer-error"), present.error ?? "");
   if (!present.error) {
     showNode(present);
-  }
-  if (other) {
-    showWhatIf(other);
   }
 }
 
@@ -127,13 +147,23 @@ function showNode(data) {
   const now = Date.now();
   fill(byId("drawer-facts"), { facts: facts(data, now), node: data.node, blockers: ages(data.story?.blockers, now) },
     ({ facts: lines, node, blockers }) => [node ? state(node) : "", definitions(lines), ...blockerList(blockers)]);
-  fill(byId("drawer-health"), data.health, (health) => health.map(finding));
+  showFindings(byId("drawer-health"), data.health);
   fill(byId("explain"), data.explanationText, explanationLines);
   showFields(data.fields);
   showIdeas(data.explanation);
-  const { conditions, commands, storyText } = data;
-  const { updates, turns } = data.story ?? { updates: [], turns: [] };
-  fill(byId("drawer-story"), { updates, turns, conditions, commands, storyText }, sections);
+  showStory(data, now);
+}
+
+/** Shows the parts of the story. Ages change outside of `fill`, so that an open disclosure and the focus stay. */
+function showStory({ story, conditions, commands, storyText }, now) {
+  const { updates, turns } = story ?? { updates: [], turns: [] };
+  fill(byId("drawer-updates"), updates, (all) => all.map(updateSection));
+  updates.forEach((update, at) => showTook(byId("drawer-updates").children[at], update.chapters, now));
+  fill(byId("drawer-conditions"), conditions, conditionSection);
+  fill(byId("drawer-turns"), turns, turnSection);
+  fill(byId("drawer-commands"), commands, commandSection);
+  fill(byId("drawer-text"), "once", textSection);
+  setText(byId("drawer-text").querySelector(".story"), storyText);
 }
 
 function state(node) {
@@ -219,28 +249,33 @@ function showWhatIf(answer) {
     el("h4", {}, `With ${data.asked}`),
     data.error ? el("p", {}, data.error) : el("pre", {}, ...explanationLines(data.text)),
   ]);
+  announce(`With ${asked}: ${answer.error ?? answer.explanationText}`);
 }
 
-function sections({ updates, turns, conditions, commands, storyText }) {
-  const parts = updates.map(updateSection);
-  if (conditions.length > 0) {
-    parts.push(section("Conditions", table(["Type", "Status", "Reason", "Since", "Message"], conditions.map((one) => [
-      one.type, one.status, one.reason, one.lastTransitionTime ? clock(one.lastTransitionTime, Date.now()) : "",
-      one.message,
-    ]))));
-  }
-  if (turns.length > 0) {
-    parts.push(section("Ended turns", table(["Outcome", "Ended", "Berth", "Drain"], turns.map((turn) => [
-      turn.outcome ?? "", turn.endTime ? clock(turn.endTime, Date.now()) : "", turn.berth,
-      turn.drainSeconds === undefined || turn.drainSeconds === null ? "" : span(turn.drainSeconds),
-    ]))));
-  }
-  if (commands.length > 0) {
-    parts.push(section("Commands", ...commands.map((one) => commandLine(one.command, one.label))));
-  }
-  const text = el("pre", { class: "story", tabindex: "0", role: "region", "aria-label": "Story as text" }, storyText);
-  parts.push(el("details", {}, el("summary", {}, "The whole story, as kubectl berth node prints it"), text));
-  return parts;
+function conditionSection(conditions) {
+  const rows = conditions.map((one) => [
+    one.type, one.status, one.reason, one.lastTransitionTime ? clock(one.lastTransitionTime, Date.now()) : "",
+    one.message,
+  ]);
+  return rows.length > 0 ? [section("Conditions", table(["Type", "Status", "Reason", "Since", "Message"], rows))] : [];
+}
+
+function turnSection(turns) {
+  const rows = turns.map((turn) => [
+    turn.outcome ?? "", turn.endTime ? clock(turn.endTime, Date.now()) : "", turn.berth,
+    turn.drainSeconds === undefined || turn.drainSeconds === null ? "" : span(turn.drainSeconds),
+  ]);
+  return rows.length > 0 ? [section("Ended turns", table(["Outcome", "Ended", "Berth", "Drain"], rows))] : [];
+}
+
+function commandSection(commands) {
+  const lines = commands.map((one) => commandLine(one.command, one.label));
+  return lines.length > 0 ? [section("Commands", ...lines)] : [];
+}
+
+function textSection() {
+  const text = el("pre", { class: "story", tabindex: "0", role: "region", "aria-label": "Story as text" });
+  return [el("details", {}, el("summary", {}, "The whole story, as kubectl berth node prints it"), text)];
 }
 
 function section(title, ...content) {
@@ -251,22 +286,30 @@ function version(image) {
   return image?.version ?? image?.digest?.slice(0, 19) ?? "?";
 }
 
-/** Returns the chapters of an update as a table with a bar for each chapter's share of the time. */
+/** Returns the chapters of an update as a table. `showTook` fills in how long each took. */
 function updateSection(update) {
-  const took = (chapter) => {
-    const start = Date.parse(chapter.startTime);
-    const end = chapter.endTime ? Date.parse(chapter.endTime) : Date.now();
-    return Math.max(0, (end - start) / 1000) || 0;
-  };
-  const longest = Math.max(1, ...update.chapters.map(took));
   const rows = update.chapters.map((chapter) => {
     const bar = el("span", { class: "share", "data-chapter": chapter.name, "aria-hidden": "true" });
-    bar.style.width = `${Math.max(1, (100 * took(chapter)) / longest)}%`;
     const began = chapter.startTime ? clock(chapter.startTime, Date.now()) : "";
-    return [chapter.name, began, span(took(chapter)) + (chapter.endTime ? "" : " so far"), bar];
+    return [chapter.name, began, el("span", { class: "took" }), bar];
   });
   const from = update.from ? `from ${version(update.from)} ` : "";
   return section(`Update ${from}to ${version(update.to)}`, table(["Chapter", "Began", "Took", "Share"], rows));
+}
+
+/** Shows how long the chapters of an update took, and a bar for each chapter's share of the time. */
+function showTook(element, chapters, now) {
+  const seconds = chapters.map((chapter) => {
+    const end = chapter.endTime ? Date.parse(chapter.endTime) : now;
+    return Math.max(0, (end - Date.parse(chapter.startTime)) / 1000) || 0;
+  });
+  const longest = Math.max(1, ...seconds);
+  const texts = element.querySelectorAll(".took");
+  const bars = element.querySelectorAll(".share");
+  chapters.forEach((chapter, at) => {
+    setText(texts[at], span(seconds[at]) + (chapter.endTime ? "" : " so far"));
+    bars[at].style.width = `${Math.max(1, (100 * seconds[at]) / longest)}%`;
+  });
 }
 
 function table(heads, rows) {

@@ -10,8 +10,8 @@ const NAMED = 30;
 
 /** Shows all findings. */
 export function showHealth(store) {
-  fill(byId("health"), store.health, (health) => health.length > 0 ? health.map(finding)
-    : [el("p", {}, "No findings: nothing is wrong.")]);
+  showFindings(byId("health-findings"), store.health);
+  byId("health-none").hidden = store.health.length > 0;
   const urgent = store.health.filter((one) => one.level !== "Info");
   const level = urgent.some((one) => one.level === "Error") ? "Error" : "Warning";
   setText(byId("health-count"), urgent.length > 0 ? `${levelSymbol(level)} ${urgent.length}` : "");
@@ -25,30 +25,76 @@ export function showHealthAges(now) {
   }
 }
 
-/** Returns the element of a finding. */
-export function finding(found) {
+/** Shows findings in `parent`. Each keeps its element as long as it has its message, and with it the focus. */
+export function showFindings(parent, findings) {
+  const old = new Map([...parent.children].map((element) => [element.dataset.key, element]));
+  const keys = new Map();
+  const elements = findings.map((found) => {
+    const number = keys.get(found.message) ?? 0;
+    keys.set(found.message, number + 1);
+    const key = `${number} ${found.message}`;
+    const element = old.get(key) ?? newFinding(found, key);
+    old.delete(key);
+    showFinding(element, found);
+    return element;
+  });
+  old.forEach((element) => element.remove());
+  arrange(parent, elements);
+}
+
+/** Orders the children. Moving an element takes its focus away, so the element with the focus is moved last, if at all. */
+function arrange(parent, elements) {
+  const isInOrder = elements.every((element, at) => parent.children[at] === element);
+  if (isInOrder) {
+    return;
+  }
+  const kept = elements.find((element) => element.contains(document.activeElement));
+  const at = elements.indexOf(kept);
+  elements.forEach((element, index) => {
+    if (element !== kept) {
+      parent.insertBefore(element, index < at ? kept : null);
+    }
+  });
+}
+
+function newFinding({ message }, key) {
+  return el("article", { class: "finding", "data-finding": message, "data-key": key },
+    el("div"), el("div"), el("div"));
+}
+
+function showFinding(element, found) {
+  setAttribute(element, "data-level", found.level);
+  const [head, remedies, nodes] = element.children;
+  const { level, message, impact, since, description, remedy, commands, runbook, resources } = found;
+  fill(head, { level, message, impact, since, description }, headOf);
+  fill(remedies, { remedy, commands, runbook }, remedyOf);
+  fill(nodes, resources, resourcesOf);
+}
+
+function headOf(found) {
   const since = found.since
     ? el("time", { datetime: found.since }, `for ${age(found.since, Date.now())}`) : null;
-  return el("article", { class: "finding", "data-finding": found.message, "data-level": found.level },
+  const description = found.description ? [el("p", {}, found.description)] : [];
+  return [
     el("h3", {}, mark(found.level), found.message),
     el("p", { class: "quiet" }, `${found.level} · impact: ${found.impact}`, since ? " · " : null, since),
-    found.description ? el("p", {}, found.description) : null,
-    ...remedy(found),
-    resources(found));
+    ...description,
+  ];
 }
 
 function mark(level) {
   return el("span", { class: "mark", "data-level": level, "aria-hidden": "true" }, levelSymbol(level));
 }
 
-function remedy(found) {
+function remedyOf(found) {
   if (!found.remedy?.length) {
     return [];
   }
   const kind = found.remedy.length === 1 ? "remedy single" : "remedy";
   const steps = el("ol", { class: kind }, ...found.remedy.map((step) => el("li", {}, sentence(step))));
+  const page = runbook(found.runbook);
   return [el("h4", {}, "What to do"), steps, ...(found.commands ?? []).map((command) => commandLine(command)),
-    runbook(found.runbook)];
+    ...(page ? [page] : [])];
 }
 
 /** Returns the link to the runbook. Only addresses with https are links. */
@@ -63,13 +109,13 @@ function runbook(page) {
 }
 
 /** Returns links to the drawers of the finding's nodes. */
-function resources(found) {
-  const names = found.resources.filter((name) => name.startsWith("nodes/")).map((name) => name.slice("nodes/".length));
+function resourcesOf(resources) {
+  const names = resources.filter((name) => name.startsWith("nodes/")).map((name) => name.slice("nodes/".length));
   if (names.length === 0) {
-    return null;
+    return [];
   }
   const links = names.slice(0, NAMED).map((name) => el("li", {},
     el("a", { href: `#/node/${encodeURIComponent(name)}` }, name)));
   const more = names.length > NAMED ? [el("li", {}, `and ${names.length - NAMED} more`)] : [];
-  return el("ul", { class: "names", "aria-label": "Nodes" }, ...links, ...more);
+  return [el("ul", { class: "names", "aria-label": "Nodes" }, ...links, ...more)];
 }
