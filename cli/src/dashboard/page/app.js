@@ -14,7 +14,7 @@ import { showPools } from "./pools.js";
 import { fragment, route } from "./route.js";
 import { applyChange, applyState, emptyStore, merge, noChanges } from "./store.js";
 import { filterTiles, focusTile, listenToTiles, showPeek, showTiles } from "./tiles.js";
-import { listenToTimeline, showTimeline, timelineChanged } from "./timeline.js";
+import { listenToTimeline, showTimeline, showTimelinePools, timelineChanged } from "./timeline.js";
 
 const store = emptyStore();
 const filter = byId("filter");
@@ -48,6 +48,7 @@ function draw() {
   showHeadline(store, now, seenAt(store, link));
   if (changes.all || changes.pools || changes.health) {
     showPools(store, now);
+    showTimelinePools(store.pools);
   }
   if (changes.all || changes.health) {
     showHealth(store);

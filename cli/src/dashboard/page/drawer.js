@@ -177,7 +177,7 @@ function state(node) {
 /** Returns the facts about a node, as pairs of name and value. A node that no pool has ever had has no story. */
 function facts({ node, story }, now) {
   if (!node) {
-    return [["Member of", "no pool"]];
+    return [["Member of", story?.pool ? `pool ${story.pool}, which this page does not show` : "no pool"]];
   }
   const runs = node.target && node.version !== node.target ? `${node.version || "?"} → ${node.target}` : node.version;
   const place = [

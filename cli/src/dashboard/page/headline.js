@@ -14,6 +14,26 @@ export function mainPool(pools) {
   return sorted[0];
 }
 
+/** True if all nodes run the pool's image and nothing casts doubt on which image that is, such as a new, unread spec. */
+function isUpToDate(pool) {
+  return isComplete(pool) && Boolean(pool.digest) && !pool.warnings?.length;
+}
+
+function isComplete(pool) {
+  return pool.updated === pool.total;
+}
+
+/** Returns the answer for a pool with nothing left to update. */
+function complete(pool) {
+  const { name, total, version, warnings } = pool;
+  const on = version ? ` on ${version}` : "";
+  if (isUpToDate(pool)) {
+    return `Pool ${name} is up to date: ${count(total, "node")}${on}.`;
+  }
+  const doubt = warnings?.[0]?.message || "its image is not resolved yet";
+  return sentence(`Pool ${name} may not be up to date (${count(total, "node")}${on}): ${doubt}`);
+}
+
 /** Returns the answer to "are we updating?" for one pool. */
 export function updating(pool, now) {
   const { name, total, updated } = pool;
@@ -23,8 +43,8 @@ export function updating(pool, now) {
   if (pool.assessment === "Empty") {
     return `Pool ${name} has no nodes.`;
   }
-  if (updated === total) {
-    return `Pool ${name} is up to date: ${count(total, "node")}${pool.version ? ` on ${pool.version}` : ""}.`;
+  if (isComplete(pool)) {
+    return complete(pool);
   }
   if (pool.progressing?.reason === "RolloutHalted") {
     return `Pool ${name} is halted: ${done} updated${to}, and no other node starts.`;
@@ -42,13 +62,14 @@ export function updating(pool, now) {
 export function headline(store, now) {
   const { pools } = store;
   if (pools.length === 0) {
-    return "There is no pool, so Berth updates no node.";
+    return store.only ? `Pool ${store.only} no longer exists.` : "There is no pool, so Berth updates no node.";
   }
   const total = pools.reduce((sum, pool) => sum + pool.total, 0);
-  if (pools.length > 1 && pools.every((pool) => pool.updated === pool.total)) {
+  if (pools.length > 1 && pools.every(isUpToDate)) {
     return `All ${pools.length} pools are up to date: ${count(total, "node")}.`;
   }
-  const main = updating(mainPool(pools), now);
+  const doubtful = pools.every(isComplete) ? pools.filter((pool) => !isUpToDate(pool)) : [];
+  const main = updating(mainPool(doubtful.length > 0 ? doubtful : pools), now);
   return store.fleet.paused ? `The fleet is paused. ${main}` : main;
 }
 
@@ -80,7 +101,7 @@ function mood(store, finding) {
   if (finding?.level === "Warning") {
     return "warning";
   }
-  const isDone = store.pools.every((pool) => pool.updated === pool.total);
+  const isDone = store.pools.every(isUpToDate);
   return isDone ? "well" : "working";
 }
 
@@ -95,9 +116,10 @@ function todo({ finding, otherwise }) {
 /** Returns what an admin must do without a finding. */
 function nothingToDo(store) {
   if (store.pools.length === 0) {
-    return "create a BootcNodePool.";
+    return store.only
+      ? "to see the other pools, start kubectl berth dashboard without a pool." : "create a BootcNodePool.";
   }
-  const isDone = store.pools.every((pool) => pool.updated === pool.total);
+  const isDone = store.pools.every(isComplete);
   return isDone ? "nothing." : "nothing; the update continues automatically.";
 }
 

@@ -54,6 +54,13 @@ export function timelineChanged(changed) {
   }
 }
 
+/** Shows changed pools in the choice. */
+export function showTimelinePools(pools) {
+  if (isShown) {
+    showChoices(pools, pool);
+  }
+}
+
 function refresh() {
   timer = null;
   if (isChanged && isShown) {
