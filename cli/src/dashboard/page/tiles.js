@@ -73,9 +73,6 @@ export function showTiles(from, changes) {
     build();
     return;
   }
-  if (changes.pools) {
-    groups.forEach(label);
-  }
   // After a reconnect, a whole state arrives. Only its differences are drawn, so that focus and scroll position stay.
   const gone = changes.all ? [...places.keys()].filter((name) => !store.nodes.has(name)) : changes.gone;
   const changed = changes.all ? store.nodes.keys() : changes.nodes;
@@ -88,7 +85,9 @@ export function showTiles(from, changes) {
   }
   if (isResized) {
     size();
-    root.querySelectorAll(".wave").forEach(labelWave);
+  }
+  if (changes.all || changes.pools || changes.nodes.size > 0 || changes.gone.size > 0) {
+    labelWaves();
   }
 }
 
@@ -124,6 +123,7 @@ function buildSome(names, build, hadFocus) {
     }
   }
   labelled.forEach(label);
+  labelWaves();
   if (names.length > 0) {
     requestAnimationFrame(() => buildSome(names, build, hadFocus));
     return;
@@ -135,17 +135,16 @@ function buildSome(names, build, hadFocus) {
 }
 
 /**
- * Ranks the pools and waves: they have the order of the pools' specs, and nodes without a pool come last. Returns true
- * if the order has changed.
+ * Ranks the waves: they have the order of the pools' specs. Pools are ordered by name, since the order of the store
+ * follows their states, and tiles should stay in place. Returns true if the order has changed.
  */
 function setOrder() {
-  const before = JSON.stringify([...order]);
+  const before = JSON.stringify([...order].sort());
   order = new Map();
-  store.pools.forEach((pool, rank) => {
-    order.set(pool.name, rank);
+  store.pools.forEach((pool) => {
     (pool.waves ?? []).forEach((wave, at) => order.set(waveKey(pool.name, wave.name), at));
   });
-  return JSON.stringify([...order]) !== before;
+  return JSON.stringify([...order].sort()) !== before;
 }
 
 function waveKey(pool, wave) {
@@ -157,7 +156,8 @@ function rank(key) {
 }
 
 function compareGroups(a, b) {
-  const ofPools = rank(a.pool) - rank(b.pool) || byName(a.pool, b.pool);
+  // Nodes without a pool come last.
+  const ofPools = Number(a.pool === "") - Number(b.pool === "") || byName(a.pool, b.pool);
   const ofWaves = rank(waveKey(a.pool, a.wave)) - rank(waveKey(b.pool, b.wave)) || byName(a.wave, b.wave);
   return ofPools || ofWaves || byName(a.zone, b.zone);
 }
@@ -195,29 +195,45 @@ function gridOf({ pool, wave }) {
   const later = sections.find((other) => compareGroups({ pool, wave, zone: "" },
     { pool: other.dataset.ofPool, wave: other.dataset.wave, zone: "" }) < 0);
   root.insertBefore(section, later ?? null);
-  labelWave(section);
   return grid;
 }
 
-function labelWave(section) {
+/**
+ * Labels all waves. The numbers are those of the tiles: the pool's status has numbers too, but it is written later than
+ * the nodes change.
+ */
+function labelWaves() {
+  const counts = new Map();
+  for (const { pool, wave, names } of groups) {
+    const key = waveKey(pool, wave);
+    const { updated, total } = counts.get(key) ?? { updated: 0, total: 0 };
+    const more = names.filter((name) => store.nodes.get(name)?.phase === "Updated").length;
+    counts.set(key, { updated: updated + more, total: total + names.length });
+  }
+  for (const section of root.children) {
+    labelWave(section, counts.get(waveKey(section.dataset.ofPool, section.dataset.wave)));
+  }
+}
+
+function labelWave(section, { updated, total }) {
   const { ofPool, wave } = section.dataset;
   const pool = store.pools.find((one) => one.name === ofPool);
   const view = pool?.waves?.find((one) => one.name === wave);
   const name = ofPool === "" ? "Nodes without a pool" : ofPool + (wave ? ` · ${wave}` : "");
   const [title, grid] = section.children;
   setText(title.firstElementChild, name);
-  setText(title.lastElementChild, view ? waveWords(view) : pool ? `${pool.updated} of ${pool.total} updated` : "");
+  const state = view ? `, ${stateOf(view)}` : "";
+  setText(title.lastElementChild, pool ? `${updated} of ${total} updated${state}` : "");
   setAttribute(grid, "aria-label", `Tiles of ${name}`);
 }
 
-function waveWords(wave) {
+function stateOf(wave) {
   const soak = wave.state === "Soaking" ? ` ${span(wave.soakedSeconds)} of ${span(wave.soakSeconds)}` : "";
-  return `${wave.updated} of ${wave.total} updated, ${wave.state.toLowerCase()}${soak}`;
+  return wave.state.toLowerCase() + soak;
 }
 
 function label(group) {
   setText(group.head, `${group.zone || "no zone"} · ${group.names.length}`);
-  labelWave(group.row.closest(".wave"));
 }
 
 function newTile(node) {
