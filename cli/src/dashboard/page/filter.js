@@ -9,10 +9,20 @@ const FIELDS = new Map([
 
 const SEARCHED = ["name", "pool", "wave", "zone", "phase", "assessment", "version", "target", "berth", "message"];
 
-/** Returns a function that is true for each node with all words of the filter. */
+/** Returns a function that is true for each node with all words of the filter. Words of one field are alternatives. */
 export function parse(text) {
-  const tests = tokens(text).map(test);
-  return (node) => tests.every((one) => one(node));
+  const tests = new Map();
+  tokens(text).forEach((word, at) => {
+    const key = fieldOf(word) ?? at;
+    tests.set(key, [...(tests.get(key) ?? []), test(word)]);
+  });
+  return (node) => [...tests.values()].every((alternatives) => alternatives.some((one) => one(node)));
+}
+
+/** Returns the field of a node that a word with a colon searches, or `undefined`. */
+function fieldOf(word) {
+  const colon = word.indexOf(":");
+  return colon > 0 ? FIELDS.get(word.slice(0, colon).toLowerCase()) : undefined;
 }
 
 /** Returns the words of a filter. */
@@ -28,10 +38,9 @@ export function toggle(text, word) {
 }
 
 function test(word) {
-  const colon = word.indexOf(":");
-  const field = colon > 0 ? FIELDS.get(word.slice(0, colon).toLowerCase()) : undefined;
+  const field = fieldOf(word);
   if (field) {
-    const value = word.slice(colon + 1).toLowerCase();
+    const value = word.slice(word.indexOf(":") + 1).toLowerCase();
     return (node) => (node[field] ?? "").toLowerCase().startsWith(value);
   }
   const part = word.toLowerCase();
