@@ -42,7 +42,7 @@ export function showFindings(parent, findings) {
   arrange(parent, elements);
 }
 
-/** Orders the children. Moving an element takes its focus away, so the element with the focus is moved last, if at all. */
+/** Orders the children. A moved element loses its focus, so the others are moved around the one with the focus. */
 function arrange(parent, elements) {
   const isInOrder = elements.every((element, at) => parent.children[at] === element);
   if (isInOrder) {

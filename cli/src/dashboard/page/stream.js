@@ -9,9 +9,12 @@ const SILENT_MS = 40000;
 const ANSWER_MS = 10000;
 const CHECK_MS = 1000;
 
-/** The connection: `since` is when it broke, `heard` when the last event came, `run` the program that this page is of. */
+/**
+ * The connection: `since` is when it broke, `heard` when the last event came, and `run` identifies the run of the
+ * program that sent the first state.
+ */
 const link = { on: null, run: null, since: null, end: null, why: "", heard: 0 };
-/** True while the stream is open and its program is the one that this page is of. */
+/** True while the stream is open and has sent a state of the first `run`. */
 let isTrusted = false;
 
 /**
@@ -30,7 +33,7 @@ export function ask(path) {
   return isTrusted ? fetch(path) : Promise.reject(new Error("no stream"));
 }
 
-/** Opens one stream. Each stream is closed at the first trouble, except where the browser itself reconnects. */
+/** Opens a stream. After a network error the browser itself reconnects it; otherwise it is closed and replaced. */
 function open() {
   const source = new EventSource("/api/events");
   const stream = { source, isOpen: false, isOurs: false, waiting: Date.now(), watch: 0 };
@@ -85,7 +88,7 @@ function changeCame(stream, event) {
   }
 }
 
-/** After a network error the browser reconnects. After an HTTP error it gives up, so connect again here. */
+/** Handles a broken stream. After an HTTP error the browser gives up, so this module connects again. */
 function failed(stream) {
   stream.isOpen = false;
   stream.isOurs = false;
@@ -121,7 +124,7 @@ async function probe() {
   const [end, why] = await refusal();
   report(false, end, why);
   if (end !== "session") {
-    // The probe may have been answered with a stream, so leave the server the time to end it.
+    // If the probe got a stream, the server needs a moment to notice that it was canceled: streams are limited.
     setTimeout(open, RETRY_MS);
   }
 }
