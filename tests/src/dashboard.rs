@@ -67,6 +67,11 @@ impl Dashboard {
         self.process.id()
     }
 
+    /// Sends a signal to the program.
+    pub fn signal(&mut self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
     /// Sends SIGINT, as Ctrl-C does. Returns the time until the program has ended.
     ///
     /// # Errors

@@ -1,12 +1,19 @@
 //! `kubectl berth dashboard` in a browser, with as many nodes as a large cluster has.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use berth_tests::bench::{Progress, watch};
-use berth_tests::browser::unavailable;
+use berth_tests::browser::{Browser, unavailable};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG};
+use berth_tests::dashboard::Dashboard;
 use berth_tests::programs;
+use nix::sys::signal::Signal;
 
 use crate::rollout::{ONLY_IN_TEST_REAL, SELECTED};
 
+/// Longer than the silence that a page takes for a lost connection.
+const SILENCE: Duration = Duration::from_secs(45);
 const NODES: usize = 5000;
 /// Longest time between two frames in milliseconds, with one frame in a hundred left out.
 const FRAME: f64 = 100.0;
@@ -41,4 +48,39 @@ async fn five_thousand_nodes_change_smoothly() -> Result<()> {
         "the changes were too slow to measure anything: {watched:?}"
     );
     Ok(())
+}
+
+#[tokio::test]
+async fn a_silent_program_is_lost() -> Result<()> {
+    if std::env::var_os(SELECTED).is_none() {
+        println!("{ONLY_IN_TEST_REAL}a_silent_program_is_lost: a page waits for 40 seconds");
+        return Ok(());
+    }
+    if let Some(why) = unavailable() {
+        println!("{why}");
+        return Ok(());
+    }
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 1,
+        ..ClusterOptions::default()
+    })
+    .await?;
+    let program = tokio::task::spawn_blocking(programs::kubectl).await??;
+    let config = cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
+    let mut dashboard = Dashboard::start(&program, &config.path, &[]).await?;
+    let browser = Browser::start().await?;
+    browser.open(dashboard.address()).await?;
+    browser.until_attribute("#connection", "data-state", "live").await?;
+    // Quiet for longer than a page waits: the events that only say so are enough.
+    tokio::time::sleep(SILENCE).await;
+    let state = browser.attribute("#connection", "data-state").await?;
+    ensure!(state.as_deref() == Some("live"), "{state:?}");
+    dashboard.signal(Signal::SIGSTOP);
+    let lost = browser.within(LONG, "the page says that the program is lost", async || {
+        let state = browser.attribute("#connection", "data-state").await?;
+        Ok(state.as_deref() == Some("lost"))
+    });
+    lost.await?;
+    dashboard.signal(Signal::SIGCONT);
+    browser.until_attribute("#connection", "data-state", "live").await
 }
