@@ -33,6 +33,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const CHANGING: Duration = Duration::from_secs(30);
 /// Timeout until the page shows a tile for each node, and until it shows the last change.
 const TIMEOUT: Duration = Duration::from_secs(180);
+const HIDDEN: &str = "const tiles = document.querySelector('#tiles'); return tiles.scrollHeight - tiles.clientHeight;";
 /// How long a view is looked at.
 const LOOKING: Duration = Duration::from_secs(6);
 /// Phases that the nodes go through.
@@ -49,6 +50,8 @@ pub struct Watched {
     pub frames: Frames,
     /// Memory of the program after the changes.
     pub memory: Memory,
+    /// Height of the tiles beyond their panel, in pixels: more than 0 if a person must scroll to see all tiles.
+    pub hidden: f64,
     /// Seconds from the address to the tiles of all nodes.
     pub shown: f64,
     /// Share of the time that the processors were busy.
@@ -77,6 +80,7 @@ pub(super) async fn measure(run: &Run) -> Result<()> {
             .detail("p50", json!(round(frames.half)))
             .detail("p99", json!(round(frames.p99)))
             .detail("max", json!(round(frames.max)))
+            .detail("pixels of tiles to scroll to", json!(round(watched.hidden)))
             .detail("seconds to the first picture", json!(round(watched.shown)))
             .detail("processors busy", json!(round(watched.busy)))
             .print();
@@ -114,6 +118,7 @@ pub async fn watch(program: &Path, nodes: usize, progress: Progress) -> Result<W
     let shown = opened.elapsed().as_secs_f64();
     // The page settles after its first picture.
     tokio::time::sleep(Duration::from_secs(3)).await;
+    let hidden = browser.run(HIDDEN, &[]).await?;
     progress.say("changing 50 nodes each second");
     browser.measure_frames().await?;
     let (begin, usage) = (Instant::now(), Usage::now()?);
@@ -136,6 +141,7 @@ pub async fn watch(program: &Path, nodes: usize, progress: Progress) -> Result<W
         rate,
         frames,
         memory,
+        hidden,
         shown,
         busy,
     })
