@@ -177,6 +177,13 @@ impl Running {
         (status, serde_json::from_str(&body).unwrap())
     }
 
+    /// Asserts that the answer has this status, and an error in words.
+    async fn fails(&self, cookie: &str, target: &str, expected: StatusCode) {
+        let (status, error) = self.json(cookie, target).await;
+        assert_eq!(status, expected, "{target}");
+        assert!(error["error"].is_string(), "{target}");
+    }
+
     async fn events(&self, cookie: &str) -> Events {
         let response = self.send("GET", "/api/events", &[("cookie", cookie)]).await;
         assert_eq!(response.status(), StatusCode::OK);
@@ -345,9 +352,7 @@ async fn files_have_their_types() {
         "/api",
         "/api/nodes/",
     ] {
-        let (status, error) = running.json(&cookie, target).await;
-        assert_eq!(status, StatusCode::NOT_FOUND, "{target}");
-        assert!(error["error"].is_string(), "{target}");
+        running.fails(&cookie, target, StatusCode::NOT_FOUND).await;
     }
     running.end().await;
 }
@@ -540,9 +545,7 @@ async fn a_timeline_is_drawn_in_parts() {
         ("/api/nodes/N1", StatusCode::NOT_FOUND),
         ("/api/nodes/n%2F1", StatusCode::NOT_FOUND),
     ] {
-        let (status, error) = running.json(&cookie, target).await;
-        assert_eq!(status, expected, "{target}");
-        assert!(error["error"].is_string(), "{target}");
+        running.fails(&cookie, target, expected).await;
     }
     running.end().await;
 }

@@ -106,12 +106,7 @@ pub async fn a_token_works_once(served: &Served) -> Result<()> {
     );
     let first = served.get(&path).await?;
     answers(&first, 200)?;
-    let cookie = first
-        .headers()
-        .get("set-cookie")
-        .context("no cookie")?
-        .to_str()?
-        .to_owned();
+    let cookie = cookie_of(&first)?;
     for part in [
         &format!("berth-{}=", served.port()?),
         "HttpOnly",
@@ -167,6 +162,12 @@ pub async fn strangers_are_refused(served: &Served) -> Result<()> {
     Ok(())
 }
 
+/// The cookie that an answer sets, with its attributes.
+fn cookie_of(answer: &Response) -> Result<String> {
+    let cookie = answer.headers().get("set-cookie").context("no cookie")?;
+    Ok(cookie.to_str()?.to_owned())
+}
+
 /// Interrupts the program while a client reads events; returns the time until it has ended.
 pub async fn ends_with_a_stream_open(served: &mut Served) -> Result<Duration> {
     // The token is used up, so another program is needed.
@@ -174,12 +175,7 @@ pub async fn ends_with_a_stream_open(served: &mut Served) -> Result<Duration> {
     let config = served.plane.kubeconfig_for("tom", &["system:masters"])?;
     served.dashboard = Dashboard::start(&program, &config.path, &[]).await?;
     let first = served.get(&format!("/?token={}", served.token()?)).await?;
-    let cookie = first
-        .headers()
-        .get("set-cookie")
-        .context("no cookie")?
-        .to_str()?
-        .to_owned();
+    let cookie = cookie_of(&first)?;
     let pair = cookie.split(';').next().unwrap_or_default();
     let mut stream = served
         .request(Method::GET, "/api/events")?
