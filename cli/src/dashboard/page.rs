@@ -22,6 +22,7 @@ const FILES: &[File] = &files![
     "dom.js",
     "drawer.js",
     "filter.js",
+    "fit.js",
     "headline.js",
     "health.js",
     "icon.svg",

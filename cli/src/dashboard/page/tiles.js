@@ -1,23 +1,13 @@
 // A tile for each node, by pool, wave and zone. Only changed tiles are touched: there may be thousands of them.
 
 import { byId, el, setAttribute, setText } from "./dom.js";
+import { fit } from "./fit.js";
 import { stateWords, symbol } from "./looks.js";
 import { byName } from "./sort.js";
 import { age, left, span } from "./words.js";
 
-/** Size of a tile with its name, in `rem`; tiles have names if all of them fit. */
-const NAMED = { width: 10, height: 2.7 };
-/** Smallest edge of a square tile, in CSS pixels: beside the list, and above it, where the page scrolls. */
-const LEAST = 6;
-const LEAST_ABOVE = 12;
-/** Largest edge of a square tile, in CSS pixels. */
-const MOST = 40;
-/** From this edge on, tiles show symbols and have wide gaps; smaller tiles show patterns. */
-const SYMBOLS = 13;
 /** Tiles that are built in one frame. */
 const AT_ONCE = 500;
-/** Part of the panel that tiles can use; headings and partial rows take the rest. */
-const USABLE = 0.8;
 
 const root = byId("tiles");
 /** True if the tiles have their own panel beside the list, with a height that does not depend on them. */
@@ -83,11 +73,11 @@ export function showTiles(from, changes) {
   for (const name of changed) {
     isResized = update(store.nodes.get(name)) || isResized;
   }
-  if (isResized) {
-    size();
-  }
   if (changes.all || changes.pools || changes.nodes.size > 0 || changes.gone.size > 0) {
     labelWaves();
+  }
+  if (isResized) {
+    size();
   }
 }
 
@@ -104,6 +94,11 @@ function build() {
   places.clear();
   groups = [];
   root.replaceChildren();
+  // All headings are there before the first tile, so that the size is right from the start.
+  for (const node of store.nodes.values()) {
+    groupOf(node);
+  }
+  labelWaves();
   size();
   const names = [...store.nodes.keys()].sort(byName);
   building += 1;
@@ -179,6 +174,7 @@ function newGroup({ pool, wave, zone }) {
   const grid = gridOf(group);
   const next = groups.slice(groups.indexOf(group) + 1).find((other) => other.row.parentElement === grid);
   grid.insertBefore(row, next?.row ?? null);
+  label(group);
   return group;
 }
 
@@ -347,23 +343,48 @@ function setFocus(name) {
 
 /** Sets the size of all tiles so that they fill the panel but fit into it, if they can. */
 function size() {
-  const number = Math.max(1, store?.nodes.size ?? 0);
-  const { clientWidth, clientHeight } = root.parentElement;
-  const rem = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
-  const height = beside.matches ? clientHeight : innerHeight;
-  const area = Math.max(0, clientWidth * height - heads(clientWidth, rem)) * USABLE;
-  const isNamed = number * NAMED.width * NAMED.height * rem * rem <= area;
-  const room = Math.floor(Math.sqrt(area / number));
-  const least = beside.matches ? LEAST : LEAST_ABOVE;
-  const edge = Math.min(MOST, Math.max(least, room - (room > SYMBOLS ? 3 : 1)));
-  setAttribute(root, "data-size", isNamed ? "named" : edge >= SYMBOLS ? "symbol" : "pattern");
-  root.style.setProperty("--tile", `${edge}px`);
+  const grids = [...root.querySelectorAll(".zones")];
+  // A view that is hidden has no size; it is measured when it is shown.
+  if (grids.length === 0 || root.offsetWidth === 0) {
+    return;
+  }
+  const numbers = numbersInGroups();
+  const waves = grids.map((grid) => [...grid.children].map((row) => numbers.get(row) ?? 0));
+  const { tile, columns } = fit(waves, measure(grids));
+  setAttribute(root, "data-size", tile.size);
+  root.style.setProperty("--tile-width", `${tile.width}px`);
+  root.style.setProperty("--tile-height", `${tile.height}px`);
+  root.style.setProperty("--gap", `${tile.gap}px`);
+  grids.forEach((grid, at) => grid.style.setProperty("--zones", columns[at]));
 }
 
-/** Returns the area that the headings of waves and zones take, about. */
-function heads(width, rem) {
-  const inRow = Math.max(1, Math.min(3, Math.floor(width / (7 * rem))));
-  return (root.childElementCount * 2.2 + (groups.length / inRow) * 1.6) * rem * width;
+/** Returns the number of nodes of each row of zones, with those whose tiles are not built yet. */
+function numbersInGroups() {
+  const numbers = new Map();
+  for (const node of store.nodes.values()) {
+    const { row } = groupOf(node);
+    numbers.set(row, (numbers.get(row) ?? 0) + 1);
+  }
+  return numbers;
+}
+
+/** Measures the space for tiles, as `fit` needs it. */
+function measure(grids) {
+  const style = getComputedStyle(root);
+  const ofGrid = getComputedStyle(grids[0]);
+  const px = Number.parseFloat;
+  const titles = [...root.querySelectorAll("h4")].map((title) => title.getBoundingClientRect().height);
+  return {
+    rem: px(getComputedStyle(document.documentElement).fontSize),
+    // Without the scrollbar of tiles that do not fit yet.
+    width: root.offsetWidth - px(style.paddingLeft) - px(style.paddingRight),
+    // One pixel less: the browser rounds heights.
+    height: (beside.matches ? root.clientHeight : innerHeight) - px(style.paddingTop) - px(style.paddingBottom) - 1,
+    fixed: titles.reduce((sum, height) => sum + height, (titles.length - 1) * px(style.rowGap)),
+    head: groups[0].head.getBoundingClientRect().height,
+    zoneGap: { x: px(ofGrid.columnGap), y: px(ofGrid.rowGap) },
+    scrolls: !beside.matches,
+  };
 }
 
 /** Moves the focus by an arrow key, Home or End. */
