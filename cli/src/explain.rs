@@ -6,7 +6,7 @@ use berth_api::pool::BootcNodePool;
 use berth_api::text::names;
 use berth_api::waves::is_control_plane;
 use berth_core::controller::explain::{Case, Change, Explanation, explain};
-use berth_core::controller::plan::{BlockReason, PoolFacts};
+use berth_core::controller::plan::BlockReason;
 use berth_core::controller::quorum::{Cause, Verdict};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -74,7 +74,8 @@ pub fn explanation(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<No
     } else if let Some(conflict) = membership.conflicts.get(&NodeName::from(node)) {
         answer.why.push(conflict.message());
     } else if let Some(pool) = pool {
-        of_pool(&mut answer, snapshot, &roster, (pool, member), now);
+        let member = member.clone();
+        of_pool(&mut answer, snapshot, roster, (pool, &member), now);
     } else {
         answer
             .why
@@ -111,11 +112,15 @@ fn excluded(answer: &mut NodeExplanation, snapshot: &Snapshot, now: Timestamp) {
 fn of_pool(
     answer: &mut NodeExplanation,
     snapshot: &Snapshot,
-    roster: &Roster<'_>,
+    roster: Roster<'_>,
     (pool, member): (&BootcNodePool, &Member<'_>),
     now: Timestamp,
 ) {
-    let shown = preview(snapshot, pool, roster, now);
+    let shown = preview(snapshot, pool, &roster, now);
+    let case = case(&roster, pool, member, now);
+    // The search for changes needs much memory itself.
+    drop(roster);
+    let Some(shown) = shown else { return };
     let row = shown.nodes.iter().find(|row| row.name == member.name);
     if let Some(row) = row {
         answer.state = format!("{} -> {}, {}", or_nothing(&row.from), or_nothing(&row.to), row.state);
@@ -127,7 +132,7 @@ fn of_pool(
             .push("everything that depends on the image, until the image is resolved".to_owned());
         return;
     }
-    let Some(case) = case(roster, pool, member, now) else {
+    let Some(case) = case else {
         answer.why.push("the pool is being deleted".to_owned());
         return;
     };
@@ -169,9 +174,8 @@ fn or_nothing(text: &str) -> &str {
 /// Returns the input for [`explain`]: the facts of the member's pool. For a control plane node, adds the controller's
 /// last reported reason to wait (I11).
 fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Timestamp) -> Option<Case> {
-    let world = &roster.world;
-    let seen = world.pool(&pool.name_any())?;
-    let mut facts: PoolFacts = world.facts(seen);
+    let (world, pool) = (&roster.world, pool.name_any());
+    let mut facts = world.facts(&pool)?.clone();
     let name = NodeName::from(member.name.as_str());
     let cause = control_plane_wait(member).map(|(cause, _)| cause);
     if let Some(own) = facts.members.iter_mut().find(|own| own.name == name) {
@@ -180,7 +184,7 @@ fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Tim
             ..Verdict::default()
         });
     }
-    Some(Case::new(name, facts, world.rules(seen, now)?, now))
+    Some(Case::new(name, facts, world.rules(&pool, now)?, now))
 }
 
 /// Returns the reason and message of the node's condition `Waiting`, if the reason is about the control plane.

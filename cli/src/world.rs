@@ -12,6 +12,7 @@ use berth_api::waves::is_control_plane;
 use berth_api::{NodeName, PoolName};
 use berth_core::Moment;
 use berth_core::controller::explain::Rules;
+use berth_core::controller::gate::FleetGate;
 use berth_core::controller::gates::{Gates, gates};
 use berth_core::controller::ledger::Ledger;
 use berth_core::controller::membership::MembershipCache;
@@ -26,7 +27,7 @@ use berth_core::controller::quorum::ControlPlane;
 use berth_core::controller::round::Round;
 use berth_core::controller::servers::{Answers, Asked};
 use berth_core::controller::snapshot;
-use berth_core::controller::view::{LeaseView, NodeView};
+use berth_core::controller::view::LeaseView;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -41,65 +42,71 @@ const API_PORT: u16 = 6443;
 /// no writes are in flight, and the only offers and soak times are in the statuses.
 #[derive(Debug)]
 pub(crate) struct World {
-    seen: snapshot::Snapshot,
+    /// Pools whose objects can be read.
     pools: BTreeMap<PoolName, Pool>,
     pub(crate) membership: Arc<Membership>,
-    leases: Vec<LeaseView>,
-    occupied: Occupied,
-    heard: BTreeSet<NodeName>,
-    gates: BTreeMap<PoolName, Gates>,
-    epoch: u64,
+    control_plane: ControlPlane,
+    fleet_gate: Option<FleetGate>,
+    /// Facts of all pools.
     facts: BTreeMap<PoolName, PoolFacts>,
 }
 
 impl World {
     pub(crate) fn of(snapshot: &Snapshot, now: Timestamp) -> Self {
+        // The projections of the objects are freed at the end: in a large cluster they need more memory than the facts.
         let seen = snapshot.seen();
         let leases: Vec<LeaseView> = seen.leases.values().map(|entry| entry.view.as_ref().clone()).collect();
         let fleet = seen.fleet_spec().unwrap_or_default();
         let pools = Pool::readable(&seen.pools).into_iter();
         let pools: Vec<Pool> = pools.map(|pool| pool.guarded(Some(&fleet))).collect();
         let epochs = leases.iter().filter_map(|lease| Some(lease.berth.as_ref().ok()?.epoch));
-        // Heartbeats are times by the agents' clocks. Here they can only be compared with the local clock.
-        let heard = snapshot.bootc_nodes.iter().filter(|bootc| {
-            let status = bootc.status.as_ref();
-            status.is_some_and(|status| silence(status, now).is_none())
-        });
-        let mut this = Self {
-            membership: MembershipCache::default().of(&seen),
-            occupied: Occupied::of(&leases),
-            heard: heard.map(|bootc| NodeName::new(bootc.name_any())).collect(),
-            gates: pools
-                .iter()
-                .filter_map(|pool| {
-                    let inputs = pool.gate_inputs(seen.fleet_gate(), is_clock_synchronized(pool), now)?;
-                    Some((pool.name.clone(), gates(inputs)))
-                })
-                .collect(),
-            // Assume that the current leader makes the plan. A new leader would first fence every berth.
-            epoch: epochs.max().unwrap_or_default(),
-            pools: pools.iter().map(|pool| (pool.name.clone(), pool.clone())).collect(),
-            seen,
-            leases,
-            facts: BTreeMap::new(),
+        // Assume that the current leader makes the plan. A new leader would first fence every berth.
+        let epoch = epochs.max().unwrap_or_default();
+        let membership = MembershipCache::default().of(&seen);
+        let fleet_gate = seen.fleet_gate();
+        let round = Round {
+            snapshot: &seen,
+            membership: &membership,
+            leases: &leases,
+            occupied: &Occupied::of(&leases),
+            in_doubt: &BTreeSet::new(),
+            refused: &BTreeSet::new(),
+            confirmed_gone: &BTreeSet::new(),
+            heard: &heard(snapshot, now),
+            overdue: &BTreeSet::new(),
+            outdated: &BTreeSet::new(),
+            offers: &Offers::default(),
+            ledger: &ledger(&leases),
+            soaks: &Soaks::default(),
+            gates: &gates_of(&pools, fleet_gate, now),
+            now: Moment::default(),
+            epoch,
         };
-        let all = this.shared(|shared| shared.all(&pools));
-        this.facts = all.into_iter().map(|facts| (facts.pool.clone(), facts)).collect();
-        this
+        let facts = round.all(&pools).into_iter();
+        let mut facts: BTreeMap<PoolName, PoolFacts> = facts.map(|facts| (facts.pool.clone(), facts)).collect();
+        for pool in &snapshot.pools {
+            let name = PoolName::new(pool.name_any());
+            let unreadable = || round.of(&Pool::orphaned(name.clone()));
+            facts.entry(name.clone()).or_insert_with(unreadable);
+        }
+        Self {
+            control_plane: control_plane(&seen, &leases, epoch),
+            pools: pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect(),
+            membership,
+            fleet_gate,
+            facts,
+        }
     }
 
-    pub(crate) fn pool(&self, name: &str) -> Option<&Pool> {
-        self.pools.get(&PoolName::from(name))
+    /// Returns the facts of a pool; `None` if there is no such pool. An unreadable pool has its berths, but no members.
+    pub(crate) fn facts(&self, pool: &str) -> Option<&PoolFacts> {
+        self.facts.get(&PoolName::from(pool))
     }
 
-    pub(crate) fn facts(&self, pool: &Pool) -> PoolFacts {
-        let known = self.facts.get(&pool.name).cloned();
-        known.unwrap_or_else(|| self.shared(|shared| shared.of(pool)))
-    }
-
-    /// Returns the rules for the pool's gates; `None` if the pool is gone.
-    pub(crate) fn rules(&self, pool: &Pool, now: Timestamp) -> Option<Rules> {
-        let inputs = pool.gate_inputs(self.seen.fleet_gate(), is_clock_synchronized(pool), now)?;
+    /// Returns the rules for the pool's gates; `None` if the pool cannot be read.
+    pub(crate) fn rules(&self, pool: &str, now: Timestamp) -> Option<Rules> {
+        let pool = self.pools.get(&PoolName::from(pool))?;
+        let inputs = pool.gate_inputs(self.fleet_gate, is_clock_synchronized(pool), now)?;
         Some(Rules {
             spec: inputs.spec.clone(),
             fleet: inputs.fleet,
@@ -108,75 +115,68 @@ impl World {
         })
     }
 
-    fn shared<T>(&self, look: impl FnOnce(&Round<'_>) -> T) -> T {
-        look(&Round {
-            snapshot: &self.seen,
-            membership: &self.membership,
-            leases: &self.leases,
-            occupied: &self.occupied,
-            in_doubt: &BTreeSet::new(),
-            refused: &BTreeSet::new(),
-            confirmed_gone: &BTreeSet::new(),
-            heard: &self.heard,
-            overdue: &BTreeSet::new(),
-            outdated: &BTreeSet::new(),
-            offers: &Offers::default(),
-            ledger: &self.ledger(),
-            soaks: &Soaks::default(),
-            gates: &self.gates,
-            now: Moment::default(),
-            epoch: self.epoch,
-        })
-    }
-
-    /// Returns the ledger of a new leader. The controller's own ledger may have more offers.
-    fn ledger(&self) -> Ledger {
-        let leases = self.leases.iter();
-        Ledger::of(leases.filter_map(|lease| Some((lease.name(), lease.berth.as_ref().ok()?))))
-    }
-
     /// Returns the plan that the controller would make, including its rules for the control plane (I11). Assumes that
     /// the API servers of Ready nodes answer.
     pub(crate) fn plan(&self, facts: &PoolFacts, wall: Timestamp) -> Plan {
-        self.control_plane().plan(&mut facts.clone(), wall)
+        self.control_plane.clone().plan(&mut facts.clone(), wall)
     }
 
     /// True if too many failures halt the pool's rollout.
     pub(crate) fn is_halted(&self, pool: &str, now: Timestamp) -> bool {
-        let pool = self.pool(pool);
-        pool.is_some_and(|pool| self.plan(&self.facts(pool), now).halt.is_some())
-    }
-
-    fn nodes(&self) -> impl Iterator<Item = &NodeView> {
-        self.seen.nodes.values().map(|node| node.view.as_ref())
-    }
-
-    fn control_plane(&self) -> ControlPlane {
-        // Assume that probing began an hour ago, so that a server without an answer counts as down.
-        let now = Moment::after(Duration::from_secs(3600));
-        let mut servers = BTreeMap::new();
-        for node in self.nodes().filter(|node| is_control_plane(&node.labels)) {
-            let addresses = node
-                .addresses
-                .iter()
-                .filter_map(|address| address.parse::<IpAddr>().ok());
-            let asked = Asked {
-                since: Moment::default(),
-                ready: node.ready.then_some(now),
-            };
-            // Use a single address, since all addresses of a node belong to one server.
-            if let Some(address) = addresses.min() {
-                servers.insert(SocketAddr::new(address, API_PORT), asked);
-            }
-        }
-        let answers = Answers { listed: true, servers };
-        ControlPlane::of(self.nodes(), &answers, now).with_leases(&self.leases, |_, berth| berth.epoch == self.epoch)
+        self.facts(pool)
+            .is_some_and(|facts| self.plan(facts, now).halt.is_some())
     }
 
     pub(crate) fn room(&self, pool: &str) -> Room {
-        self.pool(pool)
-            .map_or_else(Room::default, |pool| Room::of(&self.facts(pool)))
+        self.facts(pool).map_or_else(Room::default, Room::of)
     }
+}
+
+/// Returns the nodes whose agents have reported recently. Heartbeats are times by the agents' clocks. Here they can only
+/// be compared with the local clock.
+fn heard(snapshot: &Snapshot, now: Timestamp) -> BTreeSet<NodeName> {
+    let heard = snapshot.bootc_nodes.iter().filter(|bootc| {
+        let status = bootc.status.as_ref();
+        status.is_some_and(|status| silence(status, now).is_none())
+    });
+    heard.map(|bootc| NodeName::new(bootc.name_any())).collect()
+}
+
+/// Returns the ledger of a new leader. The controller's own ledger may have more offers.
+fn ledger(leases: &[LeaseView]) -> Ledger {
+    let leases = leases.iter();
+    Ledger::of(leases.filter_map(|lease| Some((lease.name(), lease.berth.as_ref().ok()?))))
+}
+
+fn gates_of(pools: &[Pool], fleet: Option<FleetGate>, now: Timestamp) -> BTreeMap<PoolName, Gates> {
+    let gates = pools.iter().filter_map(|pool| {
+        let inputs = pool.gate_inputs(fleet, is_clock_synchronized(pool), now)?;
+        Some((pool.name.clone(), gates(inputs)))
+    });
+    gates.collect()
+}
+
+fn control_plane(seen: &snapshot::Snapshot, leases: &[LeaseView], epoch: u64) -> ControlPlane {
+    // Assume that probing began an hour ago, so that a server without an answer counts as down.
+    let now = Moment::after(Duration::from_secs(3600));
+    let nodes = || seen.nodes.values().map(|node| node.view.as_ref());
+    let mut servers = BTreeMap::new();
+    for node in nodes().filter(|node| is_control_plane(&node.labels)) {
+        let addresses = node
+            .addresses
+            .iter()
+            .filter_map(|address| address.parse::<IpAddr>().ok());
+        let asked = Asked {
+            since: Moment::default(),
+            ready: node.ready.then_some(now),
+        };
+        // Use a single address, since all addresses of a node belong to one server.
+        if let Some(address) = addresses.min() {
+            servers.insert(SocketAddr::new(address, API_PORT), asked);
+        }
+    }
+    let answers = Answers { listed: true, servers };
+    ControlPlane::of(nodes(), &answers, now).with_leases(leases, |_, berth| berth.epoch == epoch)
 }
 
 /// A pool's capacity and the nodes that use it.

@@ -72,11 +72,11 @@ pub fn hold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoP
 fn waiting_for(snapshot: &Snapshot, pool: &BootcNodePool, node: &str, now: Timestamp) -> Vec<String> {
     let world = World::of(&snapshot.labelled(node, Mark::HeldBack, true), now);
     let name = pool.name_any();
-    let Some(facts) = world.pool(&name).map(|pool| world.facts(pool)) else {
+    let Some(facts) = world.facts(&name) else {
         return vec![];
     };
     let mut warnings = Vec::new();
-    let forecast = forecast(&facts, now);
+    let forecast = forecast(facts, now);
     let own = facts.members.iter().find(|member| member.name.as_str() == node);
     if let Some(own) = own.filter(|own| forecast.stuck.contains(&own.name)) {
         let wave = facts

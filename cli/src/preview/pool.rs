@@ -13,7 +13,6 @@ use berth_api::{Digest, NodeName, PoolName, Written};
 use berth_core::controller::forecast::{Forecast, Turn, forecast};
 use berth_core::controller::gate::GateReason;
 use berth_core::controller::plan::{BlockReason, Plan, PoolFacts};
-use berth_core::controller::pool::Pool;
 use berth_core::controller::quorum::Meanwhile;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -90,7 +89,7 @@ pub fn previews(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolPreview> {
     snapshot
         .shown()
         .into_iter()
-        .map(|pool| preview(snapshot, pool, &roster, now))
+        .filter_map(|pool| preview(snapshot, pool, &roster, now))
         .collect()
 }
 
@@ -99,7 +98,7 @@ struct Outlook<'a> {
     roster: &'a Roster<'a>,
     pool: &'a BootcNodePool,
     target: Option<&'a Target>,
-    facts: PoolFacts,
+    facts: &'a PoolFacts,
     /// Plan that the controller would make now.
     plan: Plan,
     forecast: Forecast,
@@ -107,19 +106,16 @@ struct Outlook<'a> {
 }
 
 impl<'a> Outlook<'a> {
-    fn of(roster: &'a Roster<'a>, pool: &'a BootcNodePool, now: Timestamp) -> Self {
-        let name = pool.name_any();
-        let seen = roster.world.pool(&name).cloned();
-        let facts = roster
-            .world
-            .facts(&seen.unwrap_or_else(|| Pool::orphaned(name.as_str().into())));
+    /// Returns `None` if the roster is about another snapshot, which does not have the pool.
+    fn of(roster: &'a Roster<'a>, pool: &'a BootcNodePool, now: Timestamp) -> Option<Self> {
+        let facts = roster.world.facts(&pool.name_any())?;
         let target = target(pool).filter(|_| !facts.unresolved);
-        let plan = roster.world.plan(&facts, now);
+        let plan = roster.world.plan(facts, now);
         let forecast = match target {
-            Some(_) => forecast(&facts, now),
+            Some(_) => forecast(facts, now),
             None => forecast(&facts.clone().with_unknown_image(), now),
         };
-        Self {
+        Some(Self {
             roster,
             pool,
             target,
@@ -127,7 +123,7 @@ impl<'a> Outlook<'a> {
             plan,
             forecast,
             now,
-        }
+        })
     }
 
     fn wave(&self, number: usize) -> String {
@@ -385,10 +381,16 @@ impl<'a> Outlook<'a> {
     }
 }
 
-pub(crate) fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: Timestamp) -> PoolPreview {
+/// Returns the preview of a pool. `roster`: of the snapshot that the pool is in; otherwise `None`.
+pub(crate) fn preview(
+    snapshot: &Snapshot,
+    pool: &BootcNodePool,
+    roster: &Roster<'_>,
+    now: Timestamp,
+) -> Option<PoolPreview> {
     let name = pool.name_any();
-    let outlook = Outlook::of(roster, pool, now);
-    let room = Room::of(&outlook.facts);
+    let outlook = Outlook::of(roster, pool, now)?;
+    let room = Room::of(outlook.facts);
     let members = roster.members(&name).len();
     let mut nodes = outlook.rows();
     let going = nodes.len();
@@ -399,7 +401,7 @@ pub(crate) fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster
         .filter(|node| is_control_plane(node.labels()))
         .filter_map(|node| node.metadata.name.as_deref())
         .collect();
-    PoolPreview {
+    Some(PoolPreview {
         image: clean(pool.spec.image_ref().as_str()),
         target: outlook.target.map(words),
         members,
@@ -412,7 +414,7 @@ pub(crate) fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster
         notes: outlook.notes(&control_plane),
         nodes,
         name,
-    }
+    })
 }
 
 /// Returns rows for the nodes that the selector matches but that are excluded or in conflict with another pool.

@@ -124,10 +124,12 @@ impl Case {
     /// `None` if there is no such time, or if it is too far ahead.
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
+        let mut next = case.judge();
         for _ in 0..MAX_OPENINGS {
-            case.now = case.judge().filter(|next| *next > case.now)?;
-            case.judge();
-            if case.offered().is_ok() {
+            case.now = next.filter(|next| *next > case.now)?;
+            next = case.judge();
+            // A closed gate offers nothing.
+            if case.facts.gate.is_none() && case.offered().is_ok() {
                 return Some(case.now);
             }
         }

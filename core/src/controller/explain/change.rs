@@ -121,8 +121,33 @@ impl Change {
         if let Some(fleet) = after.facts.fleet.as_mut() {
             self.apply_elsewhere(case, fleet);
         }
-        after.judge();
+        // Reading the schedule would take longer than the plan.
+        if self.is_of_gates() {
+            after.judge();
+        }
         is_changed.then_some(after)
+    }
+
+    /// True if the change affects what the gates are evaluated from.
+    fn is_of_gates(&self) -> bool {
+        match self {
+            Self::ControllerClock | Self::Resume | Self::ResumeFleet | Self::FleetReadable | Self::Window => true,
+            Self::TurnEnds(_)
+            | Self::Prepared
+            | Self::Soaked(_)
+            | Self::WavesProven(_)
+            | Self::EarlierPools
+            | Self::ControlPlane(_)
+            | Self::Heard
+            | Self::Clock
+            | Self::Unhold
+            | Self::Recovers(_)
+            | Self::Excluded(_)
+            | Self::Retry
+            | Self::MaxFailures(_)
+            | Self::MaxUnavailable(_)
+            | Self::FleetLimit(_) => false,
+        }
     }
 
     pub(super) fn is_enough(&self, case: &Case) -> bool {

@@ -266,6 +266,24 @@ fn the_named_changes_get_the_node_a_berth() {
 }
 
 #[test]
+fn a_changed_case_has_the_gates_of_its_rules() {
+    check(config(), any_case(), &[("changed", 90)], |mut case, reached| {
+        case.rules.spec.rollout.get_or_insert_default().windows = friday();
+        (case.rules.fleet, case.rules.clock_synchronized) = (Some(FleetGate::Paused), false);
+        case.judge();
+        for change in Change::all(&case) {
+            let Some(after) = change.applied(&case) else { continue };
+            reached.note("changed");
+            let mut judged = after.clone();
+            judged.judge();
+            prop_assert_eq!(&after.facts.gate, &judged.facts.gate, "{:?}", change);
+            prop_assert_eq!(after.facts.closes, judged.facts.closes, "{:?}", change);
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn a_number_is_the_smallest_that_is_enough() {
     check(config(), any_case(), &[("a smaller one", 5)], |case, reached| {
         for change in explain(&case).into_iter().flat_map(|answer| answer.alone) {
