@@ -294,7 +294,7 @@ fn times(found: &Explanation, case: &Case, shown: &PoolPreview, pool: &BootcNode
 
 fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
     // Only the controller knows which nodes without the control plane label run an API server.
-    let is_server = is_control_plane(member.node.labels()) || control_plane_wait(member).is_some();
+    let is_server = is_control_plane(&member.node.labels) || control_plane_wait(member).is_some();
     if found
         .wait
         .is_none_or(|wait| matches!(wait, BlockReason::UpToDate | BlockReason::HasBerth))

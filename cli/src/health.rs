@@ -13,12 +13,12 @@ use berth_core::finding::kind::{Impact, Kind, Level};
 use berth_core::finding::{self, Finding, Subject};
 use berth_core::insight::Assessment;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::insights::NodeLine;
+use crate::known_node::KnownNode;
 use crate::nodes::silent_since;
 use crate::snapshot::Snapshot;
 use crate::text::clean;
@@ -150,7 +150,7 @@ pub(crate) fn of_pool(
     snapshot: &Snapshot,
     pool: &BootcNodePool,
     view: &PoolView,
-    nodes: &BTreeMap<&str, &Node>,
+    nodes: &BTreeMap<&str, &KnownNode>,
     now: Timestamp,
 ) -> Vec<HealthInsight> {
     let mut groups = of_nodes_of_pool(snapshot, view, nodes, now);
@@ -185,7 +185,7 @@ pub(crate) fn of_pool(
 fn of_nodes_of_pool(
     snapshot: &Snapshot,
     view: &PoolView,
-    nodes: &BTreeMap<&str, &Node>,
+    nodes: &BTreeMap<&str, &KnownNode>,
     now: Timestamp,
 ) -> Vec<Vec<Finding>> {
     let bootcs = snapshot.bootc_nodes.iter().filter(|bootc| pool_of(bootc) == view.name);
@@ -208,7 +208,7 @@ fn of_nodes_of_pool(
     groups.into_values().collect()
 }
 
-fn of_node(line: &NodeLine, bootc: &Decoded<BootcNode>, node: Option<&Node>, now: Timestamp) -> Vec<Finding> {
+fn of_node(line: &NodeLine, bootc: &Decoded<BootcNode>, node: Option<&KnownNode>, now: Timestamp) -> Vec<Finding> {
     if bootc.status.is_none() && bootc.error().is_none() {
         return vec![];
     }
@@ -227,7 +227,7 @@ fn of_node(line: &NodeLine, bootc: &Decoded<BootcNode>, node: Option<&Node>, now
     // During a drain or a reboot a node is expected to be unavailable.
     let works = matches!(line.phase(), DRAINING | WORKING | REBOOTING);
     if let Some(node) = node.filter(|_| !works) {
-        found.extend(finding::unavailable::findings(&subject, node, now));
+        found.extend(finding::unavailable::findings(&subject, &node.conditions, now));
     }
     if line.phase() == DRAINING && !is_off {
         let status = bootc.status.as_ref();

@@ -12,10 +12,10 @@ use berth_api::waves;
 use berth_core::finding;
 use berth_core::insight::{Assessment, Held, Inputs, Unavailable, assessment, insight, is_silent, phase};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde::Serialize;
 
+use crate::known_node::KnownNode;
 use crate::nodes::{self, NodeMessage, NodeRow, silence};
 use crate::text::{clean, seconds};
 use crate::unreadable::{pool_of, unreadable};
@@ -97,7 +97,12 @@ pub(crate) struct PoolContext {
 }
 
 /// Returns the line of one node. `node` is `None` if the Node could not be read.
-pub(crate) fn line(of_pool: PoolContext, bootc: &Decoded<BootcNode>, node: Option<&Node>, now: Timestamp) -> NodeLine {
+pub(crate) fn line(
+    of_pool: PoolContext,
+    bootc: &Decoded<BootcNode>,
+    node: Option<&KnownNode>,
+    now: Timestamp,
+) -> NodeLine {
     let status = &*status(bootc, now);
     let name = bootc.name_any();
     // A rebooting node may be silent for longer; the controller decides when that is too long.
@@ -107,7 +112,7 @@ pub(crate) fn line(of_pool: PoolContext, bootc: &Decoded<BootcNode>, node: Optio
     let facts = Inputs {
         node: &name,
         pool: pool_of(bootc),
-        scope: if node.is_some_and(|n| waves::is_control_plane(n.labels())) {
+        scope: if node.is_some_and(|n| waves::is_control_plane(&n.view.labels)) {
             ScopeType::ControlPlane
         } else {
             ScopeType::WorkerPool
@@ -190,13 +195,13 @@ pub(crate) fn sort(lines: &mut [NodeLine]) {
 
 /// Returns why a Node is unavailable, the most severe reason first. A Node without the condition Ready counts as not
 /// Ready; other missing conditions are ignored.
-fn unavailable(node: &Node) -> Vec<Unavailable> {
-    let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+fn unavailable(node: &KnownNode) -> Vec<Unavailable> {
+    let conditions = node.conditions.iter();
     let mut reasons: Vec<Unavailable> = conditions.clone().filter_map(finding::unavailable::reason).collect();
     if !conditions.into_iter().any(|c| c.type_ == "Ready") {
         reasons.push(Unavailable::NotReady);
     }
-    if node.spec.as_ref().is_some_and(|s| s.unschedulable == Some(true)) {
+    if node.view.unschedulable {
         reasons.push(Unavailable::Unschedulable);
     }
     reasons.sort();

@@ -7,8 +7,8 @@ use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_api::platform::{Machine, Variant};
 use berth_api::pool::Target;
 use berth_api::{Digest, NodeName, PoolName, keys};
+use berth_core::controller::view::NodeView;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use crate::snapshot::Snapshot;
@@ -17,7 +17,7 @@ use crate::world::World;
 #[derive(Debug, Clone)]
 pub(crate) struct Member<'a> {
     pub(crate) name: String,
-    pub(crate) node: &'a Node,
+    pub(crate) node: &'a NodeView,
     pub(crate) bootc: Option<&'a Decoded<BootcNode>>,
 }
 
@@ -27,18 +27,14 @@ impl Member<'_> {
     }
 
     pub(crate) fn machine(&self) -> Machine {
-        let info = self.node.status.as_ref().and_then(|s| s.node_info.as_ref());
-        Machine::new(
-            info.map(|i| i.architecture.as_str()).unwrap_or_default(),
-            self.node.labels(),
-        )
+        self.node.machine.clone()
     }
 
     /// Returns the CPU variant that the node's agent reports: the most demanding variant that the node can run.
     pub(crate) fn reported_variant(&self) -> Variant<'_> {
         let status = self.bootc.and_then(|bootc| bootc.status.as_ref());
         // A report under another Node UID is about another machine with this name.
-        let status = status.filter(|status| status.node_uid == self.node.metadata.uid);
+        let status = status.filter(|status| status.node_uid.as_deref() == Some(self.node.uid.as_str()));
         let has_reported = status.is_some_and(|status| status.agent_version.is_some());
         Variant::reported(
             has_reported,
@@ -47,12 +43,11 @@ impl Member<'_> {
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        let conditions = self.node.status.iter().flat_map(|s| s.conditions.iter().flatten());
-        conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+        self.node.ready
     }
 
     pub(crate) fn is_cordoned(&self) -> bool {
-        self.node.spec.as_ref().is_some_and(|s| s.unschedulable == Some(true))
+        self.node.unschedulable
     }
 
     /// Returns the target's digest for the node's platform.
@@ -67,12 +62,12 @@ impl Member<'_> {
     }
 }
 
-pub(crate) fn is_excluded(node: &Node) -> bool {
-    node.labels().contains_key(keys::LABEL_EXCLUDE)
+pub(crate) fn is_excluded(node: &NodeView) -> bool {
+    node.labels.contains_key(keys::LABEL_EXCLUDE)
 }
 
-pub(crate) fn is_held_back(node: &Node) -> bool {
-    node.labels().contains_key(keys::LABEL_HOLD)
+pub(crate) fn is_held_back(node: &NodeView) -> bool {
+    node.labels.contains_key(keys::LABEL_HOLD)
 }
 
 #[derive(Debug)]
@@ -86,7 +81,7 @@ impl<'a> Roster<'a> {
         let bootcs = snapshot.bootc_nodes.iter().map(|bootc| (bootc.name_any(), bootc));
         let bootcs: BTreeMap<String, &Decoded<BootcNode>> = bootcs.collect();
         let nodes = snapshot.nodes.iter().map(|node| {
-            let name = node.name_any();
+            let (name, node) = (node.name().to_owned(), node.view.as_ref());
             let bootc = bootcs.get(&name).copied();
             (name.clone(), Member { name, node, bootc })
         });

@@ -1,5 +1,7 @@
 //! Reading the cluster's objects.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result};
 use berth_api::decode::Decoded;
 use berth_api::fleet::{self, BootcFleet};
@@ -18,6 +20,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 
+use crate::known_node::KnownNode;
 use crate::mark::Mark;
 use crate::proto;
 
@@ -29,8 +32,8 @@ pub struct Snapshot {
     pub pools: Vec<BootcNodePool>,
     /// The BootcNodes: desired and actual state of each node.
     pub bootc_nodes: Vec<Decoded<BootcNode>>,
-    /// The Nodes. Fields that no command reads are left out.
-    pub nodes: Vec<Decoded<Node>>,
+    /// The Nodes.
+    pub nodes: Vec<KnownNode>,
     /// The berths.
     pub leases: Vec<Decoded<Lease>>,
     /// The BootcFleet; `None` if there is none or it could not be read.
@@ -144,7 +147,7 @@ impl Snapshot {
     /// unreadable Lease counts as held, so it stops other nodes of its pool.
     pub(crate) fn undecoded(&self) -> Vec<String> {
         let leases = self.leases.iter().filter_map(|lease| undecoded("Lease", lease));
-        let nodes = self.nodes.iter().filter_map(|node| undecoded("Node", node));
+        let nodes = self.nodes.iter().filter_map(undecoded_node);
         let hosts = self.bootc_nodes.iter().filter_map(|host| undecoded("BootcNode", host));
         let mut found = leases.chain(nodes).chain(hosts);
         let mut notes: Vec<String> = found.by_ref().take(NAMED).collect();
@@ -158,9 +161,9 @@ impl Snapshot {
 
     /// Returns notes on the Node and the BootcNode with this name that cannot be decoded completely.
     pub(crate) fn undecoded_of(&self, name: &str) -> Vec<String> {
-        let nodes = self.nodes.iter().filter(|node| node.name_any() == name);
+        let nodes = self.nodes.iter().filter(|node| node.name() == name);
         let hosts = self.bootc_nodes.iter().filter(|host| host.name_any() == name);
-        let nodes = nodes.filter_map(|node| undecoded("Node", node));
+        let nodes = nodes.filter_map(undecoded_node);
         nodes
             .chain(hosts.filter_map(|host| undecoded("BootcNode", host)))
             .collect()
@@ -169,11 +172,12 @@ impl Snapshot {
     /// Returns a copy with the mark's label added to a node (`on` is true) or removed from the node.
     pub(crate) fn labelled(&self, node: &str, mark: Mark, on: bool) -> Self {
         let mut this = self.clone();
-        for node in this.nodes.iter_mut().filter(|n| n.name_any() == node) {
+        for node in this.nodes.iter_mut().filter(|found| found.name() == node) {
+            let labels = &mut Arc::make_mut(&mut node.view).labels;
             if on {
-                drop(node.labels_mut().insert(mark.key().to_owned(), String::new()))
+                labels.insert(mark.key().to_owned(), String::new());
             } else {
-                drop(node.labels_mut().remove(mark.key()))
+                labels.remove(mark.key());
             }
         }
         this
@@ -182,7 +186,8 @@ impl Snapshot {
     pub(crate) fn seen(&self) -> snapshot::Snapshot {
         let leases = self.leases.iter();
         let berths = leases.filter(|lease| lease.labels().contains_key(keys::LABEL_POOL));
-        snapshot::Snapshot::of(&self.pools, &self.bootc_nodes, &self.nodes, berths, self.fleet.as_ref())
+        let nodes = self.nodes.iter().map(|node| node.view.clone());
+        snapshot::Snapshot::of(&self.pools, &self.bootc_nodes, nodes, berths, self.fleet.as_ref())
     }
 
     /// Returns the names of all pools, sorted.
@@ -220,6 +225,11 @@ fn undecoded<K: Resource<DynamicType = ()>>(kind: &str, object: &Decoded<K>) -> 
     Some(format!("cannot read all of {kind} {}: {error}", object.name_any()))
 }
 
+fn undecoded_node(node: &KnownNode) -> Option<String> {
+    let error = node.view.error.as_ref()?;
+    Some(format!("cannot read all of Node {}: {error}", node.name()))
+}
+
 /// Returns the name if it is in `pools`, otherwise an error that lists the pools.
 pub(crate) fn known(pool: &str, pools: &[String]) -> Result<String> {
     let is_there = pools.iter().any(|name| name == pool);
@@ -246,7 +256,7 @@ where
 }
 
 /// Lists all Nodes, in protobuf if possible: protobuf costs an API server less than JSON.
-async fn list_nodes(client: &Client) -> kube::Result<Vec<Decoded<Node>>> {
+async fn list_nodes(client: &Client) -> kube::Result<Vec<KnownNode>> {
     if let Some(nodes) = packed_nodes(client).await? {
         return Ok(nodes);
     }
@@ -255,7 +265,7 @@ async fn list_nodes(client: &Client) -> kube::Result<Vec<Decoded<Node>>> {
 }
 
 /// Lists all Nodes in the encoding that the server chooses. `None` if the response is an error or cannot be decoded.
-async fn packed_nodes(client: &Client) -> kube::Result<Option<Vec<Decoded<Node>>>> {
+async fn packed_nodes(client: &Client) -> kube::Result<Option<Vec<KnownNode>>> {
     let request = Request::new(Node::url_path(&(), None)).list(&ListParams::default());
     let mut request = request.map_err(kube::Error::BuildRequest)?;
     let accepted = HeaderValue::from_static("application/vnd.kubernetes.protobuf, application/json");
@@ -268,10 +278,14 @@ async fn packed_nodes(client: &Client) -> kube::Result<Option<Vec<Decoded<Node>>
     let is_packed = kind.is_some_and(|kind| kind.as_bytes().starts_with(proto::MEDIA_TYPE.as_bytes()));
     let body = response.into_body().collect_bytes().await?;
     if is_packed {
-        return Ok(decoded(move || proto::nodes(&body)).await?.ok());
+        return Ok(decoded(move || proto::nodes(&body)).await?.ok().map(known_nodes));
     }
-    let list = decoded(move || serde_json::from_slice::<ObjectList<Decoded<Node>>>(&body)).await?;
+    let list = decoded(move || serde_json::from_slice::<ObjectList<KnownNode>>(&body)).await?;
     Ok(list.ok().map(|list| list.items))
+}
+
+fn known_nodes(nodes: Vec<Decoded<Node>>) -> Vec<KnownNode> {
+    nodes.into_iter().map(KnownNode::from).collect()
 }
 
 /// Decodes a list on a separate thread, so that the other lists of a large cluster are received meanwhile.

@@ -9,13 +9,13 @@ use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, ImageM
 use berth_api::quantity::Quantity;
 use berth_core::finding;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::health::{self, HealthInsight};
 use crate::insights::{NodeLine, PoolAssessment, PoolContext, counts, line, sort};
+use crate::known_node::KnownNode;
 use crate::members::{Roster, is_excluded};
 use crate::snapshot::Snapshot;
 use crate::text::clean;
@@ -57,17 +57,13 @@ pub struct FleetView {
 pub fn report(snapshot: &Snapshot, now: Timestamp) -> Report {
     let fleet = snapshot.fleet.as_ref();
     let paused = fleet.is_some_and(|fleet| fleet.spec.paused);
-    let nodes: BTreeMap<&str, &Node> = snapshot
-        .nodes
-        .iter()
-        .filter_map(|node| Some((node.metadata.name.as_deref()?, &node.object)))
-        .collect();
+    let nodes: BTreeMap<&str, &KnownNode> = snapshot.nodes.iter().map(|node| (node.name(), node)).collect();
     let mut lines = lines(snapshot, &nodes, paused, now);
     // The roster copies all objects, so it is built only if a node is excluded.
     let roster = snapshot
         .nodes
         .iter()
-        .any(|node| is_excluded(node))
+        .any(|node| is_excluded(&node.view))
         .then(|| Roster::of(snapshot, now));
     let mut pools: Vec<PoolView> = Vec::new();
     let mut health = health::of_fleet(snapshot);
@@ -108,7 +104,7 @@ pub fn report(snapshot: &Snapshot, now: Timestamp) -> Report {
 
 fn lines<'a>(
     snapshot: &'a Snapshot,
-    nodes: &BTreeMap<&str, &Node>,
+    nodes: &BTreeMap<&str, &KnownNode>,
     paused: bool,
     now: Timestamp,
 ) -> BTreeMap<&'a str, Vec<NodeLine>> {

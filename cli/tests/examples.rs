@@ -373,13 +373,13 @@ fn each_named_setting_gets_the_node_a_berth() {
     for input in examples() {
         let example = Example::read(&input);
         let snapshot = example.cluster.snapshot(example.now);
-        let names = snapshot.nodes.iter().filter_map(|node| node.metadata.name.clone());
+        let names = snapshot.nodes.iter().map(|node| node.name());
         for node in names {
-            let found = explanation(&snapshot, &node, example.now).unwrap();
+            let found = explanation(&snapshot, node, example.now).unwrap();
             let Some(pool) = &found.pool else { continue };
             for setting in found.alone.iter().filter_map(|change| change.setting.clone()) {
                 let then = what_if(&snapshot, pool, &[setting.parse().unwrap()]).unwrap();
-                let then = explanation(&then, &node, example.now).unwrap();
+                let then = explanation(&then, node, example.now).unwrap();
                 assert!(
                     then.offered,
                     "{}: {node} with {setting}: {:?}",

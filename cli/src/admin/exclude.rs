@@ -217,7 +217,7 @@ impl Change {
     pub(super) fn label(member: &Member<'_>, mark: Mark, on: bool) -> Self {
         Self::Label {
             node: member.name.clone(),
-            uid: member.node.uid().unwrap_or_default(),
+            uid: member.node.uid.to_string(),
             mark,
             on,
         }

@@ -40,7 +40,7 @@ impl<'a> Claims<'a> {
             unreadable: notes.iter().map(|note| clean(note)).collect(),
             ..Self::default()
         };
-        let uid = member.node.uid().unwrap_or_default();
+        let uid = &member.node.uid;
         let name = NodeName::from(member.name.as_str());
         for lease in &snapshot.leases {
             let labelled = lease
@@ -57,7 +57,7 @@ impl<'a> Claims<'a> {
             };
             match &berth.state {
                 BerthState::Held(holding) if holding.node.as_str() == member.name => {
-                    let list = if holding.uid.as_str() == uid {
+                    let list = if holding.uid == *uid {
                         &mut claims.held
                     } else {
                         &mut claims.former
@@ -107,8 +107,7 @@ impl Held<'_> {
 }
 
 pub(super) fn boot_of<'a>(member: &Member<'a>) -> Option<&'a str> {
-    let info = member.node.status.as_ref()?.node_info.as_ref()?;
-    Some(info.boot_id.as_str())
+    member.node.kubelet.boot_id.as_deref()
 }
 
 /// Formats a digest, with its version if that is known: `v2 (222222222222)`.

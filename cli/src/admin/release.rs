@@ -3,7 +3,6 @@
 
 use berth_api::berth::{ClosedReason, HoldPhase};
 use jiff::Timestamp;
-use kube::ResourceExt;
 
 use super::holder::{Claims, Held, boot_of, failure_words, named};
 use super::plan::{Change, NoPlan, Plan};
@@ -108,7 +107,7 @@ fn closing(
         lease: Box::new(held.lease.clone()),
         closed: Box::new(closed),
         node: member.name.clone(),
-        uid: member.node.uid().unwrap_or_default(),
+        uid: member.node.uid.to_string(),
         note,
     });
 }

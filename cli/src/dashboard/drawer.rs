@@ -82,7 +82,7 @@ pub(super) fn drawer(
     assumed: &Assumed<'_>,
     now: Timestamp,
 ) -> Result<Option<Drawer>, String> {
-    let is_there = snapshot.nodes.iter().any(|found| found.name_any() == node);
+    let is_there = snapshot.nodes.iter().any(|found| found.name() == node);
     let told = story(snapshot, node, now);
     if !is_there && told.is_err() {
         return Ok(None);
@@ -159,11 +159,11 @@ fn explained(
 }
 
 fn marks(snapshot: &Snapshot, node: &str, line: Option<&NodeState>) -> NodeMarks {
-    let found = snapshot.nodes.iter().find(|found| found.name_any() == node);
+    let found = snapshot.nodes.iter().find(|found| found.name() == node);
     NodeMarks {
         is_there: found.is_some(),
-        is_held_back: found.is_some_and(|node| is_held_back(node)),
-        is_excluded: found.is_some_and(|node| is_excluded(node)),
+        is_held_back: found.is_some_and(|node| is_held_back(&node.view)),
+        is_excluded: found.is_some_and(|node| is_excluded(&node.view)),
         is_stuck: line.is_some_and(|line| line.berth == "held" && line.is(Assessment::Degraded)),
     }
 }

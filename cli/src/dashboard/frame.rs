@@ -7,10 +7,9 @@ use berth_api::decode::Decoded;
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use berth_api::waves::{Waves, is_control_plane};
+use berth_core::controller::view::NodeView;
 use berth_core::insight::Assessment;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -113,7 +112,7 @@ pub(super) fn frame(snapshot: &Snapshot, about: &About, stale: Option<Stale>, no
 
 /// Objects by name.
 struct Objects<'a> {
-    nodes: BTreeMap<&'a str, &'a Node>,
+    nodes: BTreeMap<&'a str, &'a NodeView>,
     bootc_nodes: BTreeMap<&'a str, &'a Decoded<BootcNode>>,
 }
 
@@ -124,8 +123,7 @@ impl<'a> Objects<'a> {
             bootc_nodes: BTreeMap::new(),
         };
         for node in &snapshot.nodes {
-            let name = node.metadata.name.as_deref().unwrap_or_default();
-            this.nodes.insert(name, &node.object);
+            this.nodes.insert(node.name(), &node.view);
         }
         for bootc in &snapshot.bootc_nodes {
             let name = bootc.metadata.name.as_deref().unwrap_or_default();
@@ -160,7 +158,7 @@ impl<'a> OfPool<'a> {
     }
 
     fn wave(&self, name: &str) -> Option<usize> {
-        Some(self.waves.number(self.objects.nodes.get(name)?.labels()))
+        Some(self.waves.number(&self.objects.nodes.get(name)?.labels))
     }
 
     fn facts(&self, line: &NodeLine) -> MemberFacts {
@@ -197,8 +195,8 @@ fn is_staged(bootc: &BootcNode) -> bool {
     staged.is_some_and(|staged| staged.locked && staged.digest.is_some() && staged.digest.as_ref() == desired)
 }
 
-fn node_state(line: &NodeLine, node: Option<&&Node>, zone_key: &str) -> NodeState {
-    let labels = node.map(|node| node.labels());
+fn node_state(line: &NodeLine, node: Option<&&NodeView>, zone_key: &str) -> NodeState {
+    let labels = node.map(|node| &node.labels);
     let is_control_plane = labels.is_some_and(is_control_plane);
     let zone = labels.and_then(|labels| labels.get(zone_key));
     let row = &line.row;

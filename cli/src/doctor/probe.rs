@@ -55,9 +55,9 @@ pub(super) async fn policies(
         ..Probe::patch(&agent, None)
     });
     let label = snapshot.nodes.first().map(|node| Probe {
-        path: format!("/api/v1/nodes/{}", node.name_any()),
+        path: format!("/api/v1/nodes/{}", node.name()),
         body: json!({ "metadata": { "labels": { keys::LABEL_HOLD: "doctor" } } }),
-        ..Probe::patch(&format!("system:node:{}", node.name_any()), Some("system:nodes"))
+        ..Probe::patch(&format!("system:node:{}", node.name()), Some("system:nodes"))
     });
     let berth = lease(asker, namespace, &agent).await;
     let (status, berth, label) = futures::join!(
@@ -90,7 +90,7 @@ pub(super) async fn restriction(asker: &Asker, snapshot: &Snapshot) -> Seen<Answ
     };
     // No Node has this name: it has characters that names of Nodes may not have.
     let probe = Probe {
-        path: format!("/api/v1/nodes/{}", node.name_any()),
+        path: format!("/api/v1/nodes/{}", node.name()),
         body: json!({ "metadata": { "annotations": { "berth.dev/released": "doctor" } } }),
         ..Probe::patch("system:node:berth_doctor", Some("system:nodes"))
     };

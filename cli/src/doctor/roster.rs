@@ -6,9 +6,9 @@ use berth_api::PoolName;
 use berth_api::decode::Decoded;
 use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_api::pool::BootcNodePool;
+use berth_core::controller::view::NodeView;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use crate::members::Roster;
@@ -48,7 +48,7 @@ pub(crate) fn members(snapshot: &Snapshot, now: Timestamp) -> Vec<Member<'_>> {
         nodes: snapshot
             .nodes
             .iter()
-            .map(|node| (node.name_any(), &node.object))
+            .map(|node| (node.name(), node.view.as_ref()))
             .collect(),
         bootcs: snapshot
             .bootc_nodes
@@ -67,7 +67,7 @@ pub(crate) fn members(snapshot: &Snapshot, now: Timestamp) -> Vec<Member<'_>> {
 }
 
 struct Objects<'a> {
-    nodes: BTreeMap<String, &'a Node>,
+    nodes: BTreeMap<&'a str, &'a NodeView>,
     bootcs: BTreeMap<String, &'a Decoded<BootcNode>>,
 }
 
@@ -76,19 +76,20 @@ impl<'a> Objects<'a> {
         let node = *self.nodes.get(name)?;
         let bootc = self.bootcs.get(name).copied();
         let times = [
-            pool.metadata.creation_timestamp.as_ref(),
-            node.metadata.creation_timestamp.as_ref(),
-            bootc.and_then(|bootc| bootc.metadata.creation_timestamp.as_ref()),
+            created(&pool.metadata),
+            Some(node.created),
+            bootc.and_then(|bootc| created(&bootc.metadata)),
         ];
         Some(Member {
             name: name.to_owned(),
             pool,
             bootc,
-            is_new: times.into_iter().flatten().any(|time| is_new(time, now)),
+            is_new: times.into_iter().flatten().any(|time| now.as_second() - time < GRACE),
         })
     }
 }
 
-fn is_new(created: &Time, now: Timestamp) -> bool {
-    now.as_second() - created.0.as_second() < GRACE
+/// Returns the creation time of an object, in seconds since 1970.
+fn created(metadata: &ObjectMeta) -> Option<i64> {
+    metadata.creation_timestamp.as_ref().map(|time| time.0.as_second())
 }

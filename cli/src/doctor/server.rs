@@ -2,9 +2,8 @@
 
 use berth_api::waves::is_control_plane;
 use berth_core::controller::quorum::Meanwhile;
+use berth_core::controller::view::NodeView;
 use berth_core::text::few;
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
 
 use super::check::{Check, Topic};
 use super::facts::{Answer, Facts};
@@ -145,11 +144,11 @@ pub(crate) fn control_plane(facts: &Facts) -> Check {
             permission: Some("list nodes".to_owned()),
         });
     }
-    let servers = snapshot.nodes.iter().filter(|node| is_control_plane(node.labels()));
-    let servers: Vec<&Node> = servers.map(|node| &node.object).collect();
-    let down: Vec<&Node> = servers.iter().copied().filter(|node| !is_up(node)).collect();
+    let servers = snapshot.nodes.iter().filter(|node| is_control_plane(&node.view.labels));
+    let servers: Vec<&NodeView> = servers.map(|node| node.view.as_ref()).collect();
+    let down: Vec<&NodeView> = servers.iter().copied().filter(|node| !is_up(node)).collect();
     if !down.is_empty() {
-        let names = few(down.iter().map(|node| clean(&node.name_any())));
+        let names = few(down.iter().map(|node| clean(node.name.as_str())));
         let message = format!(
             "{} of {} control plane nodes are not Ready or are cordoned: {names}",
             down.len(),
@@ -179,10 +178,8 @@ fn size_unseen(unseen: &Unseen) -> Check {
     Unseen { what, ..unseen.clone() }.check(Topic::ControlPlane)
 }
 
-fn is_up(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let is_ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
-    is_ready && node.spec.as_ref().and_then(|spec| spec.unschedulable) != Some(true)
+fn is_up(node: &NodeView) -> bool {
+    node.ready && !node.unschedulable
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
 
+use crate::known_node::KnownNode;
 use crate::members::{Member, Roster};
 use crate::nodes::{silence, versions};
 use crate::snapshot::Snapshot;
@@ -398,8 +399,8 @@ pub(crate) fn preview(
     let control_plane: Vec<_> = snapshot
         .nodes
         .iter()
-        .filter(|node| is_control_plane(node.labels()))
-        .filter_map(|node| node.metadata.name.as_deref())
+        .filter(|node| is_control_plane(&node.view.labels))
+        .map(KnownNode::name)
         .collect();
     Some(PoolPreview {
         image: clean(pool.spec.image_ref().as_str()),

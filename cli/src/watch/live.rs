@@ -9,11 +9,11 @@ use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
+use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
+use crate::known_node::KnownNode;
 use crate::snapshot::Snapshot;
 use crate::snapshot::explained;
 use crate::status::{Report, report};
@@ -52,7 +52,7 @@ pub(crate) type Received<K> = Box<watcher::Result<Event<K>>>;
 pub(crate) enum WatchEvent {
     Pool(Received<BootcNodePool>),
     BootcNode(Received<Decoded<BootcNode>>),
-    Node(Received<Decoded<Node>>),
+    Node(Received<KnownNode>),
     Lease(Received<Decoded<Lease>>),
     Fleet(Received<BootcFleet>),
     /// The API server has answered a new watch.
@@ -108,12 +108,28 @@ impl<K> Default for Table<K> {
     }
 }
 
-impl<K: ResourceExt> Table<K> {
+trait Named {
+    fn name(&self) -> &str;
+}
+
+impl<K: Resource> Named for K {
+    fn name(&self) -> &str {
+        self.meta().name.as_deref().unwrap_or_default()
+    }
+}
+
+impl Named for KnownNode {
+    fn name(&self) -> &str {
+        self.view.name.as_str()
+    }
+}
+
+impl<K: Named> Table<K> {
     /// Returns the index of the object with this name; if there is none, `Err` with the index to insert it at.
     fn place(&self, name: &str) -> Result<usize, usize> {
-        self.objects
-            .binary_search_by(|k| k.meta().name.as_deref().unwrap_or_default().cmp(name))
+        self.objects.binary_search_by(|object| object.name().cmp(name))
     }
+
     /// Applies an event. Returns true if there may be something new to show.
     fn take(&mut self, event: watcher::Result<Event<K>>, now: Timestamp) -> bool {
         match event {
@@ -127,14 +143,13 @@ impl<K: ResourceExt> Table<K> {
             }
             Ok(Event::InitDone) => {
                 self.objects = self.listed.take().unwrap_or_default();
-                self.objects.sort_by_cached_key(ResourceExt::name_any);
+                self.objects.sort_by(|a, b| a.name().cmp(b.name()));
                 self.freshness.ready = true;
                 self.freshness.hear(now);
             }
             Ok(Event::Apply(object)) => {
                 self.freshness.hear(now);
-                let name = object.name_any();
-                match self.place(&name) {
+                match self.place(object.name()) {
                     Ok(at) => {
                         if let Some(old) = self.objects.get_mut(at) {
                             *old = object;
@@ -145,7 +160,7 @@ impl<K: ResourceExt> Table<K> {
             }
             Ok(Event::Delete(object)) => {
                 self.freshness.hear(now);
-                if let Ok(at) = self.place(&object.name_any()) {
+                if let Ok(at) = self.place(object.name()) {
                     self.objects.remove(at);
                 }
             }
@@ -199,7 +214,7 @@ impl Stale {
 pub(crate) struct Live {
     pools: Table<BootcNodePool>,
     bootc_nodes: Table<Decoded<BootcNode>>,
-    nodes: Table<Decoded<Node>>,
+    nodes: Table<KnownNode>,
     leases: Table<Decoded<Lease>>,
     fleets: Table<BootcFleet>,
     only: Option<String>,
@@ -334,10 +349,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn node(name: &str) -> Decoded<Node> {
-        let mut node = Node::default();
-        node.metadata.name = Some(name.to_owned());
-        node.into()
+    fn node(name: &str) -> KnownNode {
+        serde_json::from_value(serde_json::json!({ "metadata": { "name": name } })).unwrap()
     }
 
     fn bootc(name: &str) -> Decoded<BootcNode> {

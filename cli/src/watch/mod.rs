@@ -15,7 +15,6 @@ use anyhow::{Context, Result, bail};
 use berth_api::decode::Decoded;
 use berth_api::keys;
 use berth_api::node::BootcNode;
-use berth_core::finding;
 use berth_shell::listen::with_watch_listener;
 use futures::stream::{BoxStream, select_all, unfold};
 use futures::{Stream, StreamExt};
@@ -28,6 +27,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use crate::known_node::KnownNode;
 use crate::render::Detail;
 use crate::snapshot::known;
 use crate::table::Look;
@@ -271,7 +271,7 @@ pub(crate) fn all_events(client: &Client, namespace: &str) -> impl Stream<Item =
             |event| WatchEvent::BootcNode(Box::new(event.map(compact))),
         ),
         events(Api::all(listening(client, &answered, Kind::Nodes)), None, |event| {
-            WatchEvent::Node(Box::new(event.map(trimmed)))
+            WatchEvent::Node(Box::new(event.map(known_nodes)))
         }),
         // The label leaves out the controller's own Lease.
         events(leases, Some(keys::LABEL_POOL), |event| {
@@ -297,23 +297,14 @@ where
     watcher::watcher(api, config).default_backoff().map(wrap).boxed()
 }
 
-/// Removes the parts of a Node that no view needs: annotations, except Berth's own, because the plan depends on Berth's
-/// mark of a cordon; and conditions that report no problem.
-fn trimmed(mut event: Event<Decoded<Node>>) -> Event<Decoded<Node>> {
-    match &mut event {
-        Event::Apply(node) | Event::Delete(node) | Event::InitApply(node) => {
-            if let Some(annotations) = &mut node.metadata.annotations {
-                annotations.retain(|key, _| keys::NODE_ANNOTATIONS.contains(&key.as_str()));
-            }
-            let conditions = node.status.as_mut().and_then(|status| status.conditions.as_mut());
-            if let Some(conditions) = conditions {
-                conditions.retain(|c| c.type_ == "Ready" || finding::unavailable::reason(c).is_some());
-                conditions.shrink_to_fit();
-            }
-        }
-        Event::Init | Event::InitDone => {}
+fn known_nodes(event: Event<Decoded<Node>>) -> Event<KnownNode> {
+    match event {
+        Event::Apply(node) => Event::Apply(node.into()),
+        Event::Delete(node) => Event::Delete(node.into()),
+        Event::Init => Event::Init,
+        Event::InitApply(node) => Event::InitApply(node.into()),
+        Event::InitDone => Event::InitDone,
     }
-    event
 }
 
 /// Frees the unused capacity of a BootcNode's lists: a kilobyte for each node, for as long as the watch lasts.
@@ -332,41 +323,4 @@ fn compact(mut event: Event<Decoded<BootcNode>>) -> Event<Decoded<BootcNode>> {
         Event::Delete(_) | Event::Init | Event::InitDone => {}
     }
     event
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_node_keeps_the_parts_that_the_plan_and_the_findings_need() {
-        let mut annotations = serde_json::Map::new();
-        for key in keys::NODE_ANNOTATIONS.into_iter().chain(["example.com/large"]) {
-            annotations.insert(key.to_owned(), json!("x"));
-        }
-        let condition = |type_: &str, status: &str| json!({ "type": type_, "status": status });
-        let conditions = [
-            ("Ready", "True"),
-            ("DiskPressure", "True"),
-            ("PIDPressure", "True"),
-            ("NetworkUnavailable", "False"),
-        ];
-        let conditions: Vec<_> = conditions.map(|(type_, status)| condition(type_, status)).into();
-        let node = json!({
-            "metadata": { "name": "n", "annotations": annotations }, "status": { "conditions": conditions },
-        });
-        let node: Node = serde_json::from_value(node).unwrap();
-        let Event::Apply(kept) = trimmed(Event::Apply(node.into())) else {
-            panic!("another event");
-        };
-        let conditions = kept.object.status.unwrap().conditions.unwrap();
-        let types: Vec<_> = conditions.iter().map(|c| c.type_.as_str()).collect();
-        assert_eq!(types, ["Ready", "DiskPressure"]);
-        let kept = kept.object.metadata.annotations.unwrap();
-        let mut expected = keys::NODE_ANNOTATIONS.to_vec();
-        expected.sort_unstable();
-        assert_eq!(kept.keys().collect::<Vec<_>>(), expected);
-    }
 }

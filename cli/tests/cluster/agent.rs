@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_api::berth::lease;
 use berth_api::node::timeline::{Chapter, ChapterName, ImageVersion, NodeUpdate, ProofPart, ProofStep};
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment, DrainBlocker};
-use berth_api::{BootId, NodeName, NodeUid, waves};
+use berth_api::{BootId, NodeName, waves};
 use berth_core::agent::facts::{
     AgentFacts, Checks, ClusterNode, Deployments, Desired, DrainFacts as AgentsDrain, Guard, GuardFacts, HostHealth,
     Os, Past, PullFacts,
@@ -14,14 +14,14 @@ use berth_core::agent::knowledge::Knowledge;
 use berth_core::agent::node::{CordonRecord, NodeFacts as AgentsNode};
 use berth_core::agent::report::{GuardUnit, Machine, Subject, report};
 use berth_core::agent::step::step;
+use berth_core::controller::view::NodeView;
 use berth_core::{Moment, Now};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::facts::{DrainFacts, NodeFacts, Ready};
+use super::facts::{DrainFacts, NodeFacts};
 use super::{World, manifest, merge, object};
 
 impl World<'_> {
@@ -79,7 +79,7 @@ impl World<'_> {
 
     fn agent_facts(&self, bootc: &BootcNode, facts: &NodeFacts, at: Timestamp) -> AgentFacts {
         let name = bootc.name_any();
-        let node = self.objects.nodes.iter().find(|node| node.name_any() == name).unwrap();
+        let node = self.objects.nodes.iter().find(|node| node.name() == name).unwrap();
         let boot = BootId::from(self.facts.boot_id(&name));
         let now = Now {
             wall: at,
@@ -117,7 +117,7 @@ impl World<'_> {
             digest: manifest(2),
             progress: (progress.bytes > 0).then_some(progress),
         });
-        seen.cluster_node = ClusterNode::Is(agents_node(node, boot));
+        seen.cluster_node = ClusterNode::Is(agents_node(&node.view, self.facts.cordoned_under(&name), boot));
         let berths = self.objects.leases.iter().filter_map(|lease| lease::read(lease).ok());
         seen.berths = Some(
             berths
@@ -174,19 +174,17 @@ fn drained(facts: &DrainFacts, began: Timestamp, at: Timestamp) -> AgentsDrain {
     }
 }
 
-fn agents_node(node: &Node, boot: BootId) -> AgentsNode {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
-    let cordon = node.annotations().get(berth_api::keys::ANNOTATION_CORDON);
+/// `berth`: name of the berth that the node is cordoned for.
+fn agents_node(node: &NodeView, berth: Option<String>, boot: BootId) -> AgentsNode {
     AgentsNode {
-        uid: NodeUid::new(node.uid().unwrap()),
+        uid: node.uid.clone(),
         resource_version: "1".to_owned(),
-        unschedulable: node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)),
-        ready: ready.any(|condition| condition.status == format!("{:?}", Ready::True)),
+        unschedulable: node.unschedulable,
+        ready: node.ready,
         boot_id: Some(boot),
-        cordon: cordon.map(|record| serde_json::from_str::<CordonRecord>(record).unwrap()),
-        excluded: node.labels().contains_key(berth_api::keys::LABEL_EXCLUDE),
-        control_plane: waves::is_control_plane(node.labels()),
+        cordon: berth.map(|berth| object::<CordonRecord>(json!({ "berth": berth }))),
+        excluded: node.labels.contains_key(berth_api::keys::LABEL_EXCLUDE),
+        control_plane: waves::is_control_plane(&node.labels),
         not_ready_taint: None,
         ready_reported: None,
         conditions: Default::default(),

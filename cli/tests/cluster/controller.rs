@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::condition::{self, CommonReason, Verdict, node as types};
+use berth_api::decode::Decoded;
 use berth_api::fleet::BootcFleetStatus;
 use berth_api::keys;
 use berth_api::membership::Membership;
@@ -66,7 +67,7 @@ impl World<'_> {
         for has_joined in [false, true] {
             let nodes = self.facts.nodes.iter();
             let nodes = nodes.map(|(name, facts)| self.facts.node(name, facts, has_joined, self.now));
-            self.objects.nodes = nodes.map(Into::into).collect();
+            self.objects.nodes = nodes.map(|node| Decoded::from(node).into()).collect();
             if !has_joined {
                 self.publish();
             }
@@ -78,7 +79,8 @@ impl World<'_> {
         let objects = &self.objects;
         let leases = objects.leases.iter();
         let fleet = objects.fleet.as_ref();
-        let seen = Snapshot::of(&objects.pools, &objects.bootc_nodes, &objects.nodes, leases, fleet);
+        let nodes = objects.nodes.iter().map(|node| node.view.clone());
+        let seen = Snapshot::of(&objects.pools, &objects.bootc_nodes, nodes, leases, fleet);
         let membership = MembershipCache::default().of(&seen);
         (seen, membership)
     }

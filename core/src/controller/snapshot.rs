@@ -8,7 +8,6 @@ use berth_api::fleet::{BootcFleet, BootcFleetSpec};
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use crate::Moment;
@@ -76,11 +75,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns the snapshot of these objects. No entry has a time of an agent's change.
+    /// Returns the snapshot of these objects. No entry has a time of an agent's change, and Nodes have no version.
     pub fn of<'a>(
         pools: &[BootcNodePool],
         bootc_nodes: &[Decoded<BootcNode>],
-        nodes: &[Decoded<Node>],
+        nodes: impl Iterator<Item = Arc<NodeView>>,
         berths: impl Iterator<Item = &'a Decoded<Lease>>,
         fleet: Option<&BootcFleet>,
     ) -> Self {
@@ -91,7 +90,7 @@ impl Snapshot {
         Self {
             pools: Arc::new(pools.collect()),
             bootc_nodes: Arc::new(bootc_nodes.collect()),
-            nodes: Arc::new(nodes.iter().map(|o| entry(o, NodeView::of(o))).collect()),
+            nodes: Arc::new(nodes.map(|node| (node.name.to_string(), Entry::new(node))).collect()),
             leases: Arc::new(berths.map(|o| entry(o, LeaseView::of(o.clone()))).collect()),
             fleet: fleet.map(|(_, entry)| entry),
             stale: BTreeSet::new(),

@@ -1,7 +1,7 @@
 //! Conditions of a Node that make it unavailable, and the findings about them.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::NodeCondition;
 
 use super::kind::Kind;
 use super::{Finding, Subject};
@@ -12,10 +12,9 @@ const NOT_READY_GRACE: i64 = 5 * 60;
 /// Seconds that a Node may have another bad condition before a finding reports it.
 const PRESSURE_GRACE: i64 = 60;
 
-/// Returns a finding for each condition that has made the Node unavailable for longer than its grace time.
-pub fn findings(subject: &Subject, node: &Node, now: Timestamp) -> Vec<Finding> {
-    let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    conditions.filter_map(|c| finding(subject, c, now)).collect()
+/// Returns a finding for each of a Node's conditions that has made the Node unavailable for longer than its grace time.
+pub fn findings(subject: &Subject, conditions: &[NodeCondition], now: Timestamp) -> Vec<Finding> {
+    conditions.iter().filter_map(|c| finding(subject, c, now)).collect()
 }
 
 /// Returns why a Node with this condition is unavailable; `None` if the condition does not make it unavailable.

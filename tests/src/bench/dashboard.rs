@@ -48,7 +48,7 @@ pub struct Watched {
     pub rate: f64,
     /// Times between the frames of the page.
     pub frames: Frames,
-    /// Memory of the program after the changes.
+    /// Memory of the program, with its peak since it began.
     pub memory: Memory,
     /// Height of the tiles beyond their panel, in pixels: more than 0 if a person must scroll to see all tiles.
     pub hidden: f64,
@@ -86,7 +86,7 @@ pub(super) async fn measure(run: &Run) -> Result<()> {
             .print();
     }
     if run.wants(BENCHES[1]) {
-        Figure::new(BENCHES[1], "MiB", &[watched.memory.resident])
+        Figure::new(BENCHES[1], "MiB", &[watched.memory.peak])
             .aim(AIMS.1)
             .detail("nodes", json!(nodes))
             .detail("memory", watched.memory.json())

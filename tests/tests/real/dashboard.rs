@@ -19,7 +19,7 @@ const NODES: usize = 5000;
 const FRAME: f64 = 100.0;
 /// Longest time between any two frames in milliseconds. A drawer or a timeline that opens may take a frame longer.
 const LONGEST: f64 = 500.0;
-/// Most memory of the program, in MiB.
+/// Most memory of the program at any time, in MiB.
 const MEMORY: f64 = 120.0;
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn five_thousand_nodes_change_smoothly() -> Result<()> {
     ensure!(watched.frames.p99 < FRAME, "the frames take too long: {watched:?}");
     ensure!(watched.frames.max < LONGEST, "a frame takes too long: {watched:?}");
     ensure!(
-        watched.memory.resident < MEMORY,
+        watched.memory.peak < MEMORY,
         "the program needs too much memory: {watched:?}"
     );
     ensure!(watched.hidden <= 0.0, "not all tiles fit: {watched:?}");

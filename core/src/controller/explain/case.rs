@@ -1,6 +1,8 @@
 //! Input for explaining why a node is not offered a berth: the node, and the facts and rules that its pool is planned
 //! from.
 
+use std::collections::BTreeSet;
+
 use berth_api::NodeName;
 use berth_api::pool::BootcNodePoolSpec;
 use jiff::{SignedDuration, Timestamp};
@@ -125,11 +127,14 @@ impl Case {
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
         let mut next = case.judge();
+        // Windows of the same length give the same answer, and a schedule has few lengths.
+        let mut tried = BTreeSet::new();
         for _ in 0..MAX_OPENINGS {
             case.now = next.filter(|next| *next > case.now)?;
             next = case.judge();
+            let left = case.facts.closes.map(|closes| closes.duration_since(case.now));
             // A closed gate offers nothing.
-            if case.facts.gate.is_none() && case.offered().is_ok() {
+            if case.facts.gate.is_none() && tried.insert(left) && case.offered().is_ok() {
                 return Some(case.now);
             }
         }
