@@ -7,6 +7,7 @@ use std::ops::Range;
 use berth_api::Digest;
 use berth_api::node::BootcNode;
 use berth_api::node::timeline::{ChapterName, NodeUpdate};
+use berth_api::pool::BootcNodePool;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -22,8 +23,8 @@ const NAME: usize = 24;
 
 /// Width of the names in the SVG.
 const LEFT: usize = 200;
-/// Width of the chapters in the SVG.
-const WIDE: usize = 900;
+/// Width of the chapters in the SVG, in pixels.
+pub(crate) const WIDE: u16 = 900;
 /// Width at the right edge of the SVG, for half of the last time.
 const RIGHT: usize = 30;
 /// Height of a row in the SVG.
@@ -80,8 +81,7 @@ pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Pictur
         .filter(|bootc| pool_of(bootc) == pool)
         .map(|bootc| &bootc.object)
         .collect();
-    let target = found.status.as_ref().and_then(|status| status.target.as_ref());
-    let targets: BTreeSet<&Digest> = target.iter().flat_map(|t| &t.platforms).map(|p| &p.digest).collect();
+    let targets = targets(found);
     let mut newest = members.iter().filter_map(|node| last_update(node));
     let is_begun = newest.any(|update| targets.contains(&update.to.digest));
     let mut what = None;
@@ -112,7 +112,15 @@ pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Pictur
     })
 }
 
-fn last_update(node: &BootcNode) -> Option<&NodeUpdate> {
+/// Returns the digests of the pool's target, for all platforms.
+pub(crate) fn targets(pool: &BootcNodePool) -> BTreeSet<&Digest> {
+    let target = pool.status.as_ref().and_then(|status| status.target.as_ref());
+    let platforms = target.iter().flat_map(|target| &target.platforms);
+    platforms.map(|platform| &platform.digest).collect()
+}
+
+/// Returns the node's newest update; `None` if it was never updated.
+pub(crate) fn last_update(node: &BootcNode) -> Option<&NodeUpdate> {
     node.status.as_ref()?.timeline.updates.first()
 }
 
@@ -221,7 +229,7 @@ impl Picture {
 
     fn x(&self, time: Timestamp) -> f64 {
         let done = (time.as_second() - self.begin.as_second()) as f64 / self.span_seconds() as f64;
-        LEFT as f64 + done * WIDE as f64
+        LEFT as f64 + done * f64::from(WIDE)
     }
 
     /// Adds a row to the SVG; `y` is its upper edge.
@@ -264,7 +272,7 @@ impl Picture {
         let shown = part.len();
         let rows: Vec<&Row> = self.rows.iter().skip(part.start).take(shown).collect();
         let height = TOP + HIGH * rows.len() + 52;
-        let total = LEFT + WIDE + RIGHT;
+        let total = LEFT + usize::from(WIDE) + RIGHT;
         let title = escaped(&self.title());
         let mut out = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" viewBox=\"0 0 {total} {height}\" width=\"{total}\" \

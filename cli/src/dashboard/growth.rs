@@ -9,12 +9,11 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::snapshot::Snapshot;
+use crate::timeline::{WIDE, last_update, targets};
 use crate::unreadable::pool_of;
 
 /// Minimum time between two looks.
 const LOOK_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
-/// A chapter that lasts grows by one pixel after this part of the picture's time.
-const PIXELS: i64 = 900;
 
 /// Timelines as they were last reported.
 #[derive(Debug, Default)]
@@ -79,7 +78,8 @@ impl Seen {
         let Some(begin) = outline.begin.filter(|_| outline.lasts) else {
             return false;
         };
-        let pixel = now.as_second().saturating_sub(begin.as_second()) / PIXELS;
+        // A chapter that lasts is a pixel longer after this time.
+        let pixel = now.as_second().saturating_sub(begin.as_second()) / i64::from(WIDE);
         now.as_second().saturating_sub(self.drawn.as_second()) >= pixel.max(1)
     }
 }
@@ -92,11 +92,8 @@ fn outlines(snapshot: &Snapshot) -> BTreeMap<String, Outline> {
     let mut outlines = BTreeMap::new();
     for pool in snapshot.shown() {
         let name = pool.name_any();
-        let target = pool.status.as_ref().and_then(|status| status.target.as_ref());
-        let targets = target.iter().flat_map(|target| &target.platforms);
-        let targets: BTreeSet<&Digest> = targets.map(|platform| &platform.digest).collect();
         let members = nodes.get(name.as_str()).map(Vec::as_slice).unwrap_or_default();
-        outlines.insert(name, outline(members, &targets));
+        outlines.insert(name, outline(members, &targets(pool)));
     }
     outlines
 }
@@ -109,8 +106,7 @@ fn outline(members: &[&BootcNode], targets: &BTreeSet<&Digest>) -> Outline {
     for node in members {
         let mut hasher = DefaultHasher::new();
         node.metadata.name.hash(&mut hasher);
-        let timeline = node.status.as_ref().map(|status| &status.timeline);
-        if let Some(update) = timeline.and_then(|timeline| timeline.updates.first()) {
+        if let Some(update) = last_update(node) {
             let is_newest = targets.contains(&update.to.digest);
             (&update.to.digest, is_newest).hash(&mut hasher);
             for chapter in &update.chapters {

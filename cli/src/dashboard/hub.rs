@@ -67,9 +67,8 @@ impl Hub {
 
     /// Calls `look` with all objects, the state that the pages show, and the current time.
     pub(super) fn look_with_frame<T>(&mut self, look: impl FnOnce(&mut Snapshot, &About, &Frame, Timestamp) -> T) -> T {
-        let kept = self.frame.take();
-        let is_kept = kept.is_some();
-        let frame = kept.unwrap_or_else(|| self.current().0);
+        let is_kept = self.frame.is_some();
+        let frame = self.taken_frame();
         let answer = self.look(|snapshot, about, now| look(snapshot, about, &frame, now));
         self.frame = is_kept.then_some(frame);
         answer
@@ -78,10 +77,7 @@ impl Hub {
     /// Returns the whole state as an event, and the events that follow it.
     pub(super) fn subscribe(&mut self) -> (Bytes, broadcast::Receiver<Bytes>) {
         let events = self.changes.subscribe();
-        let frame = match self.frame.take() {
-            Some(frame) => frame,
-            None => self.current().0,
-        };
+        let frame = self.taken_frame();
         let state = StateEvent {
             run: &self.run,
             about: &self.about,
@@ -106,6 +102,14 @@ impl Hub {
             self.changes.send(event("change", self.id, &change)).unwrap_or_default();
         }
         self.frame = Some(after);
+    }
+
+    /// Takes the state that the pages show. Makes it if no page is connected.
+    fn taken_frame(&mut self) -> Frame {
+        match self.frame.take() {
+            Some(frame) => frame,
+            None => self.current().0,
+        }
     }
 
     /// Returns the state, and the pools whose timelines have changed.

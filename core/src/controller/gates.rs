@@ -120,19 +120,12 @@ impl<'a> Openings<'a> {
         if pause(inputs).is_some() {
             return Self::Never;
         }
-        let rollout = inputs.spec.rollout();
-        if rollout.windows.is_empty() && rollout.exclusions.is_empty() {
-            return Self::Always;
+        match Windows::of(inputs) {
+            Windows::None => Self::Always,
+            Windows::Invalid(_) | Windows::NoClock => Self::Never,
+            Windows::Scheduled(schedule) if too_short(&schedule, inputs).is_some() => Self::Never,
+            Windows::Scheduled(schedule) => Self::Scheduled(schedule, inputs.pool),
         }
-        let Ok(schedule) = schedule(inputs.spec) else {
-            return Self::Never;
-        };
-        let longest = schedule.longest(inputs.now, inputs.pool.as_str());
-        let is_too_short = longest.is_some_and(|longest| longest <= inputs.needed);
-        if is_too_short || !inputs.clock_synchronized {
-            return Self::Never;
-        }
-        Self::Scheduled(schedule, inputs.pool)
     }
 
     /// Returns whether turns may begin at a time.
@@ -188,23 +181,46 @@ fn closed(reason: GateReason, message: String, changes: Option<Timestamp>) -> Ga
     }
 }
 
+/// The windows and exclusions of a pool's spec.
+enum Windows {
+    None,
+    /// A window is not valid, for this reason.
+    Invalid(String),
+    /// The controller's clock is not synchronized, so no window can be judged.
+    NoClock,
+    Scheduled(Schedule),
+}
+
+impl Windows {
+    fn of(inputs: Inputs<'_>) -> Self {
+        let rollout = inputs.spec.rollout();
+        if rollout.windows.is_empty() && rollout.exclusions.is_empty() {
+            return Self::None;
+        }
+        match schedule(inputs.spec) {
+            Err(error) => Self::Invalid(error),
+            Ok(_) if !inputs.clock_synchronized => Self::NoClock,
+            Ok(schedule) => Self::Scheduled(schedule),
+        }
+    }
+}
+
 fn window(inputs: Inputs<'_>) -> Gates {
-    let rollout = inputs.spec.rollout();
-    if rollout.windows.is_empty() && rollout.exclusions.is_empty() {
-        return open(condition::CommonReason::AlwaysOpen, "");
+    match Windows::of(inputs) {
+        Windows::None => open(condition::CommonReason::AlwaysOpen, ""),
+        Windows::Invalid(error) => closed(GateReason::InvalidWindow, error, None),
+        Windows::NoClock => {
+            let message = "the controller's clock is not synchronized, so all windows count as closed; synchronize the \
+                           clock of the controller's machine, or start the controller with --trust-clock if a hypervisor \
+                           keeps that clock right";
+            closed(GateReason::ClockNotSynchronized, message.to_owned(), None)
+        }
+        Windows::Scheduled(schedule) => scheduled(&schedule, inputs),
     }
-    let schedule = match schedule(inputs.spec) {
-        Ok(schedule) => schedule,
-        Err(error) => return closed(GateReason::InvalidWindow, error, None),
-    };
-    if !inputs.clock_synchronized {
-        let message = "the controller's clock is not synchronized, so all windows count as closed; synchronize the \
-                       clock of the controller's machine, or start the controller with --trust-clock if a hypervisor keeps \
-                       that clock right";
-        return closed(GateReason::ClockNotSynchronized, message.to_owned(), None);
-    }
-    let salt = inputs.pool.as_str();
-    match schedule.at(inputs.now, salt) {
+}
+
+fn scheduled(schedule: &Schedule, inputs: Inputs<'_>) -> Gates {
+    match schedule.at(inputs.now, inputs.pool.as_str()) {
         Opening::Open { until: None } => open(condition::CommonReason::Open, "reboots may start at any time"),
         Opening::Open { until: Some(until) } => Gates {
             closes: Some(until),
@@ -222,8 +238,7 @@ fn window(inputs: Inputs<'_>) -> Gates {
             let next_words = next.map_or("no window is scheduled".to_owned(), |next| {
                 format!("reboots may start at {next}")
             });
-            let longest = schedule.longest(inputs.now, salt);
-            if let Some(longest) = longest.filter(|longest| *longest <= inputs.needed) {
+            if let Some(longest) = too_short(schedule, inputs) {
                 let message = format!(
                     "the longest window is {}, but a drain and a reboot take {}; set a longer window",
                     words(longest),
@@ -238,6 +253,12 @@ fn window(inputs: Inputs<'_>) -> Gates {
             closed(reason, format!("{what}; {next_words}"), next)
         }
     }
+}
+
+/// Returns the length of the longest window, if even this window is too short for a turn.
+fn too_short(schedule: &Schedule, inputs: Inputs<'_>) -> Option<Duration> {
+    let longest = schedule.longest(inputs.now, inputs.pool.as_str());
+    longest.filter(|longest| *longest <= inputs.needed)
 }
 
 fn words(duration: Duration) -> String {
