@@ -120,7 +120,9 @@ fn of_pool(
     let case = case(&roster, pool, member, now);
     // The search for changes needs much memory itself.
     drop(roster);
-    let Some(shown) = shown else { return };
+    let (Some(shown), Some(case)) = (shown, case) else {
+        return;
+    };
     let row = shown.nodes.iter().find(|row| row.name == member.name);
     if let Some(row) = row {
         answer.state = format!("{} -> {}, {}", or_nothing(&row.from), or_nothing(&row.to), row.state);
@@ -132,10 +134,6 @@ fn of_pool(
             .push("everything that depends on the image, until the image is resolved".to_owned());
         return;
     }
-    let Some(case) = case else {
-        answer.why.push("the pool is being deleted".to_owned());
-        return;
-    };
     let Some(found) = explain(&case) else {
         answer
             .why

@@ -193,12 +193,12 @@ pub(crate) fn sort(lines: &mut [NodeLine]) {
     lines.sort_by(|a, b| (a.rank, &a.row.name).cmp(&(b.rank, &b.row.name)));
 }
 
-/// Returns why a Node is unavailable, the most severe reason first. A Node without the condition Ready counts as not
-/// Ready; other missing conditions are ignored.
+/// Returns why a Node is unavailable, the most severe reason first. A Node without the condition Ready, or that cannot be
+/// decoded completely, counts as not Ready; other missing conditions are ignored.
 fn unavailable(node: &KnownNode) -> Vec<Unavailable> {
     let conditions = node.conditions.iter();
-    let mut reasons: Vec<Unavailable> = conditions.clone().filter_map(finding::unavailable::reason).collect();
-    if !conditions.into_iter().any(|c| c.type_ == "Ready") {
+    let mut reasons: Vec<Unavailable> = conditions.filter_map(finding::unavailable::reason).collect();
+    if !node.view.ready && !reasons.contains(&Unavailable::NotReady) {
         reasons.push(Unavailable::NotReady);
     }
     if node.view.unschedulable {

@@ -1,4 +1,4 @@
-//! A Node, as far as the commands read it.
+//! The parts of a Node that the commands read.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use berth_core::finding;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use serde::Deserialize;
 
-/// A Node, as far as the commands read it. In a large cluster, whole Nodes would need most of the memory.
+/// The parts of a Node that the commands read. In a large cluster, whole Nodes would need most of the memory.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "Decoded<Node>")]
 pub struct KnownNode {
@@ -63,5 +63,15 @@ mod tests {
         assert_eq!(types, ["Ready", "DiskPressure"]);
         assert!(known.view.our_cordon && known.view.ready);
         assert_eq!(known.name(), "n");
+    }
+
+    #[test]
+    fn a_node_that_cannot_be_decoded_is_not_ready() {
+        let conditions = [json!({ "type": "Ready", "status": "True" })];
+        let node = json!({ "metadata": { "name": "n" }, "status": { "conditions": conditions, "addresses": "none" } });
+        let known: KnownNode = serde_json::from_value(node).unwrap();
+        let error = known.view.error.as_deref().unwrap();
+        assert!(error.starts_with("status.addresses: "), "{error}");
+        assert_eq!((known.view.ready, known.conditions.len()), (false, 1));
     }
 }

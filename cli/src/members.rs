@@ -26,8 +26,8 @@ impl Member<'_> {
         self.bootc.and_then(|b| b.status.clone()).unwrap_or_default()
     }
 
-    pub(crate) fn machine(&self) -> Machine {
-        self.node.machine.clone()
+    pub(crate) fn machine(&self) -> &Machine {
+        &self.node.machine
     }
 
     /// Returns the CPU variant that the node's agent reports: the most demanding variant that the node can run.
@@ -42,6 +42,7 @@ impl Member<'_> {
         )
     }
 
+    /// True if the controller counts the Node as Ready. A Node that cannot be decoded completely does not count.
     pub(crate) fn is_ready(&self) -> bool {
         self.node.ready
     }

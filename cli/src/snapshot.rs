@@ -146,9 +146,18 @@ impl Snapshot {
     /// Returns notes on objects that cannot be decoded completely. Names at most [`NAMED`] of them, Leases first: an
     /// unreadable Lease counts as held, so it stops other nodes of its pool.
     pub(crate) fn undecoded(&self) -> Vec<String> {
-        let leases = self.leases.iter().filter_map(|lease| undecoded("Lease", lease));
-        let nodes = self.nodes.iter().filter_map(undecoded_node);
-        let hosts = self.bootc_nodes.iter().filter_map(|host| undecoded("BootcNode", host));
+        let leases = self
+            .leases
+            .iter()
+            .filter_map(|lease| undecoded("Lease", &lease.name_any(), lease.error()));
+        let nodes = self
+            .nodes
+            .iter()
+            .filter_map(|node| undecoded("Node", node.name(), node.view.error.as_deref()));
+        let hosts = self
+            .bootc_nodes
+            .iter()
+            .filter_map(|host| undecoded("BootcNode", &host.name_any(), host.error()));
         let mut found = leases.chain(nodes).chain(hosts);
         let mut notes: Vec<String> = found.by_ref().take(NAMED).collect();
         match found.count() {
@@ -163,9 +172,9 @@ impl Snapshot {
     pub(crate) fn undecoded_of(&self, name: &str) -> Vec<String> {
         let nodes = self.nodes.iter().filter(|node| node.name() == name);
         let hosts = self.bootc_nodes.iter().filter(|host| host.name_any() == name);
-        let nodes = nodes.filter_map(undecoded_node);
+        let nodes = nodes.filter_map(|node| undecoded("Node", node.name(), node.view.error.as_deref()));
         nodes
-            .chain(hosts.filter_map(|host| undecoded("BootcNode", host)))
+            .chain(hosts.filter_map(|host| undecoded("BootcNode", &host.name_any(), host.error())))
             .collect()
     }
 
@@ -220,14 +229,8 @@ impl Snapshot {
 }
 
 /// Returns a note if the object cannot be decoded completely.
-fn undecoded<K: Resource<DynamicType = ()>>(kind: &str, object: &Decoded<K>) -> Option<String> {
-    let error = object.error()?;
-    Some(format!("cannot read all of {kind} {}: {error}", object.name_any()))
-}
-
-fn undecoded_node(node: &KnownNode) -> Option<String> {
-    let error = node.view.error.as_ref()?;
-    Some(format!("cannot read all of Node {}: {error}", node.name()))
+fn undecoded(kind: &str, name: &str, error: Option<&str>) -> Option<String> {
+    error.map(|error| format!("cannot read all of {kind} {name}: {error}"))
 }
 
 /// Returns the name if it is in `pools`, otherwise an error that lists the pools.
@@ -278,7 +281,7 @@ async fn packed_nodes(client: &Client) -> kube::Result<Option<Vec<KnownNode>>> {
     let is_packed = kind.is_some_and(|kind| kind.as_bytes().starts_with(proto::MEDIA_TYPE.as_bytes()));
     let body = response.into_body().collect_bytes().await?;
     if is_packed {
-        return Ok(decoded(move || proto::nodes(&body)).await?.ok().map(known_nodes));
+        return Ok(decoded(move || proto::nodes(&body).map(known_nodes)).await?.ok());
     }
     let list = decoded(move || serde_json::from_slice::<ObjectList<KnownNode>>(&body)).await?;
     Ok(list.ok().map(|list| list.items))

@@ -59,7 +59,7 @@ pub fn report(snapshot: &Snapshot, now: Timestamp) -> Report {
     let paused = fleet.is_some_and(|fleet| fleet.spec.paused);
     let nodes: BTreeMap<&str, &KnownNode> = snapshot.nodes.iter().map(|node| (node.name(), node)).collect();
     let mut lines = lines(snapshot, &nodes, paused, now);
-    // The roster copies all objects, so it is built only if a node is excluded.
+    // The roster copies pools, BootcNodes and berths, so it is built only if a node is excluded.
     let roster = snapshot
         .nodes
         .iter()

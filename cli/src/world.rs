@@ -42,18 +42,16 @@ const API_PORT: u16 = 6443;
 /// no writes are in flight, and the only offers and soak times are in the statuses.
 #[derive(Debug)]
 pub(crate) struct World {
-    /// Pools whose objects can be read.
     pools: BTreeMap<PoolName, Pool>,
     pub(crate) membership: Arc<Membership>,
     control_plane: ControlPlane,
     fleet_gate: Option<FleetGate>,
-    /// Facts of all pools.
     facts: BTreeMap<PoolName, PoolFacts>,
 }
 
 impl World {
     pub(crate) fn of(snapshot: &Snapshot, now: Timestamp) -> Self {
-        // The projections of the objects are freed at the end: in a large cluster they need more memory than the facts.
+        // Freed at the end: in a large cluster, the projections of the BootcNodes need more memory than the facts.
         let seen = snapshot.seen();
         let leases: Vec<LeaseView> = seen.leases.values().map(|entry| entry.view.as_ref().clone()).collect();
         let fleet = seen.fleet_spec().unwrap_or_default();
@@ -83,27 +81,21 @@ impl World {
             epoch,
         };
         let facts = round.all(&pools).into_iter();
-        let mut facts: BTreeMap<PoolName, PoolFacts> = facts.map(|facts| (facts.pool.clone(), facts)).collect();
-        for pool in &snapshot.pools {
-            let name = PoolName::new(pool.name_any());
-            let unreadable = || round.of(&Pool::orphaned(name.clone()));
-            facts.entry(name.clone()).or_insert_with(unreadable);
-        }
         Self {
             control_plane: control_plane(&seen, &leases, epoch),
             pools: pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect(),
             membership,
             fleet_gate,
-            facts,
+            facts: facts.map(|facts| (facts.pool.clone(), facts)).collect(),
         }
     }
 
-    /// Returns the facts of a pool; `None` if there is no such pool. An unreadable pool has its berths, but no members.
+    /// Returns the facts of a pool; `None` if there is no such pool.
     pub(crate) fn facts(&self, pool: &str) -> Option<&PoolFacts> {
         self.facts.get(&PoolName::from(pool))
     }
 
-    /// Returns the rules for the pool's gates; `None` if the pool cannot be read.
+    /// Returns the rules for the pool's gates; `None` if there is no such pool.
     pub(crate) fn rules(&self, pool: &str, now: Timestamp) -> Option<Rules> {
         let pool = self.pools.get(&PoolName::from(pool))?;
         let inputs = pool.gate_inputs(self.fleet_gate, is_clock_synchronized(pool), now)?;

@@ -107,7 +107,7 @@ struct Outlook<'a> {
 }
 
 impl<'a> Outlook<'a> {
-    /// Returns `None` if the roster is about another snapshot, which does not have the pool.
+    /// Returns `None` if `roster` is from a snapshot without this pool.
     fn of(roster: &'a Roster<'a>, pool: &'a BootcNodePool, now: Timestamp) -> Option<Self> {
         let facts = roster.world.facts(&pool.name_any())?;
         let target = target(pool).filter(|_| !facts.unresolved);
@@ -382,7 +382,7 @@ impl<'a> Outlook<'a> {
     }
 }
 
-/// Returns the preview of a pool. `roster`: of the snapshot that the pool is in; otherwise `None`.
+/// Returns the preview of a pool; `None` if `roster` is from a snapshot without this pool.
 pub(crate) fn preview(
     snapshot: &Snapshot,
     pool: &BootcNodePool,

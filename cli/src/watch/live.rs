@@ -108,6 +108,7 @@ impl<K> Default for Table<K> {
     }
 }
 
+/// An object with a name.
 trait Named {
     fn name(&self) -> &str;
 }
@@ -120,7 +121,7 @@ impl<K: Resource> Named for K {
 
 impl Named for KnownNode {
     fn name(&self) -> &str {
-        self.view.name.as_str()
+        KnownNode::name(self)
     }
 }
 

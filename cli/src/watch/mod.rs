@@ -271,7 +271,7 @@ pub(crate) fn all_events(client: &Client, namespace: &str) -> impl Stream<Item =
             |event| WatchEvent::BootcNode(Box::new(event.map(compact))),
         ),
         events(Api::all(listening(client, &answered, Kind::Nodes)), None, |event| {
-            WatchEvent::Node(Box::new(event.map(known_nodes)))
+            WatchEvent::Node(Box::new(event.map(projected)))
         }),
         // The label leaves out the controller's own Lease.
         events(leases, Some(keys::LABEL_POOL), |event| {
@@ -297,7 +297,7 @@ where
     watcher::watcher(api, config).default_backoff().map(wrap).boxed()
 }
 
-fn known_nodes(event: Event<Decoded<Node>>) -> Event<KnownNode> {
+fn projected(event: Event<Decoded<Node>>) -> Event<KnownNode> {
     match event {
         Event::Apply(node) => Event::Apply(node.into()),
         Event::Delete(node) => Event::Delete(node.into()),

@@ -75,7 +75,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns the snapshot of these objects. No entry has a time of an agent's change, and Nodes have no version.
+    /// Returns the snapshot of these objects. No entry has a time of an agent's change, and the entries of Nodes have no resourceVersion.
     pub fn of<'a>(
         pools: &[BootcNodePool],
         bootc_nodes: &[Decoded<BootcNode>],

@@ -33,7 +33,6 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const CHANGING: Duration = Duration::from_secs(30);
 /// Timeout until the page shows a tile for each node, and until it shows the last change.
 const TIMEOUT: Duration = Duration::from_secs(180);
-const HIDDEN: &str = "const tiles = document.querySelector('#tiles'); return tiles.scrollHeight - tiles.clientHeight;";
 /// How long a view is looked at.
 const LOOKING: Duration = Duration::from_secs(6);
 /// Phases that the nodes go through.
@@ -118,7 +117,7 @@ pub async fn watch(program: &Path, nodes: usize, progress: Progress) -> Result<W
     let shown = opened.elapsed().as_secs_f64();
     // The page settles after its first picture.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let hidden = browser.run(HIDDEN, &[]).await?;
+    let hidden = browser.hidden("#tiles").await?;
     progress.say("changing 50 nodes each second");
     browser.measure_frames().await?;
     let (begin, usage) = (Instant::now(), Usage::now()?);

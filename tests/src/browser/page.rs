@@ -70,6 +70,8 @@ const GO: &str = "location.hash = arguments[0]; return null;";
 const WHOLE_TEXT: &str = "return document.body ? document.body.innerText : '';";
 const ACTIVE: &str = "return document.activeElement.matches(arguments[0]);";
 const FOCUS: &str = "document.querySelector(arguments[0]).focus(); return null;";
+const HIDDEN: &str =
+    "const found = document.querySelector(arguments[0]); return found.scrollHeight - found.clientHeight;";
 const TOO_WIDE: &str = r"
 const width = document.documentElement.clientWidth;
 const parts = [document.documentElement, ...document.querySelectorAll('dialog[open], dialog[open] > *')];
@@ -194,6 +196,11 @@ impl Browser {
     /// Elements that reach beyond the right edge, so that a person has to scroll to the side; empty if there are none.
     pub async fn too_wide(&self) -> Result<Vec<String>> {
         self.run(TOO_WIDE, &[]).await
+    }
+
+    /// Height that a person must scroll to see all of an element, in pixels.
+    pub async fn hidden(&self, selector: &str) -> Result<f64> {
+        self.run(HIDDEN, &[selector]).await
     }
 
     /// Clicks the first element that a selector matches, as with a mouse.

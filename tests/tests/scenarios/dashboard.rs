@@ -12,6 +12,7 @@ mod drawer;
 mod fleet;
 mod keyboard;
 mod pictures;
+mod sizes;
 mod troubles;
 mod viewer;
 
@@ -31,6 +32,8 @@ async fn a_fleet_is_watched() -> Result<()> {
     let result = async {
         let mut viewer = Viewer::of(&cluster.control_plane, &[]).await?;
         done("the page is live");
+        sizes::the_largest_tiles_that_fit_are_shown(&viewer.browser).await?;
+        done("the_largest_tiles_that_fit_are_shown");
         fleet::tiles_and_timeline_follow_the_rollout(&cluster, &viewer).await?;
         done("tiles_and_timeline_follow_the_rollout");
         troubles::a_halted_rollout_has_a_remedy(&cluster, &viewer).await?;

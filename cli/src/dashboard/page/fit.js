@@ -1,12 +1,16 @@
-// How large the tiles are: the largest size with which all of them fit into their panel. Only calculates; the caller
-// measures the page.
+// Calculates the largest size at which all tiles fit into their panel. Pure: the caller measures the page.
 
 /** Smallest width of a zone, and size of a tile with its name, in `rem`. */
 const NAMED = { zone: 11, width: 9.5, height: 2.2 };
 /** Smallest width of a zone whose tiles have no names, in `rem`. */
 const ZONE = 7;
-/** Smallest edge of a square tile, in CSS pixels: if all tiles must fit, and if the page scrolls anyway. */
+/** Smallest width of a zone whose tiles are tiny, in `rem`. The name of the zone may be cut. */
+const NARROW_ZONE = 4.5;
+/** Up to this edge, in CSS pixels, tiles are tiny. */
+const TINY = 5;
+/** Smallest edge of a square tile, in CSS pixels. */
 const LEAST = 3;
+/** Smallest edge of a square tile on a page that scrolls, in CSS pixels. */
 const LEAST_SCROLLED = 12;
 /** Largest edge of a square tile, in CSS pixels. */
 const MOST = 40;
@@ -35,7 +39,7 @@ function sizes({ rem, scrolls }) {
   const all = [{ ...named, zone: NAMED.zone * rem }];
   for (let edge = MOST; edge >= (scrolls ? LEAST_SCROLLED : LEAST); edge -= 1) {
     const look = edge >= SYMBOLS ? { size: "symbol", gap: WIDE_GAP } : { size: "pattern", gap: GAP };
-    all.push({ ...look, width: edge, height: edge, zone: ZONE * rem });
+    all.push({ ...look, width: edge, height: edge, zone: (edge > TINY ? ZONE : NARROW_ZONE) * rem });
   }
   return all;
 }
@@ -52,7 +56,7 @@ function heightOf(waves, tile, space) {
   return waves.reduce((sum, zones) => sum + heightOfWave(zones, tile, space), space.fixed);
 }
 
-/** Returns the height of a wave's zones. The highest zone of a row decides on the row. */
+/** Returns the height of a wave's zones. The tallest zone of a row sets its height. */
 function heightOfWave(zones, tile, space) {
   const { width, head, zoneGap } = space;
   const columns = zonesInRow(zones, tile, space);

@@ -94,11 +94,7 @@ function build() {
   places.clear();
   groups = [];
   root.replaceChildren();
-  // All headings are there before the first tile, so that the size is right from the start.
-  for (const node of store.nodes.values()) {
-    groupOf(node);
-  }
-  labelWaves();
+  // Creates all headings before the first tile, so that the tiles need not change their size later.
   size();
   const names = [...store.nodes.keys()].sort(byName);
   building += 1;
@@ -123,6 +119,10 @@ function buildSome(names, build, hadFocus) {
     requestAnimationFrame(() => buildSome(names, build, hadFocus));
     return;
   }
+  // Nodes may have gone or moved before they had a tile, and the headings are complete only now.
+  [...groups].forEach(dropIfEmpty);
+  labelWaves();
+  size();
   setFocus(places.has(focused) ? focused : firstName());
   if (hadFocus) {
     focusTile(focused);
@@ -312,18 +312,24 @@ function remove(name) {
   places.delete(name);
   group.names.splice(group.names.indexOf(name), 1);
   label(group);
-  if (group.names.length === 0) {
-    groups.splice(groups.indexOf(group), 1);
-    const wave = group.row.closest(".wave");
-    group.row.remove();
-    if (wave.lastElementChild.childElementCount === 0) {
-      wave.remove();
-    }
-  }
+  dropIfEmpty(group);
   if (focused === name) {
     setFocus(firstName());
   }
   return true;
+}
+
+/** Removes a zone without tiles, and its wave if no zone is left. */
+function dropIfEmpty(group) {
+  if (group.names.length > 0) {
+    return;
+  }
+  groups.splice(groups.indexOf(group), 1);
+  const wave = group.row.closest(".wave");
+  group.row.remove();
+  if (wave.lastElementChild.childElementCount === 0) {
+    wave.remove();
+  }
 }
 
 function firstName() {
@@ -343,12 +349,12 @@ function setFocus(name) {
 
 /** Sets the size of all tiles so that they fill the panel but fit into it, if they can. */
 function size() {
-  const grids = [...root.querySelectorAll(".zones")];
   // A view that is hidden has no size; it is measured when it is shown.
-  if (grids.length === 0 || root.offsetWidth === 0) {
+  if (!store || store.nodes.size === 0 || root.offsetWidth === 0) {
     return;
   }
   const numbers = numbersInGroups();
+  const grids = [...root.querySelectorAll(".zones")];
   const waves = grids.map((grid) => [...grid.children].map((row) => numbers.get(row) ?? 0));
   const { tile, columns } = fit(waves, measure(grids));
   setAttribute(root, "data-size", tile.size);
@@ -358,7 +364,7 @@ function size() {
   grids.forEach((grid, at) => grid.style.setProperty("--zones", columns[at]));
 }
 
-/** Returns the number of nodes of each row of zones, with those whose tiles are not built yet. */
+/** Returns the number of nodes in the row of each zone. Counts nodes whose tiles are not built yet, and creates their rows. */
 function numbersInGroups() {
   const numbers = new Map();
   for (const node of store.nodes.values()) {
@@ -377,7 +383,7 @@ function measure(grids) {
   return {
     rem: px(getComputedStyle(document.documentElement).fontSize),
     // Without the scrollbar of tiles that do not fit yet.
-    width: root.offsetWidth - px(style.paddingLeft) - px(style.paddingRight),
+    width: root.getBoundingClientRect().width - px(style.paddingLeft) - px(style.paddingRight),
     // One pixel less: the browser rounds heights.
     height: (beside.matches ? root.clientHeight : innerHeight) - px(style.paddingTop) - px(style.paddingBottom) - 1,
     fixed: titles.reduce((sum, height) => sum + height, (titles.length - 1) * px(style.rowGap)),

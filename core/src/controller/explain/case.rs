@@ -127,7 +127,7 @@ impl Case {
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
         let mut next = case.judge();
-        // Windows of the same length give the same answer, and a schedule has few lengths.
+        // The plan depends only on how long the gate stays open, so each length is tried once.
         let mut tried = BTreeSet::new();
         for _ in 0..MAX_OPENINGS {
             case.now = next.filter(|next| *next > case.now)?;

@@ -121,7 +121,7 @@ impl Change {
         if let Some(fleet) = after.facts.fleet.as_mut() {
             self.apply_elsewhere(case, fleet);
         }
-        // Reading the schedule would take longer than the plan.
+        // Evaluating the gates parses the schedule, which takes longer than a plan.
         if self.is_of_gates() {
             after.judge();
         }

@@ -192,6 +192,26 @@ fn only_a_window_opens_with_time() {
 }
 
 #[test]
+fn a_window_that_is_too_short_is_passed_over() {
+    let window = |schedule: &str, duration: &str| Window {
+        schedule: schedule.into(),
+        duration: duration.into(),
+        ..Window::default()
+    };
+    let rollout = Rollout {
+        windows: vec![window("0 22 * * *", "1h"), window("0 22 * * 6", "8h")],
+        ..Rollout::default()
+    };
+    let facts = pool(|n1, _| n1.estimate.reboot = Duration::from_secs(2 * 3600));
+    let found = explain(&case("n1", facts, rollout)).unwrap();
+    assert_eq!(
+        found.opens,
+        Some("1970-01-03T22:00:00Z".parse().unwrap()),
+        "the first Saturday"
+    );
+}
+
+#[test]
 fn changes_are_combined_if_needed() {
     let two = explained("n1", pool(|n1, _| (n1.agent.heard, n1.node.held_back) = (false, true)));
     assert_eq!((two.alone, two.together), (vec![], vec![Change::Heard, Change::Unhold]));
@@ -271,7 +291,8 @@ fn a_changed_case_has_the_gates_of_its_rules() {
         case.rules.spec.rollout.get_or_insert_default().windows = friday();
         (case.rules.fleet, case.rules.clock_synchronized) = (Some(FleetGate::Paused), false);
         case.judge();
-        for change in Change::all(&case) {
+        let numbers = [Change::MaxFailures(9), Change::MaxUnavailable(9), Change::FleetLimit(9)];
+        for change in Change::all(&case).into_iter().chain(numbers) {
             let Some(after) = change.applied(&case) else { continue };
             reached.note("changed");
             let mut judged = after.clone();
