@@ -8,9 +8,11 @@ use berth_api::platform::Machine;
 use berth_api::pool::{BerthCounts, BootcNodePoolSpec, PlatformDigest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+mod platforms;
 mod references;
 mod schema;
 mod states;
+mod turns;
 
 use super::*;
 use crate::controller::gate::{Gate, GateReason};
@@ -509,175 +511,6 @@ fn a_forbidden_registry_keeps_the_target() {
     assert_eq!(case.status().target, Some(target()));
 }
 
-fn reported(variant: Option<&str>) -> Report {
-    let mut report = booted(2);
-    report.node_uid = Some("u".into());
-    report.agent_version = Some("0.1.0".into());
-    report.host.platform_variant = variant.map(str::to_owned);
-    report
-}
-
-#[test]
-fn an_image_must_run_on_every_member() {
-    let mut case = case(vec![
-        up("n1", reported(Some("v2"))),
-        up("n2", reported(Some("v2"))),
-        up("n3", reported(Some("v3"))),
-        // Members with an unknown CPU level get no image, but do not keep the pool from adopting one.
-        up("n4", reported(None)),
-        up("n5", booted(2)),
-    ]);
-    case.members[2].0.machine = Machine::default();
-    case.news = Some(Target {
-        image: "quay.io/os:v3".into(),
-        digest: digest(3),
-        platforms: vec![PlatformDigest {
-            variant: Some("v3".into()),
-            digest: digest(3),
-            ..target().platforms[0].clone()
-        }],
-        ..target()
-    });
-    assert_eq!(
-        case.status().target.unwrap().digest,
-        digest(2),
-        "the new image is not adopted, because n1 and n2 cannot run it"
-    );
-    assert_eq!(
-        case.says("ImageResolved"),
-        "False NoSuchPlatform quay.io/os:v3 supports amd64/v3, not n1 (amd64/v2), n2 (amd64/v2); add that platform to \
-         the image, or exclude these nodes"
-    );
-    // Of three or more members, a single one does not keep the others from the image. The pool names it.
-    case.members[0] = up("n1", reported(Some("v3")));
-    assert_eq!(case.status().target.unwrap().digest, digest(3));
-    let named = "True NodesDegraded 1 degraded: n2: NoSuchPlatform: quay.io/os:v3 has no image for amd64/v2";
-    assert_eq!(case.says("Degraded"), named);
-    let others = case.members.split_off(2);
-    assert_eq!(case.status().target.unwrap().digest, digest(2), "one of two members");
-    case.members.extend(others);
-    case.members[1] = up("n2", reported(Some("v4")));
-    let status = case.status();
-    assert_eq!(status.target.unwrap().digest, digest(3));
-    assert_eq!((status.nodes.pending, status.nodes.updated), (5, 0));
-    assert!(case.says("ImageResolved").starts_with("True Resolved"));
-}
-
-#[test]
-fn a_holder_that_does_not_come_back_is_reported() {
-    let mut case = case(vec![(node("n1"), None, Some(holding(true)))]);
-    case.overdue = true;
-    let says = case.says("Degraded");
-    assert!(
-        says.starts_with("True RebootTimedOut 1 degraded: n1: RebootTimedOut"),
-        "{says}"
-    );
-}
-
-#[test]
-fn an_agent_that_is_back_knows_better() {
-    let mut report = booted(1);
-    report.degraded = Some(degraded_by("n1", "BootUnproven", "a third image"));
-    report.host.boot_id = Some("another".into());
-    let mut down = node("n1");
-    down.ready = false;
-    let mut case = case(vec![(down, Some(host(report.clone())), Some(holding(true)))]);
-    case.overdue = true;
-    assert_eq!(
-        case.says("Degraded"),
-        "True NodesDegraded 1 degraded: n1: BootUnproven: a third image"
-    );
-    case.heard = false;
-    assert_eq!(
-        case.condition("Degraded").reason,
-        "RebootTimedOut",
-        "the agent is silent again"
-    );
-    case.heard = true;
-    report.host.boot_id = Some(holding(true).boot_id);
-    case.members[0].1 = Some(host(report));
-    assert_eq!(
-        case.condition("Degraded").reason,
-        "RebootTimedOut",
-        "the agent reported the problem before the reboot"
-    );
-}
-
-#[test]
-fn a_silent_holder_outside_the_pool_is_reported() {
-    let mut case = case(vec![
-        up("n2", booted(2)),
-        (node("n1"), Some(host(booted(1))), Some(holding(false))),
-    ]);
-    (case.overdue, case.away) = (true, 1);
-    let says = case.says("Degraded");
-    assert!(
-        says.starts_with("True RebootTimedOut 1 degraded: n1: RebootTimedOut: holds a berth and is silent"),
-        "{says}"
-    );
-    assert_eq!(case.status().nodes.degraded, 0);
-    case.overdue = false;
-    assert_eq!(case.condition("Degraded").status, "False");
-}
-
-fn bad_turn(outcome: &str, attempts: u32, target: u8) -> Report {
-    Report {
-        last_turn: Some(BadTurn {
-            outcome: outcome.into(),
-            message: "pods still on the node after 900s: default/web-1: budget web".into(),
-            digest: digest(target),
-            attempts,
-        }),
-        ..booted(1)
-    }
-}
-
-#[test]
-fn a_node_whose_turns_end_badly_is_named() {
-    let drain = bad_turn("DrainTimeout", 2, 2);
-    let says = case(vec![up("n1", drain.clone()), up("n2", booted(2))]).says("Degraded");
-    let message = "1 degraded: n1: DrainTimeout: pods still on the node after 900s: default/web-1: budget web (turn 2)";
-    assert_eq!(says, format!("True DrainTimeout {message}"));
-    for (outcome, attempts, target, reason) in [
-        ("RebootBlocked", 1, 2, "RebootBlocked"),
-        ("NotApplied", 1, 2, "NotApplied"),
-        ("NotStaged", 1, 2, "AsExpected"),
-        ("NotStaged", 2, 2, "NotStaged"),
-        // Bad turns with an earlier digest do not count.
-        ("DrainTimeout", 2, 1, "AsExpected"),
-    ] {
-        let bad = up("n1", bad_turn(outcome, attempts, target));
-        let degraded = case(vec![bad, up("n2", booted(2))]).condition("Degraded");
-        assert_eq!(degraded.reason, reason, "{outcome} {attempts} {target}");
-    }
-    let disk = Report {
-        degraded: Some(degraded_by("n3", "DiskFull", "no space")),
-        ..booted(1)
-    };
-    let both = case(vec![up("n1", drain), up("n3", disk)]);
-    assert_eq!(both.condition("Degraded").reason, "NodesDegraded");
-}
-
-#[test]
-fn a_node_that_uses_no_offer_is_named() {
-    let mut case = case(vec![up("n1", booted(1)), up("n2", booted(2))]);
-    assert_eq!(case.condition("Degraded").status, "False");
-    case.plan.vain = [("n1".into(), 4)].into();
-    let says = case.says("Degraded");
-    assert!(
-        says.starts_with("True TurnsWithoutUpdate 1 degraded: n1: ") && says.contains("kubectl berth exclude n1"),
-        "{says}"
-    );
-    assert_eq!(case.status().nodes.degraded, 1);
-    let mut told = self::case(vec![up("n1", bad_turn("DrainTimeout", 2, 2)), up("n2", booted(2))]);
-    told.plan.vain = [("n1".into(), 4)].into();
-    assert_eq!(
-        told.condition("Degraded").reason,
-        "DrainTimeout",
-        "the node reports why"
-    );
-}
-
 #[test]
 fn new_failures_are_recorded_before_old_ones() {
     fn failures(digests: &[Digest]) -> Vec<DigestFailures> {
@@ -716,20 +549,6 @@ fn a_removed_retry_token_stays_obeyed() {
     let mut case = case(vec![]);
     case.token = Some("a");
     assert_eq!(case.status().retry_token.as_deref(), Some("a"));
-}
-
-#[test]
-fn a_new_node_of_another_platform_is_named() {
-    let mut case = case(vec![up("n1", booted(2)), up("n2", Report::default())]);
-    case.members[1].0.machine = Machine::new("arm64", &BTreeMap::new());
-    assert_eq!(case.status().nodes.degraded, 1);
-    assert_eq!(
-        case.says("Degraded"),
-        "True NodesDegraded 1 degraded: n2: NoSuchPlatform: quay.io/os:v2 has no image for arm64"
-    );
-    // A machine that has not reported its platform may be one that the image supports.
-    case.members[1].0.machine = Machine::default();
-    assert_eq!(case.status().nodes.degraded, 0);
 }
 
 #[test]

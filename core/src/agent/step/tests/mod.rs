@@ -18,6 +18,7 @@ mod order;
 mod proof;
 mod properties;
 mod reports;
+mod rivals;
 mod rules;
 mod signs;
 mod troubles;
