@@ -311,10 +311,12 @@ async fn watch_status(cluster: &Cluster, what: &Status) -> Result<Outcome> {
 async fn dashboard(cluster: &Cluster, of: &Dashboard) -> Result<Outcome> {
     let file = cluster.kubeconfig.as_ref().map(|file| file.display().to_string());
     let is_usual_namespace = cluster.namespace == berth_api::keys::NAMESPACE;
+    // The copied commands name the context: the current one may be another when they are run.
+    let context = context(cluster);
     let about = About::of(
-        cluster_name(cluster),
+        context.clone().unwrap_or_else(|| "this cluster".to_owned()),
         file.as_deref(),
-        cluster.context.as_deref(),
+        context.as_deref(),
         (!is_usual_namespace).then_some(&*cluster.namespace),
     );
     let dashboard = dashboard::Dashboard {
@@ -332,19 +334,17 @@ async fn dashboard(cluster: &Cluster, of: &Dashboard) -> Result<Outcome> {
     Ok(Outcome::Done(String::new()))
 }
 
-/// Returns the name of the cluster: the context in the kubeconfig.
-fn cluster_name(cluster: &Cluster) -> String {
-    if let Some(context) = &cluster.context {
-        return context.clone();
+/// Returns the context that the user names, or the current one of the kubeconfig; `None` without a context.
+fn context(cluster: &Cluster) -> Option<String> {
+    if cluster.context.is_some() {
+        return cluster.context.clone();
     }
     let file = match &cluster.kubeconfig {
         Some(file) => Kubeconfig::read_from(file),
         None => Kubeconfig::read(),
     };
     let context = file.ok().and_then(|file| file.current_context);
-    context
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "this cluster".to_owned())
+    context.filter(|name| !name.is_empty())
 }
 
 /// Returns a future that completes when the process receives SIGINT, SIGTERM or SIGHUP.

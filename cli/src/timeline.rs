@@ -166,6 +166,11 @@ const LEGEND: [ChapterName; 7] = [
 ];
 
 impl Picture {
+    /// Returns the number of the first row whose update has not ended, from 0.
+    pub(crate) fn first_running(&self) -> Option<usize> {
+        self.rows.iter().position(|row| row.spans.iter().any(|span| span.lasts))
+    }
+
     fn span_seconds(&self) -> i64 {
         (self.end.as_second() - self.begin.as_second()).max(1)
     }
@@ -333,4 +338,36 @@ fn escaped(text: &str) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, lasts: Option<bool>) -> Row {
+        let span = lasts.map(|lasts| Span {
+            chapter: ChapterName::Drained,
+            start: Timestamp::UNIX_EPOCH,
+            end: Timestamp::UNIX_EPOCH,
+            lasts,
+        });
+        Row {
+            name: name.to_owned(),
+            spans: span.into_iter().collect(),
+        }
+    }
+
+    #[test]
+    fn the_first_running_row_is_found() {
+        let mut picture = Picture {
+            pool: "p".to_owned(),
+            what: String::new(),
+            begin: Timestamp::UNIX_EPOCH,
+            end: Timestamp::UNIX_EPOCH,
+            rows: vec![row("a", Some(false)), row("b", None)],
+        };
+        assert_eq!(picture.first_running(), None);
+        picture.rows.extend([row("c", Some(true)), row("d", Some(true))]);
+        assert_eq!(picture.first_running(), Some(2));
+    }
 }

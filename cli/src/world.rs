@@ -27,7 +27,7 @@ use berth_core::controller::quorum::ControlPlane;
 use berth_core::controller::round::Round;
 use berth_core::controller::servers::{Answers, Asked};
 use berth_core::controller::snapshot;
-use berth_core::controller::view::LeaseView;
+use berth_core::controller::view::{LeaseView, NodeView};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -151,9 +151,9 @@ fn gates_of(pools: &[Pool], fleet: Option<FleetGate>, now: Timestamp) -> BTreeMa
 fn control_plane(seen: &snapshot::Snapshot, leases: &[LeaseView], epoch: u64) -> ControlPlane {
     // Assume that probing began an hour ago, so that a server without an answer counts as down.
     let now = Moment::after(Duration::from_secs(3600));
-    let nodes = || seen.nodes.values().map(|node| node.view.as_ref());
+    let nodes: Vec<&NodeView> = seen.nodes.values().map(|node| node.view.as_ref()).collect();
     let mut servers = BTreeMap::new();
-    for node in nodes().filter(|node| is_control_plane(&node.labels)) {
+    for node in nodes.iter().filter(|node| is_control_plane(&node.labels)) {
         let addresses = node
             .addresses
             .iter()
@@ -168,7 +168,7 @@ fn control_plane(seen: &snapshot::Snapshot, leases: &[LeaseView], epoch: u64) ->
         }
     }
     let answers = Answers { listed: true, servers };
-    ControlPlane::of(nodes(), &answers, now).with_leases(leases, |_, berth| berth.epoch == epoch)
+    ControlPlane::of(nodes.into_iter(), &answers, now).with_leases(leases, |_, berth| berth.epoch == epoch)
 }
 
 /// A pool's capacity and the nodes that use it.

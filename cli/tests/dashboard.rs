@@ -531,6 +531,7 @@ async fn a_timeline_is_drawn_in_parts() {
     );
     assert_eq!(headers["content-type"], "image/svg+xml");
     assert!(svg.contains(">n1<") && svg.contains(">n2<"), "{svg}");
+    assert_eq!(headers.get("berth-running"), None, "each update has ended");
     let part = "/api/timeline/workers?from=1&rows=1";
     let (_, headers, svg) = running.get(part, &[("cookie", &cookie)]).await;
     assert!(

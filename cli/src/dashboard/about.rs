@@ -22,7 +22,7 @@ pub struct About {
 }
 
 impl About {
-    /// Returns a description of a cluster. Each option is `None` if the user did not name it.
+    /// Returns a description of a cluster. Options that are `None` are not in its commands.
     pub fn of(cluster: String, kubeconfig: Option<&str>, context: Option<&str>, namespace: Option<&str>) -> Self {
         let cluster_flags = flags(&[("--kubeconfig", kubeconfig), ("--context", context)]);
         let own_flags = flags(&[("--namespace", namespace)]);

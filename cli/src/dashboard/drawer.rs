@@ -133,16 +133,8 @@ fn explained(
     assumed: &Assumed<'_>,
     now: Timestamp,
 ) -> Result<(Option<NodeExplanation>, String), String> {
-    let explain = |snapshot: &Snapshot| match (explanation(snapshot, node, now), &snapshot.nodes_unread) {
-        (Ok(found), _) => {
-            let text = explanation_text(found.clone(), &snapshot.notes, 0);
-            (Some(found), text)
-        }
-        (Err(_), Some(why)) => (None, format!("cannot read the Nodes: {why}")),
-        (Err(why), None) => (None, why),
-    };
     if assumed.settings.is_empty() {
-        return Ok(explain(snapshot));
+        return Ok(explained_as_is(snapshot, node, now));
     }
     let changed = snapshot.pools.iter().position(|pool| pool.name_any() == assumed.pool);
     let pool = changed.and_then(|at| snapshot.pools.get_mut(at));
@@ -151,11 +143,23 @@ fn explained(
     let then = spec_with(pool, assumed.settings)?;
     let spec = mem::replace(&mut pool.spec, then);
     snapshot.notes.extend(assumed.note.clone());
-    let answer = explain(snapshot);
+    let answer = explained_as_is(snapshot, node, now);
     if let Some(pool) = changed.and_then(|at| snapshot.pools.get_mut(at)) {
         pool.spec = spec;
     }
     Ok(answer)
+}
+
+/// Returns the explanation and its text. Without an explanation, the text says why there is none.
+fn explained_as_is(snapshot: &Snapshot, node: &str, now: Timestamp) -> (Option<NodeExplanation>, String) {
+    match (explanation(snapshot, node, now), &snapshot.nodes_unread) {
+        (Ok(found), _) => {
+            let text = explanation_text(found.clone(), &snapshot.notes, 0);
+            (Some(found), text)
+        }
+        (Err(_), Some(why)) => (None, format!("cannot read the Nodes: {why}")),
+        (Err(why), None) => (None, why),
+    }
 }
 
 fn marks(snapshot: &Snapshot, node: &str, line: Option<&NodeState>) -> NodeMarks {
@@ -188,9 +192,11 @@ fn position(type_: &str) -> usize {
 
 fn findings(frame: &Frame, node: &str) -> Vec<Value> {
     let resource = format!("nodes/{node}");
-    let is_about = |found: &&Value| {
-        let resources = found.get("resources").and_then(Value::as_array);
-        resources.is_some_and(|all| all.iter().any(|one| one == &resource))
-    };
-    frame.health.iter().filter(is_about).cloned().collect()
+    let health = frame.health.iter();
+    health.filter(|found| is_about(found, &resource)).cloned().collect()
+}
+
+fn is_about(found: &Value, resource: &str) -> bool {
+    let resources = found.get("resources").and_then(Value::as_array);
+    resources.is_some_and(|all| all.iter().any(|one| one == resource))
 }

@@ -58,14 +58,16 @@ impl Hub {
         }
     }
 
-    /// Calls `look` with all objects and the current time.
+    /// Calls `look` with all objects and the current time. If objects may be outdated, the time is when they became so:
+    /// nothing is known about what happened since.
     pub(super) fn look<T>(&mut self, look: impl FnOnce(&mut Snapshot, &About, Timestamp) -> T) -> T {
         let about = &self.about;
         let now = Timestamp::now();
+        let now = self.live.stale(now).map_or(now, |stale| stale.since);
         self.live.with_snapshot(|snapshot| look(snapshot, about, now))
     }
 
-    /// Calls `look` with all objects, the state that the pages show, and the current time.
+    /// Calls `look` with all objects, the state that the pages show, and the same time as in [`Self::look`].
     pub(super) fn look_with_frame<T>(&mut self, look: impl FnOnce(&mut Snapshot, &About, &Frame, Timestamp) -> T) -> T {
         let is_kept = self.frame.is_some();
         let frame = self.taken_frame();

@@ -38,6 +38,7 @@ const FILES: &[File] = &files![
     "style.css",
     "tiles.js",
     "timeline.js",
+    "waves.js",
     "words.js",
 ];
 

@@ -203,9 +203,8 @@ async fn stream(State(desk): State<Desk>) -> Response {
 }
 
 async fn node(State(desk): State<Desk>, Path(name): Path<String>, uri: Uri) -> Response {
-    let unknown = || failed(StatusCode::NOT_FOUND, &format!("there is no node {name:?}"));
     if !is_name(&name) {
-        return unknown();
+        return unknown(&name);
     }
     let words = parameters(&uri, "whatIf");
     let parsed: Result<Vec<WhatIf>, String> = words.iter().map(|text| text.parse()).collect();
@@ -229,9 +228,13 @@ async fn node(State(desk): State<Desk>, Path(name): Path<String>, uri: Uri) -> R
         .look_with_frame(|snapshot, about, shown, now| drawer(snapshot, (about, shown), &name, &assumed, now));
     match found {
         Ok(Some(drawer)) => with_json(StatusCode::OK, &drawer),
-        Ok(None) => unknown(),
+        Ok(None) => unknown(&name),
         Err(why) => failed(StatusCode::BAD_REQUEST, &why),
     }
+}
+
+fn unknown(node: &str) -> Response {
+    failed(StatusCode::NOT_FOUND, &format!("there is no node {node:?}"))
 }
 
 /// Returns the pool of the node, and a note if the API server could not check the settings. Fails if a setting is wrong.
@@ -258,8 +261,15 @@ async fn timeline(State(desk): State<Desk>, Path(pool): Path<String>, uri: Uri) 
         Ok(picture) => {
             let svg = picture.svg_part(from..from.saturating_add(rows));
             let mut response = with_text(StatusCode::OK, "image/svg+xml", &svg);
-            let name = HeaderName::from_static("berth-rows");
-            insert(&mut response, name, &picture.rows.len().to_string());
+            let rows = HeaderName::from_static("berth-rows");
+            insert(&mut response, rows, &picture.rows.len().to_string());
+            if let Some(row) = picture.first_running() {
+                insert(
+                    &mut response,
+                    HeaderName::from_static("berth-running"),
+                    &row.to_string(),
+                );
+            }
             response
         }
         Err(why) => failed(StatusCode::NOT_FOUND, &why),

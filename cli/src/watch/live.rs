@@ -82,7 +82,12 @@ impl Freshness {
         self.ready || self.broken.is_some()
     }
 
+    /// Returns since when the objects may be outdated, and why. Objects that this user may not list, and that were never
+    /// read, are not outdated: a note says that they are missing.
     fn stale(&self, now: Timestamp) -> Option<(Timestamp, String)> {
+        if self.refused.is_some() && !self.ready {
+            return None;
+        }
         let silent = self.heard.filter(|at| now.as_second() - at.as_second() > WATCH_SILENCE);
         let silent = silent.map(|at| (at, "no answer from the API server".to_owned()));
         self.broken.clone().or(silent)
@@ -314,8 +319,9 @@ impl Live {
     /// Calls `look` with all objects. The objects are moved into the snapshot and back: it would take too long to copy
     /// them four times a second. `look` may change objects only if it restores them.
     pub(crate) fn with_snapshot<T>(&mut self, look: impl FnOnce(&mut Snapshot) -> T) -> T {
-        let refused = |kind| self.freshness(kind).refused.clone();
-        let (leases, fleet, nodes) = (refused(Kind::Leases), refused(Kind::Fleets), refused(Kind::Nodes));
+        let leases = self.leases.freshness.refused.clone();
+        let fleet = self.fleets.freshness.refused.clone();
+        let nodes = self.nodes.freshness.refused.clone();
         let mut snapshot = Snapshot {
             pools: mem::take(&mut self.pools.objects),
             bootc_nodes: mem::take(&mut self.bootc_nodes.objects),
@@ -427,6 +433,25 @@ mod tests {
         assert_eq!(names(&mut live), ["aa", "b"]);
         live.take(WatchEvent::BootcNode(Box::new(Ok(Event::InitDone))), at(8));
         assert!(names(&mut live).is_empty());
+    }
+
+    fn forbidden<K>() -> Received<K> {
+        let status = serde_json::json!({ "status": "Failure", "code": 403, "message": "no", "reason": "Forbidden" });
+        let status = serde_json::from_value(status).unwrap();
+        Box::new(Err(watcher::Error::InitialListFailed(kube::Error::Api(status))))
+    }
+
+    #[test]
+    fn a_kind_that_was_never_read_is_missing_and_not_outdated() {
+        let mut live = Live::default();
+        listed(&mut live, at(0));
+        live.take(WatchEvent::Node(forbidden()), at(0));
+        assert!(live.is_complete());
+        assert_eq!(live.stale(at(60)), None);
+        live.with_snapshot(|snapshot| assert_eq!(snapshot.notes.len(), 1, "{:?}", snapshot.notes));
+        live.take(WatchEvent::Lease(forbidden()), at(61));
+        let stale = live.stale(at(62)).unwrap();
+        assert_eq!(stale.kinds, "Leases", "these were read before");
     }
 
     #[test]

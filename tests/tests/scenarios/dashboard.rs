@@ -11,6 +11,7 @@ mod connection;
 mod drawer;
 mod fleet;
 mod keyboard;
+mod lists;
 mod pictures;
 mod sizes;
 mod troubles;
@@ -34,6 +35,8 @@ async fn a_fleet_is_watched() -> Result<()> {
         done("the page is live");
         sizes::the_largest_tiles_that_fit_are_shown(&viewer.browser).await?;
         done("the_largest_tiles_that_fit_are_shown");
+        lists::the_list_sorts_and_filters(&viewer).await?;
+        done("the_list_sorts_and_filters");
         fleet::tiles_and_timeline_follow_the_rollout(&cluster, &viewer).await?;
         done("tiles_and_timeline_follow_the_rollout");
         troubles::a_halted_rollout_has_a_remedy(&cluster, &viewer).await?;

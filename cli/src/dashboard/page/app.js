@@ -3,7 +3,7 @@
 import { connect } from "./stream.js";
 import { seenAt, showConnection } from "./connection.js";
 import { listenForCopies } from "./copy.js";
-import { byId, el, fill, setAttribute, setText } from "./dom.js";
+import { announce, byId, el, fill, setAttribute, setText } from "./dom.js";
 import { drawerChanged, listenToDrawer, showDrawer } from "./drawer.js";
 import { parse, toggle } from "./filter.js";
 import { mainPool, showHeadline } from "./headline.js";
@@ -16,7 +16,11 @@ import { applyChange, applyState, emptyStore, merge, noChanges } from "./store.j
 import { filterTiles, focusTile, listenToTiles, showPeek, showTiles } from "./tiles.js";
 import { listenToTimeline, showTimeline, showTimelinePools, timelineChanged } from "./timeline.js";
 
+/** Pause in the typing of a filter after which the number of matching nodes is announced. */
+const COUNTING_MS = 700;
+
 const store = emptyStore();
+let counting = null;
 const filter = byId("filter");
 let link = { open: false, since: null, end: null, why: "" };
 let pending = noChanges();
@@ -137,6 +141,13 @@ function filterChanged() {
   }
 }
 
+/** Announces the number of matching nodes when the admin stops typing. */
+function announceMatches() {
+  const words = `${byId("nodes-count").textContent} nodes`;
+  clearTimeout(counting);
+  counting = setTimeout(() => announce(words), COUNTING_MS);
+}
+
 function showFilter() {
   isFilterScheduled = false;
   const predicate = parse(filter.value);
@@ -144,6 +155,7 @@ function showFilter() {
     filterList(predicate);
     filterTiles(predicate);
     showCounts();
+    announceMatches();
   }
 }
 

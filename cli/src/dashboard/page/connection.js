@@ -1,6 +1,6 @@
 // The state of the connection, in words: live, stale (the API server is away) or lost (the program is away).
 
-import { byId, setAttribute, setText, showText } from "./dom.js";
+import { announce, byId, setAttribute, setText, showText } from "./dom.js";
 import { age, sentence } from "./words.js";
 
 /** Returns the state of the connection for `data-state`. */
@@ -23,13 +23,21 @@ export function seenAt(store, link) {
   return state === "lost" ? new Date(link.since).toISOString() : null;
 }
 
-/** Shows the state of the connection. The age is not announced each second: only the state is in the status line. */
+/**
+ * Shows the state of the connection. The age is not announced each second: only the state is in the status line. An open
+ * drawer hides that line, so the drawer has the text too, and a changed state is announced in it.
+ */
 export function showConnection(store, link, now) {
   const state = connectionState(store, link);
   const connection = byId("connection");
+  if (byId("drawer").open && connection.dataset.state !== state) {
+    announce(WORDS[state]);
+  }
   setAttribute(connection, "data-state", state);
   setText(connection, WORDS[state]);
-  showText(byId("away"), awayText(state, store, link, now));
+  const away = awayText(state, store, link, now);
+  showText(byId("away"), away);
+  showText(byId("away-in-drawer"), away);
   document.body.classList.toggle("old", state === "stale" || state === "lost");
 }
 

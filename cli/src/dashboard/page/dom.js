@@ -54,16 +54,37 @@ export function showText(element, text) {
   element.hidden = !text;
 }
 
+/** Orders the children. A moved element loses its focus, so the others are moved around the one with the focus. */
+export function arrange(parent, elements) {
+  const isInOrder = elements.every((element, at) => parent.children[at] === element);
+  if (isInOrder) {
+    return;
+  }
+  const kept = elements.find((element) => element.contains(document.activeElement));
+  const at = elements.indexOf(kept);
+  elements.forEach((element, index) => {
+    if (element !== kept) {
+      parent.insertBefore(element, index < at ? kept : null);
+    }
+  });
+}
+
 const ANNOUNCE_MS = 100;
 let announcing = null;
+let announced = [];
 
 /**
- * Reads a text to users of a screen reader. The text is cleared first: an equal text would not be read again. An open
- * drawer has its own status line, because a screen reader reads nothing outside of a modal dialog.
+ * Reads a text to users of a screen reader, together with other texts of the same moment. The line is cleared first: an
+ * equal text would not be read again. An open drawer has its own line, because a screen reader reads nothing outside of
+ * a modal dialog.
  */
 export function announce(text) {
+  announced.push(text);
   clearTimeout(announcing);
   const lines = [byId("announce"), byId("announce-in-drawer")];
   lines.forEach((line) => setText(line, ""));
-  announcing = setTimeout(() => setText(lines[byId("drawer").open ? 1 : 0], text), ANNOUNCE_MS);
+  announcing = setTimeout(() => {
+    setText(lines[byId("drawer").open ? 1 : 0], announced.join(". "));
+    announced = [];
+  }, ANNOUNCE_MS);
 }

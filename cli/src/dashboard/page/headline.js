@@ -139,7 +139,7 @@ export function showHeadline(store, now, seen) {
     words,
   ]);
   fill(byId("headline-todo"), { finding, otherwise: nothingToDo(store) }, todo);
-  document.title = title(store);
+  document.title = (seen === null ? "" : "Old: ") + title(store);
 }
 
 function title(store) {

@@ -1,7 +1,7 @@
 // Health findings with what to do: steps, runbook and commands.
 
 import { commandLine } from "./copy.js";
-import { byId, el, fill, setAttribute, setText } from "./dom.js";
+import { arrange, byId, el, fill, setAttribute, setText } from "./dom.js";
 import { levelSymbol } from "./looks.js";
 import { age, sentence } from "./words.js";
 
@@ -40,21 +40,6 @@ export function showFindings(parent, findings) {
   });
   old.forEach((element) => element.remove());
   arrange(parent, elements);
-}
-
-/** Orders the children. A moved element loses its focus, so the others are moved around the one with the focus. */
-function arrange(parent, elements) {
-  const isInOrder = elements.every((element, at) => parent.children[at] === element);
-  if (isInOrder) {
-    return;
-  }
-  const kept = elements.find((element) => element.contains(document.activeElement));
-  const at = elements.indexOf(kept);
-  elements.forEach((element, index) => {
-    if (element !== kept) {
-      parent.insertBefore(element, index < at ? kept : null);
-    }
-  });
 }
 
 function newFinding({ message }, key) {

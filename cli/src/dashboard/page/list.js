@@ -43,10 +43,11 @@ let sortTimer = null;
 
 /** Builds the list; `open` gets the name of a node to open. */
 export function buildList(open) {
+  setAttribute(list, "aria-colcount", String(COLUMNS.length));
   for (const { name, title } of COLUMNS) {
     const button = el("button", { type: "button", "data-sort": name, tabindex: "0" }, title);
     button.addEventListener("click", () => sortBy(name));
-    head.append(el("div", { role: "columnheader", class: `c-${name}` }, button));
+    head.append(el("div", { role: "columnheader", class: `c-${name}`, "aria-colindex": indexOf(name) }, button));
   }
   list.append(el("div", { role: "rowgroup", class: "heads" }, head), body);
   list.addEventListener("scroll", () => requestAnimationFrame(scrolled), { passive: true });
@@ -97,6 +98,11 @@ export function focusRow(name) {
     list.focus();
   }
   return isListed;
+}
+
+/** Returns the number of a column. A narrow list leaves out some cells, so they cannot be counted. */
+function indexOf(name) {
+  return String(COLUMNS.findIndex((one) => one.name === name) + 1);
 }
 
 function sortBy(name) {
@@ -165,7 +171,7 @@ function showRows() {
 
 function newSlot() {
   const cells = Object.fromEntries(COLUMNS.map(({ name }) => [
-    name, el("span", { role: "gridcell", class: `c-${name}` }),
+    name, el("span", { role: "gridcell", class: `c-${name}`, "aria-colindex": indexOf(name) }),
   ]));
   const mark = el("span", { class: "sample", "aria-hidden": "true" });
   const words = el("span");

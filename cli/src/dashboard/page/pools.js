@@ -1,8 +1,9 @@
 // A card for each pool: version, assessment, bar, numbers, time left and gate.
 
 import { commandLine } from "./copy.js";
-import { announce, byId, el, fill, setAttribute, setText, showText } from "./dom.js";
+import { announce, arrange, byId, el, fill, setAttribute, setText, showText } from "./dom.js";
 import { poolSymbol } from "./looks.js";
+import { waveCounts, waveKey } from "./waves.js";
 import { left, opens } from "./words.js";
 
 const cards = new Map();
@@ -17,20 +18,16 @@ export function showPools(store, now) {
     }
   }
   const old = oldVersions(store);
-  store.pools.forEach((pool, index) => {
+  const counts = waveCounts(store.nodes);
+  for (const pool of store.pools) {
     const card = cards.get(pool.name) ?? newCard(pool);
     cards.set(pool.name, card);
-    placeAt(byId("pools"), card.root, index);
     showCard(card, pool, old.get(pool.name), now);
-  });
+    showWaves(card.waves, pool, counts);
+  }
+  arrange(byId("pools"), store.pools.map((pool) => cards.get(pool.name).root));
   showText(byId("fleet"), fleetText(store.fleet));
   byId("fleet").classList.toggle("quiet", !store.fleet.paused);
-}
-
-function placeAt(parent, child, index) {
-  if (parent.children[index] !== child) {
-    parent.insertBefore(child, parent.children[index] ?? null);
-  }
 }
 
 function fleetText(fleet) {
@@ -86,8 +83,6 @@ function showCard(card, pool, old, now) {
   setText(card.numbers, pool.numbers);
   showBar(card, pool);
   showGate(card.gate, pool.gate, now);
-  fill(card.waves, pool.waves ?? [], (waves) => waves.map(wave));
-  card.waves.hidden = !pool.waves?.length;
   fill(card.summary, pool.summary ?? [], (lines) => lines.map((line) => el("li", {}, line.trim())));
   fill(card.commands, pool.commands ?? [], (commands) => commands.map((c) => commandLine(c.command, c.label)));
 }
@@ -140,8 +135,16 @@ function showGate(element, gate, now) {
   ]);
 }
 
-function wave(wave) {
-  const done = `${wave.updated}/${wave.total}`;
-  return el("li", { "data-state": wave.state }, el("span", { class: "name" }, wave.name), ` ${done} `,
-    el("span", { class: "quiet" }, wave.state.toLowerCase()));
+function showWaves(list, pool, counts) {
+  const waves = (pool.waves ?? []).map(({ name, state }) => {
+    const { updated, total } = counts.get(waveKey(pool.name, name)) ?? { updated: 0, total: 0 };
+    return { name, state, done: `${updated}/${total}` };
+  });
+  fill(list, waves, (all) => all.map(wave));
+  list.hidden = waves.length === 0;
+}
+
+function wave({ name, state, done }) {
+  return el("li", { "data-state": state }, el("span", { class: "name" }, name), ` ${done} `,
+    el("span", { class: "quiet" }, state.toLowerCase()));
 }

@@ -4,6 +4,7 @@ import { byId, el, setAttribute, setText } from "./dom.js";
 import { fit } from "./fit.js";
 import { stateWords, symbol } from "./looks.js";
 import { byName } from "./sort.js";
+import { waveCounts, waveKey } from "./waves.js";
 import { age, left, span } from "./words.js";
 
 /** Tiles that are built in one frame. */
@@ -142,10 +143,6 @@ function setOrder() {
   return JSON.stringify([...order].sort()) !== before;
 }
 
-function waveKey(pool, wave) {
-  return JSON.stringify([pool, wave]);
-}
-
 function rank(key) {
   return order.get(key) ?? Infinity;
 }
@@ -194,24 +191,15 @@ function gridOf({ pool, wave }) {
   return grid;
 }
 
-/**
- * Labels all waves. The numbers are those of the tiles: the pool's status has numbers too, but it is written later than
- * the nodes change.
- */
+/** Labels all waves. */
 function labelWaves() {
-  const counts = new Map();
-  for (const { pool, wave, names } of groups) {
-    const key = waveKey(pool, wave);
-    const { updated, total } = counts.get(key) ?? { updated: 0, total: 0 };
-    const more = names.filter((name) => store.nodes.get(name)?.phase === "Updated").length;
-    counts.set(key, { updated: updated + more, total: total + names.length });
-  }
+  const counts = waveCounts(store.nodes);
   for (const section of root.children) {
     labelWave(section, counts.get(waveKey(section.dataset.ofPool, section.dataset.wave)));
   }
 }
 
-function labelWave(section, { updated, total }) {
+function labelWave(section, { updated, total } = { updated: 0, total: 0 }) {
   const { ofPool, wave } = section.dataset;
   const pool = store.pools.find((one) => one.name === ofPool);
   const view = pool?.waves?.find((one) => one.name === wave);

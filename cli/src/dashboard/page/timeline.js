@@ -11,6 +11,10 @@ const REFRESH_MS = 1000;
 let pool = null;
 let from = 0;
 let total = 0;
+/** Number of the first row whose update has not ended; `null` if there is none. */
+let running = null;
+/** True until the first drawing of a pool: then the page moves to the running rows. */
+let isFresh = true;
 let isShown = false;
 let isChanged = false;
 let isLoading = false;
@@ -28,6 +32,7 @@ export function listenToTimeline(choose) {
   byId("timeline-back").addEventListener("click", () => go(() => from - ROWS));
   byId("timeline-next").addEventListener("click", () => go(() => from + ROWS));
   byId("timeline-last").addEventListener("click", () => go(() => total));
+  byId("timeline-running").addEventListener("click", () => go(runningPage));
 }
 
 /** Shows the drawing of a pool, or stops to show one (`null`). */
@@ -41,6 +46,8 @@ export function showTimeline(name, pools) {
     pool = name;
     from = 0;
     total = 0;
+    running = null;
+    isFresh = true;
     byId("timeline").replaceChildren();
   }
   load();
@@ -113,9 +120,24 @@ function show(answer, text) {
     return;
   }
   total = Number(answer.headers.get("Berth-Rows")) || 0;
+  const first = answer.headers.get("Berth-Running");
+  running = first === null ? null : Number(first);
+  if (isFresh && runningPage() !== from) {
+    isFresh = false;
+    from = runningPage();
+    isChanged = true;
+    timer ??= setTimeout(refresh, 0);
+    return;
+  }
+  isFresh = false;
   showText(byId("timeline-note"), "");
   byId("timeline").replaceChildren(document.importNode(drawing, true));
   showPager();
+}
+
+/** Returns the first row of the page with the running updates. The rows are in the order of their turns. */
+function runningPage() {
+  return Math.floor((running ?? 0) / ROWS) * ROWS;
 }
 
 /** Returns the error that the server answered, in words. */
@@ -134,4 +156,5 @@ function showPager() {
   byId("timeline-back").disabled = from === 0;
   byId("timeline-next").disabled = end >= total;
   byId("timeline-last").disabled = end >= total;
+  byId("timeline-running").disabled = running === null || runningPage() === from;
 }

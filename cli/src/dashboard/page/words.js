@@ -37,13 +37,19 @@ export function clock(time, now) {
   return `${date} ${hour}`;
 }
 
-/** Returns when a gate opens, such as `opens in 3h (Tue 02:00)`. */
+/** Returns the short name of the local time zone, such as `CET`: the text of a gate has UTC. */
+function zone(time) {
+  const parts = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" }).formatToParts(new Date(time));
+  return parts.find((part) => part.type === "timeZoneName")?.value ?? "";
+}
+
+/** Returns when a gate opens, such as `opens in 3h (Tue 02:00 CET)`. */
 export function opens(time, now) {
   const left = (Date.parse(time) - now) / 1000;
   if (Number.isNaN(left)) {
     return "";
   }
-  return left > 0 ? `opens in ${span(left)} (${clock(time, now)})` : "opens now";
+  return left > 0 ? `opens in ${span(left)} (${clock(time, now)} ${zone(time)})` : "opens now";
 }
 
 /** Returns an estimate such as `+12m` in words; an empty text if nothing is left to do. */

@@ -27,6 +27,11 @@ pub async fn an_api_server_that_is_away_is_reported(cluster: &Cluster, viewer: &
         })
         .await?;
     pictures::take(viewer, "api-server-away").await?;
+    viewer.go(&format!("#/node/{}", DATABASE[0])).await?;
+    browser
+        .until_text("#away-in-drawer", "You see the cluster as it was")
+        .await?;
+    viewer.go("#/nodes").await?;
     ensure!(browser.shows(&tile(DATABASE[0])).await?, "the last data stays");
     cluster.control_plane.start_apiserver().await?;
     viewer.until_connection("live").await?;
