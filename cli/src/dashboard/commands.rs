@@ -2,8 +2,10 @@
 
 use berth_api::pool::BootcNodePool;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::about::About;
+use crate::doctor::quoted;
 use crate::insights::PoolAssessment;
 use crate::view::PoolView;
 
@@ -51,6 +53,20 @@ pub(super) fn of_pool(about: &About, pool: &BootcNodePool, view: &PoolView, is_f
     acts
 }
 
+/// Returns the command that sets fields of a pool's spec. `patch`: a merge patch of the spec.
+pub(super) fn of_settings(about: &About, pool: &str, patch: &Value) -> Act {
+    let patch = json!({ "spec": patch }).to_string();
+    Act {
+        label: "Set this in the pool",
+        command: format!(
+            "{} patch bootcnodepool {} --type merge --patch {}",
+            about.kubectl,
+            quoted(pool),
+            quoted(&patch)
+        ),
+    }
+}
+
 /// State of a node that its commands depend on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct NodeMarks {
@@ -92,8 +108,6 @@ pub(super) fn of_node(about: &About, name: &str, marks: NodeMarks) -> Vec<Act> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn words(acts: Vec<Act>) -> Vec<String> {
@@ -149,6 +163,15 @@ mod tests {
         );
         let fixed = format!("quay.io/example/os@{digest}");
         assert!(!offered(&fixed, false, PoolAssessment::Progressing, false).contains(&"poll p".to_owned()));
+    }
+
+    #[test]
+    fn a_setting_is_a_patch_of_its_pool() {
+        let act = of_settings(&about(), "p", &json!({ "rollout": { "maxUnavailable": 3 } }));
+        assert_eq!(
+            act.command,
+            r#"kubectl --context c patch bootcnodepool p --type merge --patch '{"spec":{"rollout":{"maxUnavailable":3}}}'"#
+        );
     }
 
     #[test]

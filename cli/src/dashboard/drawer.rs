@@ -18,7 +18,7 @@ use crate::members::{is_excluded, is_held_back};
 use crate::snapshot::Snapshot;
 use crate::story::{Story, render_story, story};
 use crate::text::clean;
-use crate::what_if::{WhatIf, fields, spec_with};
+use crate::what_if::{WhatIf, fields, patch, spec_with};
 
 /// Width of the story, in columns.
 const WIDTH: usize = 100;
@@ -40,6 +40,8 @@ pub(super) struct Drawer {
     explanation_text: String,
     /// Settings that the explanation assumes.
     what_if: Vec<String>,
+    /// Command that makes these settings.
+    what_if_command: Option<Act>,
     /// Fields that a setting can have.
     fields: Vec<String>,
     /// Conditions of the BootcNode.
@@ -99,12 +101,21 @@ pub(super) fn drawer(
         explanation,
         explanation_text,
         what_if: assumed.words.to_vec(),
+        what_if_command: command(about, assumed)?,
         fields: fields(),
         conditions,
         health: findings(shown, node),
         commands: commands::of_node(about, node, marks),
         node: line,
     }))
+}
+
+fn command(about: &About, assumed: &Assumed<'_>) -> Result<Option<Act>, String> {
+    if assumed.settings.is_empty() {
+        return Ok(None);
+    }
+    let patch = patch(assumed.settings)?;
+    Ok(Some(commands::of_settings(about, assumed.pool, &patch)))
 }
 
 /// Returns the story without control characters and credentials. The text of the story is clean already.

@@ -81,6 +81,7 @@ async fn only_the_page_may_read() -> Result<()> {
     let mut served = access::served().await?;
     access::a_token_works_once(&served).await?;
     access::strangers_are_refused(&served).await?;
+    access::a_browser_is_opened(&served).await?;
     let time = access::ends_with_a_stream_open(&mut served).await?;
     ensure!(time < access::END, "the program ended after {time:?}");
     Ok(())

@@ -245,9 +245,11 @@ function showWhatIf(answer) {
   result.hidden = false;
   result.classList.toggle("error", Boolean(answer.error));
   const asked = tried.join(" ");
-  fill(result, { asked, error: answer.error, text: answer.explanationText }, (data) => [
+  const { error, explanationText: text, whatIfCommand: command } = answer;
+  fill(result, { asked, error, text, command }, (data) => [
     el("h4", {}, `With ${data.asked}`),
     data.error ? el("p", {}, data.error) : el("pre", {}, ...explanationLines(data.text)),
+    data.command ? commandLine(data.command.command, data.command.label) : "",
   ]);
   announce(`With ${asked}: ${answer.error ?? answer.explanationText}`);
 }

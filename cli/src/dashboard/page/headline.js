@@ -69,8 +69,15 @@ export function headline(store, now) {
     return `All ${pools.length} pools are up to date: ${count(total, "node")}.`;
   }
   const doubtful = pools.every(isComplete) ? pools.filter((pool) => !isUpToDate(pool)) : [];
-  const main = updating(mainPool(doubtful.length > 0 ? doubtful : pools), now);
-  return store.fleet.paused ? `The fleet is paused. ${main}` : main;
+  const first = mainPool(doubtful.length > 0 ? doubtful : pools);
+  const answer = updating(first, now) + alsoUpdating(pools.filter((pool) => pool !== first));
+  return store.fleet.paused ? `The fleet is paused. ${answer}` : answer;
+}
+
+/** Names the other pools that are being updated. */
+function alsoUpdating(pools) {
+  const names = pools.filter((pool) => pool.progressing?.status === "True" && !isComplete(pool)).map(({ name }) => name);
+  return names.length > 0 ? ` Also updating: ${names.join(", ")}.` : "";
 }
 
 /** Returns the finding that an admin must read first: the worst one, about the main pool if possible. */

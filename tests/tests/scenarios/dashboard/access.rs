@@ -1,11 +1,18 @@
 //! Requests without a browser: the token, the cookie, the host, and the end of the program.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use berth_tests::cluster::SOON;
 use berth_tests::controlplane::{ControlPlane, Options};
 use berth_tests::dashboard::Dashboard;
+use berth_tests::process::Process;
 use berth_tests::programs;
+use berth_tests::scratch::Scratch;
+use berth_tests::wait::eventually;
 use reqwest::{Client, Method, RequestBuilder, Response};
 
 /// Longest time from Ctrl-C to the end of the program.
@@ -83,6 +90,34 @@ fn answers(answer: &Response, status: u16) -> Result<()> {
         ensure!(found == Some(value), "{name} is {found:?}: {answer:?}");
     }
     Ok(())
+}
+
+/// Starts a dashboard with a desktop whose program to open an address writes the address to a file.
+pub async fn a_browser_is_opened(served: &Served) -> Result<()> {
+    let directory = Scratch::new("berth-desktop-")?;
+    let (opener, opened) = (directory.path().join("xdg-open"), directory.path().join("opened"));
+    fs::write(
+        &opener,
+        format!("#!/bin/sh\necho \"$1\" > {0}.new && mv {0}.new {0}\n", opened.display()),
+    )?;
+    fs::set_permissions(&opener, Permissions::from_mode(0o755))?;
+    let program = tokio::task::spawn_blocking(programs::kubectl).await??;
+    let config = served.plane.kubeconfig_for("tom", &["system:masters"])?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let log = directory.path().join("dashboard.log");
+    let mut command = Command::new(&program);
+    command
+        .arg("dashboard")
+        .env("KUBECONFIG", &config.path)
+        .env("DISPLAY", ":0")
+        .env("PATH", format!("{}:{path}", directory.path().display()));
+    let process = Process::start("kubectl berth dashboard", &command, &log)?;
+    eventually("the browser is opened", SOON, async || Ok(opened.exists()))
+        .await
+        .with_context(|| process.log_tail())?;
+    let address = fs::read_to_string(&opened)?;
+    let answer = served.client.get(address.trim()).send().await?;
+    answers(&answer, 200)
 }
 
 pub async fn a_token_works_once(served: &Served) -> Result<()> {

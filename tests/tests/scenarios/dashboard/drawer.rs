@@ -1,6 +1,6 @@
 //! A node's drawer, compared with the program's text.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use berth_tests::browser::Key;
 use berth_tests::cluster::{Cluster, LONG};
 use serde_json::json;
@@ -54,6 +54,12 @@ pub async fn tries_settings_as_the_program_does(cluster: &Cluster, viewer: &View
     ensure!(
         real != browser.text("#what-if-result pre").await?,
         "the setting changes the answer: {real}"
+    );
+    let command = browser.attribute("#what-if-result [data-copy]", "data-copy").await?;
+    let command = command.context("no command to make the setting")?;
+    ensure!(
+        command.contains(" patch bootcnodepool workers --type merge --patch "),
+        "{command}"
     );
 
     browser.is_quiet().await?;
