@@ -95,7 +95,11 @@ function build() {
   places.clear();
   groups = [];
   root.replaceChildren();
-  // Creates all headings before the first tile, so that the tiles need not change their size later.
+  // All headings are there before the first tile, so that the tiles need not change their size later.
+  for (const node of store.nodes.values()) {
+    groupOf(node);
+  }
+  labelWaves();
   size();
   const names = [...store.nodes.keys()].sort(byName);
   building += 1;
@@ -115,14 +119,12 @@ function buildSome(names, build, hadFocus) {
     }
   }
   labelled.forEach(label);
-  labelWaves();
   if (names.length > 0) {
     requestAnimationFrame(() => buildSome(names, build, hadFocus));
     return;
   }
-  // Nodes may have gone or moved before they had a tile, and the headings are complete only now.
+  // Nodes may have gone or moved before they had a tile.
   [...groups].forEach(dropIfEmpty);
-  labelWaves();
   size();
   setFocus(places.has(focused) ? focused : firstName());
   if (hadFocus) {
