@@ -53,7 +53,7 @@ impl World {
     pub(crate) fn of(snapshot: &Snapshot, now: Timestamp) -> Self {
         // Freed at the end: in a large cluster, the projections of the BootcNodes need more memory than the facts.
         let seen = snapshot.seen();
-        let leases: Vec<LeaseView> = seen.leases.values().map(|entry| entry.view.as_ref().clone()).collect();
+        let leases = seen.lease_views();
         let fleet = seen.fleet_spec().unwrap_or_default();
         let pools = Pool::readable(&seen.pools).into_iter();
         let pools: Vec<Pool> = pools.map(|pool| pool.guarded(Some(&fleet))).collect();

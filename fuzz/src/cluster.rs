@@ -122,11 +122,7 @@ fn is_clean(json: &Value) -> bool {
 
 /// Makes one pass of a controller that has just become the leader. Returns the new status of each pool.
 fn statuses(snapshot: &Snapshot, now: Timestamp) -> Vec<(BootcNodePool, BootcNodePoolStatus)> {
-    let leases: Vec<LeaseView> = snapshot
-        .leases
-        .values()
-        .map(|entry| entry.view.as_ref().clone())
-        .collect();
+    let leases = snapshot.lease_views();
     let pools = Pool::readable(&snapshot.pools);
     let membership = MembershipCache::default().of(snapshot);
     let gates = pools

@@ -29,10 +29,8 @@ impl Dashboard {
     pub async fn start(program: &Path, kubeconfig: &Path, arguments: &[&str]) -> Result<Self> {
         let directory = Scratch::new("berth-dashboard-")?;
         let log = directory.path().join("dashboard.log");
-        let mut command = Command::new(program);
-        command.arg("dashboard").args(arguments).arg("--no-open");
-        // Not an argument, which each command to copy would repeat.
-        command.env("KUBECONFIG", kubeconfig);
+        let mut command = Self::command(program, kubeconfig);
+        command.args(arguments).arg("--no-open");
         let mut process = Process::start("kubectl berth dashboard", &command, &log)?;
         let mut address = None;
         eventually("the dashboard prints its address", SOON, async || {
@@ -49,6 +47,14 @@ impl Dashboard {
             address: address.context("no address")?,
             _directory: directory,
         })
+    }
+
+    /// Returns the command `program dashboard`.
+    pub fn command(program: &Path, kubeconfig: &Path) -> Command {
+        let mut command = Command::new(program);
+        // Not an argument, which each command to copy would repeat.
+        command.arg("dashboard").env("KUBECONFIG", kubeconfig);
+        command
     }
 
     /// Address with the token, which works once.

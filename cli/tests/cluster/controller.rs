@@ -154,7 +154,7 @@ impl World<'_> {
     fn publish(&mut self) {
         let (seen, membership) = self.seen();
         let pools = Pool::readable(&seen.pools);
-        let leases = leases(&seen);
+        let leases = seen.lease_views();
         let occupied = Occupied::of(&leases);
         let facts = PublishFacts {
             nodes: &seen.nodes,
@@ -216,7 +216,7 @@ impl World<'_> {
             let inputs = pool.gate_inputs(seen.fleet_gate(), true, at).unwrap();
             all_gates.insert(pool.name.clone(), gates(inputs));
         }
-        let leases = leases(seen);
+        let leases = seen.lease_views();
         let mut pass = Pass {
             seen,
             membership: MembershipCache::default().of(seen),
@@ -462,8 +462,4 @@ impl Pass<'_> {
             holdings: holdings(&self.leases),
         }
     }
-}
-
-fn leases(seen: &Snapshot) -> Vec<LeaseView> {
-    seen.leases.values().map(|entry| entry.view.as_ref().clone()).collect()
 }

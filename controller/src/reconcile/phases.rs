@@ -59,8 +59,7 @@ pub(super) struct Berths {
 
 impl Berths {
     pub(super) fn watched(snapshot: &Snapshot) -> Self {
-        let leases = snapshot.leases.values();
-        Self::of(leases.map(|entry| entry.view.as_ref().clone()).collect(), false)
+        Self::of(snapshot.lease_views(), false)
     }
 
     /// Berths that were just read from the server.

@@ -97,6 +97,11 @@ impl Snapshot {
         }
     }
 
+    /// Returns copies of the berths' projections, sorted by name.
+    pub fn lease_views(&self) -> Vec<LeaseView> {
+        self.leases.values().map(|entry| entry.view.as_ref().clone()).collect()
+    }
+
     /// Returns why the BootcFleet closes the gates of all pools: the BootcFleet is paused or unreadable. `None` if it
     /// closes no gates.
     pub fn fleet_gate(&self) -> Option<FleetGate> {

@@ -2,7 +2,6 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -105,10 +104,8 @@ pub async fn a_browser_is_opened(served: &Served) -> Result<()> {
     let config = served.plane.kubeconfig_for("tom", &["system:masters"])?;
     let path = std::env::var("PATH").unwrap_or_default();
     let log = directory.path().join("dashboard.log");
-    let mut command = Command::new(&program);
+    let mut command = Dashboard::command(&program, &config.path);
     command
-        .arg("dashboard")
-        .env("KUBECONFIG", &config.path)
         .env("DISPLAY", ":0")
         .env("PATH", format!("{}:{path}", directory.path().display()));
     let process = Process::start("kubectl berth dashboard", &command, &log)?;
